@@ -1,0 +1,79 @@
+"""What the benchmarks share: the machine and the versions, timing, and how results are written down."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def environment() -> dict[str, str]:
+    """Return the machine and the versions of everything that a result depends on."""
+    versions = {"python": platform.python_version()}
+    for package in ("wellposed", "torch", "torchvision", "timm", "transformers"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": cpu_model(), "cores": f"{cores}", "threads": f"{torch.get_num_threads()}", **versions}
+
+
+def seconds(call: Callable[[], Any], repeats: int = 1) -> list[float]:
+    """Return the wall time of each of ``repeats`` calls, in seconds; the garbage of one is not collected in the
+    next."""
+    times = []
+    for _ in range(repeats):
+        gc.collect()
+        start = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - start)
+        del result
+    return times
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Return a markdown table; ``columns`` maps keys of the rows to headings. Floats are shown with three digits."""
+
+    def show(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "**no**"
+        if value is None:
+            return "–"
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(show(row.get(key)) for key in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def write(name: str, text: str, rows: Sequence[Mapping[str, Any]], folder: Path = RESULTS, **more: Any) -> None:
+    """Write ``<folder>/<name>.json`` (rows, environment, ``more``) and ``<name>.md`` (the text, with the
+    environment)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = environment()
+    document = {"environment": machine, **more, "rows": list(rows)}
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=1, default=str) + "\n")
+    told = ", ".join(f"{key} {value}" for key, value in machine.items())
+    (folder / f"{name}.md").write_text(f"{text}\n\n*{told}*\n")
+    print(f"written: {folder / name}.json and .md")

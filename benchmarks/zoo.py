@@ -1,0 +1,200 @@
+"""Reach of the tracer over torchvision, timm and transformers: which models trace, how fast, and why others do not.
+
+python benchmarks/zoo.py [--library timm] [--only PATTERN] [--limit N] [--output docs/zoo.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import gc
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from wellposed import zoo, zoo_transformers
+from wellposed.graphs import trace
+
+LARGEST = 3e8
+"""Parameters of the largest model that is built on CPU when tracing it on meta does not do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    library: str
+    family: str
+    model: str
+    outcome: str  # "traced", "failed" or "no example"
+    engine: str = ""
+    built_on: str = ""
+    nodes: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def torchvision_models() -> Iterator[tuple[str, str]]:
+    models = zoo.import_torchvision().models
+    for name in models.list_models():
+        family = models.get_model_builder(name).__module__.removeprefix("torchvision.models.").split(".")[0]
+        kind = (
+            family
+            if family in ("segmentation", "video", "detection", "optical_flow", "quantization")
+            else "classification"
+        )
+        if kind != "quantization":
+            yield kind, name
+
+
+def timm_models() -> Iterator[tuple[str, str]]:
+    """The smallest name of each family (timm's module), as a stand-in for it."""
+    timm = zoo._import("timm")
+    for family in timm.list_modules():
+        names = timm.list_models(module=family)
+        if names:
+            yield family, min(names, key=lambda name: (len(name), name))
+
+
+def transformers_models() -> Iterator[tuple[str, str]]:
+    for model_type in zoo_transformers.model_types(zoo._import("transformers")):
+        yield model_type, model_type
+
+
+def one(library: str, family: str, name: str) -> Row:
+    """Trace one model, on meta first."""
+    if library == "transformers":
+        return one_transformers(name)
+    reason = ""
+    for device in ("meta", "cpu"):
+        try:
+            model, args, kwargs = zoo.load(f"{library}:{name}", device=device)
+            return attempt(library, family, name, device, model, args, kwargs)
+        except Exception as error:
+            reason = shortened(error)
+    return Row(library, family, name, "failed", reason=reason)
+
+
+def one_transformers(name: str) -> Row:
+    """Trace one architecture with the first example input that fits it.
+
+    An architecture counts as failed if its own forward runs on one of the example inputs and the trace does not; if its
+    own forward takes none of them, the generic example is at fault and the architecture is set aside.
+    """
+    transformers = zoo._import("transformers")
+    reasons: list[str] = []
+    for device in ("meta", "cpu"):
+        for config in zoo_transformers.small_configs(name, transformers):
+            try:
+                with torch.device("meta"):
+                    model = zoo_transformers.make_model(config, transformers)
+                if device == "cpu":
+                    if sum(p.numel() for p in model.parameters()) > LARGEST:
+                        continue
+                    model = zoo_transformers.make_model(config, transformers)
+            except Exception as error:
+                reasons.append("construction: " + shortened(error))
+                continue
+            for kwargs in zoo_transformers.example_inputs(model):
+                try:
+                    return attempt("transformers", name, name, device, model, (), kwargs)
+                except Exception as error:
+                    reasons.append(shortened(error))
+                    if device == "cpu" and runs(model, kwargs):
+                        return Row("transformers", name, name, "failed", reason=reasons[-1])
+    return Row("transformers", name, name, "no example", reason=reasons[0] if reasons else "")
+
+
+def runs(model: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """Whether the model's own forward takes the example."""
+    try:
+        with torch.no_grad():
+            model.train()(**kwargs)
+    except Exception:
+        return False
+    return True
+
+
+def attempt(
+    library: str, family: str, name: str, device: str, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Row:
+    start = time.perf_counter()
+    graph = trace(model, *args, **kwargs)
+    seconds = time.perf_counter() - start
+    return Row(library, family, name, "traced", graph.engine, device, len(graph), round(seconds, 3))
+
+
+def shortened(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\nreceived")[0].replace("\n", " ")[:300]
+
+
+LIBRARIES = {"torchvision": torchvision_models, "timm": timm_models, "transformers": transformers_models}
+
+
+def table(rows: list[Row]) -> str:
+    """A markdown table by library (torchvision by kind), and the failures by reason."""
+    lines = ["| library | architectures | traced | reach | on meta | with real values | median s | set aside |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(f"torchvision {row.family}" if row.library == "torchvision" else row.library, []).append(row)
+    for group, members in groups.items():
+        counted = [row for row in members if row.outcome != "no example"]
+        traced = sorted((row for row in counted if row.outcome == "traced"), key=lambda row: row.seconds)
+        meta = sum(row.engine == "meta" for row in traced)
+        reach = f"{100 * len(traced) / len(counted):.1f} %" if counted else "-"
+        middle = f"{traced[len(traced) // 2].seconds:.2f}" if traced else "-"
+        lines.append(
+            f"| {group} | {len(counted)} | {len(traced)} | {reach} | {meta} | {len(traced) - meta} | {middle} | "
+            f"{len(members) - len(counted)} |"
+        )
+    for outcome, title in (("failed", "Not traced"), ("no example", "Set aside: no generic example input fits")):
+        reasons = Counter(f"{row.library}:{row.model}: {row.reason}" for row in rows if row.outcome == outcome)
+        if reasons:
+            lines += ["", f"{title}:", "", *[f"- {reason}" for reason in reasons]]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", choices=LIBRARIES, action="append", help="only this library")
+    parser.add_argument("--only", default="*", help="only models whose name fits this pattern")
+    parser.add_argument("--limit", type=int, help="at most this many models of each library")
+    parser.add_argument("--output", type=Path, help="write all rows as JSON, and the table beside them as markdown")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows: list[Row] = []
+    for library in options.library or LIBRARIES:
+        names = [(f, n) for f, n in LIBRARIES[library]() if fnmatch.fnmatch(n, options.only)][: options.limit]
+        for family, name in names:
+            row = one(library, family, name)
+            rows.append(row)
+            print(
+                f"{library}:{name}",
+                row.outcome,
+                row.engine,
+                row.nodes,
+                row.seconds,
+                row.reason,
+                file=sys.stderr,
+                flush=True,
+            )
+            gc.collect()
+    text = table(rows)
+    print(text)
+    if options.output:
+        options.output.write_text(
+            json.dumps({"torch": torch.__version__, "rows": [asdict(row) for row in rows]}, indent=1)
+        )
+        options.output.with_suffix(".md").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

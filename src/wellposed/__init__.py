@@ -1,0 +1,86 @@
+"""Everything a network needs before its first training step.
+
+>>> import wellposed as wp
+>>> plan = wp.initialize_(model, example)  # doctest: +SKIP
+
+The public names are found on first use, so that ``import wellposed`` and ``wellposed --help`` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wellposed import errors as errors
+    from wellposed import nn as nn
+    from wellposed.checks import Verdict as Verdict
+    from wellposed.checks import check as check
+    from wellposed.checks import measure as measure
+    from wellposed.graphs import Graph as Graph
+    from wellposed.graphs import trace as trace
+    from wellposed.methods import initialize_ as initialize_
+    from wellposed.methods import plan as plan
+    from wellposed.plans import Plan as Plan
+    from wellposed.plans import Prescription as Prescription
+    from wellposed.signals import Input as Input
+    from wellposed.signals import Signal as Signal
+    from wellposed.signals import Signals as Signals
+    from wellposed.signals import propagate as propagate
+    from wellposed.signals import rule as rule
+
+__version__ = "0.1.0"
+
+# Where each public name lives; the block above says the same to type checkers, and a test holds the two together.
+_HOMES = {
+    "Graph": "graphs",
+    "Input": "signals",
+    "Plan": "plans",
+    "Prescription": "plans",
+    "Signal": "signals",
+    "Signals": "signals",
+    "Verdict": "checks",
+    "check": "checks",
+    "initialize_": "methods",
+    "measure": "checks",
+    "plan": "methods",
+    "propagate": "signals",
+    "rule": "signals",
+    "trace": "graphs",
+}
+_MODULES = ("errors", "nn")
+
+__all__ = [
+    "Graph",
+    "Input",
+    "Plan",
+    "Prescription",
+    "Signal",
+    "Signals",
+    "Verdict",
+    "check",
+    "errors",
+    "initialize_",
+    "measure",
+    "nn",
+    "plan",
+    "propagate",
+    "rule",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name in _MODULES:
+        return importlib.import_module(f"wellposed.{name}")
+    if name in _HOMES:
+        found = getattr(importlib.import_module(f"wellposed.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module 'wellposed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted([*__all__, "__version__"])

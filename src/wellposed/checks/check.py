@@ -1,0 +1,64 @@
+"""The check: predicted signals against those of the running model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from wellposed.checks.batches import Inputs, batches, described, is_described
+from wellposed.checks.measure import graph_of, passes
+from wellposed.checks.verdict import Verdict, compare
+from wellposed.errors import OptionError
+from wellposed.graphs import Graph
+from wellposed.plans import Plan
+from wellposed.signals import propagate
+
+
+def check(
+    model: nn.Module | Graph,
+    *args: Any,
+    plan: Plan | None = None,
+    draws: int = 8,
+    tolerance: float | None = None,
+    inputs: Inputs = None,
+    seed: int = 0,
+    training: bool = True,
+    **kwargs: Any,
+) -> Verdict:
+    """Hold the predicted second moment of every signal against the measured one, and return the verdict.
+
+    A node is off where the absolute log2(predicted / measured) exceeds tolerance + 2 standard errors. The standard
+    error is that of the measurement, or the one that the predicted spread between weight draws implies, whichever is
+    larger. Signals that are zero on both sides (zero-initialised gates and readouts) agree.
+
+    Args:
+        model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
+        *args: example inputs.
+        plan: how the weights are drawn, anew for every pass; None checks the model's current weights.
+        draws: number of real passes, >= 2.
+        tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
+        inputs: as for `wellposed.measure`; the prediction is told the same, or what is measured on the batches.
+        seed: of weights, inputs and random operators.
+        training: the mode to trace in.
+        **kwargs: example inputs by keyword.
+
+    Raises:
+        OptionError: fewer than 2 draws, or a tolerance that is not a number >= 0.
+        InputError: inputs that do not fit the graph.
+        PlanError: parameters without values (a model on meta) that the plan does not draw.
+    """
+    if draws < 2:
+        raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
+    graph = graph_of(model, args, kwargs, training)
+    given: Iterable[dict[int, Tensor]] = batches(graph, inputs, draws, seed)
+    if is_described(inputs):
+        told = inputs
+    else:
+        given = list(given)
+        told = described(graph, given)
+    predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
+    measured = passes(graph, given, plan, seed)
+    weight_draws = 1 if plan is None else draws
+    return compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws, tolerance=tolerance)

@@ -1,0 +1,111 @@
+"""Signals measured on real passes, over several draws of weights and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from wellposed import plans
+from wellposed.checks.batches import Inputs, batches, stream
+from wellposed.checks.moments import Accumulator
+from wellposed.errors import OptionError, PlanError
+from wellposed.graphs import Graph, run, trace
+from wellposed.plans import Plan
+from wellposed.signals import Signals
+
+
+def measure(
+    model: nn.Module | Graph,
+    *args: Any,
+    plan: Plan | None = None,
+    draws: int = 8,
+    inputs: Inputs = None,
+    seed: int = 0,
+    training: bool = True,
+    **kwargs: Any,
+) -> Signals:
+    """Return the mean and variance of every floating-point signal, seen on real passes; the model is only read.
+
+    The traced graph is run on tensors of its own, once per draw: each time with new inputs, and, where a plan is
+    given, with new weights drawn from it (parameters that the plan leaves alone keep the model's values). Without a
+    plan the model's current weights are kept, and ``log2_std`` and ``log2_error`` speak of the inputs alone. In
+    training mode, dropout and other random operators differ from draw to draw, and batch norm uses its batch.
+
+    Args:
+        model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
+        *args: example inputs.
+        plan: how to draw the weights.
+        draws: number of passes, >= 1; standard errors need 2.
+        inputs: described, as for `wellposed.propagate` (None for the defaults), and drawn anew for every pass; or an
+            iterable of batches (repeated when shorter than ``draws``) or a function from the draw's index to one. A
+            batch is a tensor, a tuple of positional arguments or a dict of keyword arguments, with the example's
+            structure and shapes. Integer inputs that are described are drawn where they index an embedding; others,
+            and booleans, keep the example's values.
+        seed: of weights, inputs and random operators.
+        training: the mode to trace in.
+        **kwargs: example inputs by keyword.
+
+    Returns:
+        `Signals` tagged "measured" of the outputs of every node, in execution order and under the graph's names.
+        ``mean`` and ``var`` are pooled over elements and draws, ``log2_std`` is the standard deviation over draws of
+        log2 of the second moment, ``log2_error`` the standard error of log2 of its mean. Infinities and NaN are kept.
+
+    Raises:
+        OptionError: ``draws`` < 1.
+        InputError: inputs that do not fit the graph.
+        PlanError: parameters without values (a model on meta) that the plan does not draw.
+    """
+    if draws < 1:
+        raise OptionError(f"draws must be at least 1, got {draws}")
+    graph = graph_of(model, args, kwargs, training)
+    return passes(graph, batches(graph, inputs, draws, seed), plan, seed)
+
+
+def graph_of(model: nn.Module | Graph, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> Graph:
+    """Return the graph of a model, or the graph itself.
+
+    Raises:
+        OptionError: example inputs beside a graph.
+    """
+    if not isinstance(model, Graph):
+        return trace(model, *args, training=training, **kwargs)
+    if args or kwargs:
+        given = ", ".join([f"{len(args)} positional"] * bool(args) + list(kwargs))
+        raise OptionError(f"a graph takes no example inputs, received {given}; give them to wellposed.trace")
+    return model
+
+
+def passes(graph: Graph, batches: Iterable[Mapping[int, Tensor]], plan: Plan | None, seed: int) -> Signals:
+    """Return what `measure` does, for inputs that are given by value id, one batch for each pass."""
+    accumulator = Accumulator(graph)
+    for draw, batch in enumerate(batches):
+        accumulator.next_pass()
+        run(
+            graph,
+            parameters=_parameters(graph, plan, stream(seed, draw, "weights")),
+            inputs=batch,
+            observe=accumulator.observe,
+            seed=stream(seed, draw, "operators"),
+        )
+    return accumulator.signals()
+
+
+def _parameters(graph: Graph, plan: Plan | None, seed: int) -> dict[str, Tensor]:
+    """Return a value for every parameter: drawn where the plan draws it, the model's own elsewhere."""
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    drawn = {} if plan is None else plans.draw(plan, seed=seed, current=own)
+    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise PlanError(
+            f"{len(missing)} parameters of {graph.model} are on meta and no plan draws them: {shown}; "
+            "give a plan that does, or measure the model after to_empty and apply_"
+        )
+    return {name: _like(drawn[name], value) if name in drawn else value for name, value in own.items()}
+
+
+def _like(drawn: Tensor, own: Tensor) -> Tensor:
+    """Return a drawn parameter in the type, and on the device unless that is meta, of the model's own."""
+    return drawn.to(drawn.device if own.is_meta else own.device, own.dtype)

@@ -1,0 +1,113 @@
+"""Moments of real tensors, added up over several passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wellposed.graphs import Graph, Node
+from wellposed.signals.signal import Signal, Signals
+
+# Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
+_CANCELLATION = 1e-3
+# Sums of squares outside this range may have lost terms below float32's smallest or above its largest number.
+_SMALLEST, _LARGEST = 1e-25, 1e37
+
+
+def moments(tensor: Tensor) -> tuple[float, float]:
+    """Return the mean and variance over all elements of a floating-point tensor with at least one element.
+
+    Sums run in the tensor's precision, or float32 for narrower types; they are repeated in float64 where that is not
+    enough (large mean with small variance, overflow, underflow). A tensor with infinities has an infinite variance;
+    with a NaN among them, mean and variance are NaN.
+    """
+    count = tensor.numel()
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    total, squares = torch.stack((wide.sum(), wide.square().sum())).tolist()
+    mean, second = total / count, squares / count
+    if _SMALLEST < squares < _LARGEST and second - mean * mean > _CANCELLATION * second:
+        return mean, second - mean * mean
+    wide = tensor.double()
+    mean = wide.mean().item()
+    if math.isfinite(mean):
+        return mean, (wide - mean).square().mean().item()
+    return mean, math.nan if bool(wide.isnan().any()) else math.inf
+
+
+class Accumulator:
+    """Collects the moments of every floating-point value of a graph, pass by pass, without keeping the tensors.
+
+    `observe` fits `wellposed.graphs.run`; call `next_pass` before each pass.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._means: list[dict[int, float]] = []
+        self._variances: list[dict[int, float]] = []
+
+    def next_pass(self) -> None:
+        """Begin a new draw of weights and inputs."""
+        self._means.append({})
+        self._variances.append({})
+
+    def observe(self, node: Node, outputs: Sequence[Tensor]) -> None:
+        """Record the outputs of one node: those that are floating-point and not empty."""
+        for value, tensor in zip(node.outputs, outputs, strict=True):
+            if tensor.is_floating_point() and tensor.numel():
+                self._means[-1][value], self._variances[-1][value] = moments(tensor)
+
+    def signals(self) -> Signals:
+        """Return what was seen in every pass, in execution order."""
+        order = [(node, value) for node in self._graph for value in node.outputs]
+        seen = [pair for pair in order if self._means and all(pair[1] in means for means in self._means)]
+        return Signals(tuple(self._signal(*pair) for pair in seen), source=f"{len(self._means)} real passes")
+
+    def _signal(self, node: Node, value: int) -> Signal:
+        means = np.array([seen[value] for seen in self._means])
+        variances = np.array([seen[value] for seen in self._variances])
+        entry = self._graph.values[value]
+        with np.errstate(all="ignore"):  # infinities and NaN are results here
+            pooled = float(variances.mean() + means.var())
+            seconds = means**2 + variances
+            spread, error = _log2_std(seconds), log2_error(seconds)
+        return Signal(
+            name=entry.name,
+            module=node.module,
+            op=node.op_name,
+            shape=entry.shape,
+            mean=float(means.mean()),
+            var=math.inf if np.isinf(variances).any() and not np.isnan(variances).any() else pooled,
+            tag="measured",
+            log2_std=spread,
+            log2_error=error,
+        )
+
+
+def _log2_std(seconds: NDArray[np.float64]) -> float:
+    """Standard deviation of log2 of the draws' second moments; NaN for one draw, 0 where all are equal (also all 0)."""
+    if len(seconds) < 2:
+        return math.nan
+    if np.all(seconds == seconds[0]):
+        return 0.0
+    return float(np.log2(seconds).std(ddof=1))
+
+
+def log2_error(seconds: NDArray[np.float64]) -> float:
+    """Standard error of log2 of the mean of ``seconds`` (one second moment per draw), by the jackknife.
+
+    The jackknife (Efron & Tibshirani 1993, eq. 11.5) leaves out one draw at a time, so that a mean that hangs on a
+    single draw, as in ill-conditioned nets, has the large error that it deserves. NaN for one draw; 0 where all draws
+    are equal.
+    """
+    draws = len(seconds)
+    if draws < 2:
+        return math.nan
+    if np.all(seconds == seconds[0]):
+        return 0.0
+    others = np.log2([np.delete(seconds, draw).mean() for draw in range(draws)])
+    return float(np.sqrt((draws - 1) / draws * np.square(others - others.mean()).sum()))

@@ -1,0 +1,149 @@
+"""``wellposed demo``: real models, traced, propagated, planned, initialised and checked, with a summary of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wellposed.cli import show
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from wellposed.checks import Verdict
+    from wellposed.graphs import Graph
+    from wellposed.plans import Plan
+    from wellposed.signals import Signals
+
+Case = tuple[str, Callable[[], tuple["nn.Module", tuple[Any, ...], dict[str, Any]]]]
+
+_DRAWS = 8
+
+
+def run(*, small: bool, seed: int) -> bool:
+    """Show every case; return whether all checks passed."""
+    console = show.out()
+    console.print("[bold]wellposed[/]: everything a network needs before its first training step\n")
+    verdicts = []
+    for name, load in _cases(console, small=small):
+        verdicts.append(_show_case(console, name, load, seed))
+        console.print()
+    return all(verdicts)
+
+
+def _cases(console: Console, *, small: bool) -> list[Case]:
+    """Return the models to show: those of the model libraries where they are installed, else the small ones."""
+    missing = [name for name in ("torchvision", "transformers") if importlib.util.find_spec(name) is None]
+    if small or missing:
+        if not small:
+            console.print(
+                f"[yellow]{' and '.join(missing)} not installed; showing the small models instead.[/] "
+                "For ResNet-50 and a Llama: pip install 'wellposed[zoo]'\n",
+            )
+        from wellposed import demo_models
+
+        return [
+            ("ResNet-20, plain PyTorch", lambda: (*demo_models.small_resnet(), {})),
+            ("GPT with 6 blocks, plain PyTorch", lambda: (*demo_models.small_gpt(), {})),
+        ]
+    from wellposed import zoo
+
+    return [
+        ("ResNet-50, torchvision", lambda: zoo.load("torchvision:resnet50")),
+        ("Llama, transformers, from a small config", lambda: zoo.load("transformers:llama")),
+    ]
+
+
+def _show_case(
+    console: Console, name: str, load: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], seed: int
+) -> bool:
+    """Analyse, initialise and check one model, print the summary, and return whether the check passed."""
+    names = ("building", "tracing", "propagating", "planning", "initialising", f"checking {_DRAWS} draws")
+    with show.Stages(*names) as stages:
+        from wellposed import checks, graphs, methods, signals
+
+        stages.next()
+        model, args, kwargs = load()
+        stages.next()
+        graph = graphs.trace(model, *args, **kwargs)
+        stages.next()
+        before = signals.propagate(graph)
+        stages.next()
+        plan = methods.plan(graph, seed=seed)
+        stages.next()
+        plan.apply_(model)
+        after = signals.propagate(graph, weights=plan)
+        stages.next()
+        verdict = checks.check(graph, plan=plan, draws=_DRAWS, seed=seed)
+    console.rule(f"[bold]{escape(name)}", align="left")
+    _print_summary(console, graph, plan, before, after, verdict, stages.seconds)
+    return verdict.ok
+
+
+def _print_summary(
+    console: Console,
+    graph: Graph,
+    plan: Plan,
+    before: Signals,
+    after: Signals,
+    verdict: Verdict,
+    seconds: dict[str, float],
+) -> None:
+    weights = sum(math.prod(parameter.shape) for parameter in graph.parameters.values())
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        "model",
+        f"{escape(graph.model)}: {show.plural(len(graph), 'operation')}, "
+        f"{show.plural(len(graph.parameters), 'parameter')} with {show.plural(weights, 'number')}",
+    )
+    table.add_row("signals", coverage(after))
+    table.add_row("plan", f"{escape(plan.method)}: {show.actions(plan)}")
+    table.add_row("time", ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items()))
+    console.print(table)
+    console.print("[dim]second moment E[x²] of the signals, from input to output (one scale)[/]")
+    series = {
+        "own init": [signal.second_moment for signal in before],
+        "planned": [signal.second_moment for signal in after],
+        "measured": [node.measured for node in verdict.comparisons],
+    }
+    for line in depth_lines(series, console.width):
+        console.print(line)
+    show.verdict_lines(verdict)
+
+
+def coverage(signals: Signals) -> str:
+    """Return how the signals were come by: ``"120 exact, 43 approximate"``."""
+    counts = Counter(signal.tag for signal in signals)
+    return ", ".join(f"[{show.TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.most_common())
+
+
+def depth_lines(series: dict[str, list[float]], width: int) -> list[str]:
+    """Return one labelled sparkline of second moments per entry, on one logarithmic scale, within ``width`` columns.
+
+    Signals that are zero everywhere (zero-initialised gates and readouts) have no place on it and are left out.
+    """
+    levels = {
+        label: [math.log2(moment) if math.isfinite(moment) else math.nan for moment in moments if moment != 0]
+        for label, moments in series.items()
+    }
+    finite = [level for line in levels.values() for level in line if math.isfinite(level)]
+    # A flat line should look flat: the scale spans two octaves at least.
+    middle = (min(finite) + max(finite)) / 2 if finite else 0.0
+    low, high = min([*finite, middle - 1]), max([*finite, middle + 1])
+    label_width = max(len(label) for label in levels)
+    room = max(8, min(64, width - label_width - 26))
+    lines = []
+    for label, line in levels.items():
+        known = [level for level in line if math.isfinite(level)]
+        span = f"{2 ** min(known):.2g} to {2 ** max(known):.2g}" if known else "none finite"
+        lines.append(f"{label:<{label_width}}  {show.sparkline(line, low, high, room)}  {span}")
+    return lines

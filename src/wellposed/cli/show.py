@@ -1,0 +1,188 @@
+"""How results are printed: tables that fit the terminal, progress on standard error, sparklines."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    from wellposed.checks import Verdict
+    from wellposed.graphs import Graph
+    from wellposed.plans import Plan
+    from wellposed.signals.registry import Rule
+
+TAG_STYLES = {"exact": "green", "approximate": "yellow", "sampled": "magenta", "assumed": "red", "measured": "cyan"}
+# From so many columns on, the explanatory columns of a table have room.
+_WIDE = 100
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def out() -> Console:
+    """Return the console for results (standard output)."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """Return the console for progress and errors (standard error)."""
+    return Console(stderr=True, highlight=False)
+
+
+def json_text(text: str) -> None:
+    """Print JSON as it is: unwrapped and unstyled."""
+    out().print(text, markup=False, soft_wrap=True)
+
+
+def error(problem: Exception) -> None:
+    """Print what went wrong, for a person: no traceback."""
+    err().print(f"[bold red]error:[/] {escape(str(problem))}")
+
+
+class Stages:
+    """A progress bar over named stages, gone when done; silent where standard error is no terminal.
+
+    ``next()`` begins the next stage; ``seconds`` maps the stages that are done to the time that they took.
+    """
+
+    def __init__(self, *names: str) -> None:
+        console = err()
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._names = names
+        self._begun = 0
+        self._clock = 0.0
+        self._task = self._progress.add_task("", total=len(names))
+        self.seconds: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish_stage()
+        self._progress.stop()
+
+    def next(self) -> None:
+        """End the stage that runs and begin the next one."""
+        self._finish_stage()
+        self._progress.update(self._task, description=self._names[self._begun])
+        self._begun += 1
+        self._clock = time.perf_counter()
+
+    def _finish_stage(self) -> None:
+        if self._begun:
+            self.seconds[self._names[self._begun - 1]] = time.perf_counter() - self._clock
+            self._progress.advance(self._task)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``"1 weight"``, ``"2,000 weights"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def actions(plan: Plan) -> str:
+    """Return what a plan does to the parameters in one line: ``"54 truncated_normal, 107 constant, 2 kept"``."""
+    words = {"keep": "kept", "tied": "tied"}
+    counts = Counter(words.get(item.action, item.distribution) for item in plan.prescriptions.values())
+    return ", ".join(f"{count} {word}" for word, count in counts.most_common())
+
+
+def plan(planned: Plan, graph: Graph) -> None:
+    """Print a plan: one line about the model, the table (with reasons where there is room), and the plan's warnings."""
+    console = out()
+    console.print(
+        f"[bold]{escape(graph.model)}[/]: {plural(len(graph), 'operation')}, "
+        f"{plural(len(graph.parameters), 'parameter')}; {actions(planned)}"
+    )
+    console.print(planned.table(reasons=console.width >= _WIDE))
+    for warning in planned.warnings:
+        console.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def verdict(result: Verdict) -> None:
+    """Print what a check found: the nodes nearest to or beyond what is allowed, and the summary."""
+    out().print(result.table())
+
+
+def verdict_lines(result: Verdict) -> None:
+    """Print what a check found without its table."""
+    mark = "[green]✓[/]" if result.ok else "[bold red]✗[/]"
+    out().print(f"{mark} {escape(result.summary())}")
+
+
+class OperatorRow(NamedTuple):
+    """One operator of the coverage table."""
+
+    operator: str
+    tag: str
+    family: str
+    source: str
+
+
+def operator_rows(rules: Mapping[OpOverload, Rule]) -> list[OperatorRow]:
+    """Return the rows of the coverage table, in the order of the registry."""
+    return [
+        OperatorRow(str(op).removeprefix("aten."), rule.tag, rule.family, rule.source) for op, rule in rules.items()
+    ]
+
+
+def operator_counts(rows: Sequence[OperatorRow]) -> str:
+    """Return how many operators there are, by tag: ``"212 operators: 150 exact, 62 approximate"``."""
+    counts = Counter(row.tag for row in rows)
+    return f"{plural(len(rows), 'operator')}: " + ", ".join(f"{count} {tag}" for tag, count in counts.most_common())
+
+
+def operators(rows: Sequence[OperatorRow]) -> None:
+    """Print the table of operators, narrowed to the name and the tag on narrow terminals."""
+    console = out()
+    shown = len(OperatorRow._fields) if console.width >= _WIDE else 2
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in OperatorRow._fields[:shown]:
+        table.add_column(field, overflow="fold", no_wrap=field == "tag")
+    for row in rows:
+        cells = row._replace(tag=f"[{TAG_STYLES[row.tag]}]{row.tag}[/]", source=escape(row.source))
+        table.add_row(*cells[:shown])
+    console.print(table)
+    console.print(operator_counts(rows))
+
+
+def sparkline(levels: Sequence[float], low: float, high: float, width: int) -> str:
+    """Return ``levels`` as one line of at most ``width`` bars on the scale from ``low`` to ``high``.
+
+    Where there are more levels than bars, each bar shows the level of its run that lies farthest from the middle of
+    the scale, so that no outlier is averaged away. Levels that are not finite are drawn as a cross.
+    """
+    if not levels:
+        return ""
+    middle = (low + high) / 2
+    bars = []
+    count = min(width, len(levels))
+    for bar in range(count):
+        run = levels[bar * len(levels) // count : (bar + 1) * len(levels) // count]
+        level = max(run, key=lambda value: abs(value - middle) if math.isfinite(value) else math.inf)
+        if not math.isfinite(level):
+            bars.append("×")
+            continue
+        share = (level - low) / (high - low) if high > low else 0.5
+        bars.append(_BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))])
+    return "".join(bars)

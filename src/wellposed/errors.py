@@ -1,0 +1,47 @@
+"""Every error class of wellposed. A message names the node or parameter, what was received, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WellposedError(Exception):
+    """Base of every error that wellposed raises on purpose."""
+
+
+class TraceError(WellposedError):
+    """The model could not be run or recorded."""
+
+
+class InputError(WellposedError, ValueError):
+    """An example input or an input descriptor does not fit the model."""
+
+
+class OptionError(WellposedError, ValueError):
+    """An unknown method, distribution or option, or a value outside its range."""
+
+
+class RuleError(WellposedError):
+    """A rule returned something that cannot be a signal (NaN, negative variance, wrong axes)."""
+
+
+class UnsupportedError(WellposedError):
+    """Operators without a rule under ``strict=True``, or parameters of a kind that no plan covers."""
+
+
+class PlanError(WellposedError):
+    """A plan cannot be made for this model, or does not fit it."""
+
+
+class PlanFileError(WellposedError, ValueError):
+    """A plan file is corrupt, of another kind, or of a newer version."""
+
+
+def near_matches(received: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` with the nearest of ``known``, or the whole list when none is near."""
+    options = sorted(known)
+    close = difflib.get_close_matches(received, options, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
+    return "; known: " + ", ".join(repr(name) for name in options)

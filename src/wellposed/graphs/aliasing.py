@@ -1,0 +1,162 @@
+"""Single assignment out of shared memory: which value a tensor stands for after writes through its aliases.
+
+Tensors that share a storage belong to one `Base`. Each is recorded as the chain of view operators that leads from the
+base's first tensor to it, with the version of the base at which its value was last brought up to date. A write makes a
+new value of the base; a tensor read later than that has its view operators replayed on the new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from wellposed.graphs.graph import Ref
+from wellposed.graphs.operators import VIEW_WRITE
+
+Emit: TypeAlias = Callable[[torch._ops.OpOverload, tuple[Any, ...], Mapping[str, Any], list[torch.Tensor]], list[int]]
+
+
+class Base:
+    """One piece of memory: its current value and how its first tensor lies in it.
+
+    ``known`` says whether real values are kept beside it, ``random`` whether these were drawn, ``borrowed`` whether
+    the memory of the real values belongs to the user.
+    """
+
+    __slots__ = ("borrowed", "known", "random", "records", "root", "value", "version")
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.version = 0
+        self.known = False
+        self.random = False
+        self.borrowed = False
+        self.records: list[Record] = []
+        self.root: Record
+
+    def own_real(self) -> None:
+        """Move the real values to memory of our own, keeping the views of them."""
+        if not self.known or self.root.real is None:
+            return
+        old = self.root.real
+        copy = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype).copy_(old)
+        for record in self.records:
+            if record.real is not None:
+                offset = record.real.storage_offset() - old.storage_offset()
+                record.real = copy.as_strided(record.real.shape, record.real.stride(), offset)
+
+
+class Step:
+    """One view operator as it was called, and all the tensors that it gave."""
+
+    __slots__ = ("args", "kwargs", "op", "read", "records")
+
+    def __init__(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: int) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.read = read
+        self.records: list[tuple[Record, int]] = []
+
+
+class Record:
+    """One tensor object of the running model.
+
+    ``tensor`` is what operators are run on, ``real`` its twin with real values where they are known.
+    """
+
+    __slots__ = ("base", "parent", "real", "step", "tensor", "value", "version")
+
+    def __init__(self, tensor: torch.Tensor, base: Base, value: int, real: torch.Tensor | None) -> None:
+        self.tensor = tensor
+        self.base = base
+        self.value = value
+        self.version = base.version
+        self.real = real
+        self.parent: Record | None = None
+        self.step: Step | None = None
+        base.records.append(self)
+
+
+def new_root(tensor: torch.Tensor, value: int, real: torch.Tensor | None) -> Record:
+    """Return the record of the first tensor of a piece of memory."""
+    base = Base(value)
+    base.known = real is not None
+    base.root = Record(tensor, base, value, real)
+    return base.root
+
+
+def new_alias(record: Record, tensor: torch.Tensor, real: torch.Tensor | None) -> Record:
+    """Return the record of another tensor object with the same memory, shape and strides as ``record``'s."""
+    alias = Record(tensor, record.base, record.value, real)
+    alias.version = record.version
+    alias.parent = record.parent
+    alias.step = record.step
+    if record.step is not None:
+        position = next(position for other, position in record.step.records if other is record)
+        record.step.records.append((alias, position))
+    return alias
+
+
+def new_view(
+    parent: Record, step: Step, position: int, tensor: torch.Tensor, value: int, real: torch.Tensor | None
+) -> Record:
+    """Return the record of output ``position`` of a view operator called on ``parent``'s tensor."""
+    view = Record(tensor, parent.base, value, real)
+    view.parent = parent
+    view.step = step
+    step.records.append((view, position))
+    return view
+
+
+def same_geometry(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage show the same elements in the same order."""
+    return (
+        a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and a.dtype == b.dtype
+    )
+
+
+def current(record: Record, emit: Emit) -> int:
+    """Return the id of the value that ``record``'s tensor holds now, replaying its views where memory was written."""
+    base = record.base
+    if record.version == base.version:
+        return record.value
+    if record.parent is None or record.step is None:
+        record.value = base.value
+        record.version = base.version
+        return record.value
+    step = record.step
+    source = current(record.parent, emit)
+    args = tuple(Ref(source) if isinstance(a, Ref) and a.value == step.read else a for a in step.args)
+    siblings: dict[int, torch.Tensor] = {}
+    for sibling, position in step.records:
+        siblings.setdefault(position, sibling.tensor)
+    count = max(siblings) + 1
+    like = [siblings.get(position, record.tensor) for position in range(count)]
+    values = emit(step.op, args, step.kwargs, like)
+    for sibling, position in step.records:
+        sibling.value = values[position]
+        sibling.version = base.version
+    return record.value
+
+
+def write(record: Record, value: int, emit: Emit) -> None:
+    """Make ``value`` what ``record``'s tensor holds from now on; every alias sees it when read next."""
+    base = record.base
+    root = base.root.tensor
+    tensor = record.tensor
+    if record.parent is None or same_geometry(tensor, root):
+        base.value = value
+    else:
+        whole = current(base.root, emit)
+        before = root.storage_offset() * root.element_size() // tensor.element_size()
+        args = (Ref(whole), Ref(value), list(root.stride()), list(tensor.stride()), tensor.storage_offset() - before)
+        (base.value,) = emit(VIEW_WRITE, args, {}, [root])
+    base.version += 1
+    record.value = value
+    record.version = base.version

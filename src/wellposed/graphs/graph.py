@@ -1,0 +1,157 @@
+"""The graph: the operations that one forward pass runs, in order, as ATen operators.
+
+A graph is in single-assignment form: every operator reads values and makes new ones. In-place operators and writes
+through views are recorded as operators that return a new value (`trace` resolves the aliasing), so a pass over
+``graph.nodes`` never has to think about memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from wellposed.errors import InputError, near_matches
+
+ValueKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands for a value inside the arguments of a node."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor of the graph.
+
+    ``name`` is the input's path (``"input_ids"``, ``"0"``), the parameter's or buffer's name, or the producing node's
+    name (with ``[i]`` behind it for the outputs after the first of a node with several).
+    """
+
+    id: int
+    name: str
+    kind: ValueKind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    node: int | None = None
+    index: int = 0
+
+    @property
+    def is_signal(self) -> bool:
+        """Whether the value is real-valued data (floating point), as against indices and masks."""
+        return self.dtype.is_floating_point
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator call.
+
+    ``args`` and ``kwargs`` are those of the operator, with every tensor replaced by a `Ref` (also inside lists and
+    tuples). ``inputs`` and ``outputs`` are the ids of the values read and made, in order of appearance.
+    ``module`` is the path of the innermost module that was running (``""`` for the model itself), ``module_class`` its
+    class name and ``call`` counts the calls of that module from 0. ``source`` is ``file:line`` of the user's statement.
+    """
+
+    index: int
+    name: str
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    module: str
+    module_class: str
+    call: int
+    source: str
+
+    @property
+    def op_name(self) -> str:
+        """The overload's name without its namespace for ATen operators: ``"conv2d.default"``."""
+        name = str(self.op)
+        return name.removeprefix("aten.")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One distinct parameter tensor of the model.
+
+    ``names`` holds every name that reaches the tensor, the first as ``named_parameters()`` gives it (the others are
+    ties). ``tensor`` is the model's own tensor (no copy; on meta if the model is). ``uses`` are the indices of the
+    nodes that read it directly.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    value: int
+    tensor: torch.Tensor = field(repr=False, compare=False)
+    module_class: str
+    uses: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return tuple(self.tensor.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What one forward pass runs. Made by `wellposed.trace`; never changed.
+
+    Attributes:
+        nodes: the operators in execution order; ``nodes[i].index == i``.
+        values: all values; ``values[i].id == i``.
+        inputs: ids of the model's tensor inputs, with their paths as names.
+        outputs: ids of the tensors in the model's output, in order.
+        parameters: by first name; ``aliases`` maps every further name to it.
+        buffers: by name; the value's id (kept in ``values``).
+        known: real tensors, on CPU, for values that depend on integers, booleans and constants alone (token ids,
+            masks, position ids, constant tensors, buffers of a model that is not on meta).
+        example: the example inputs' tensors by value id (no copies).
+        engine: ``"meta"`` where no real arithmetic was needed, ``"real"`` where float values had to be read.
+        training: the mode that the model was traced in.
+        model: the model's class name.
+        unused_parameters: parameters that reach no operation of this pass.
+        dead_nodes: nodes that reach no output.
+    """
+
+    nodes: tuple[Node, ...]
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: Mapping[str, Parameter]
+    aliases: Mapping[str, str]
+    buffers: Mapping[str, int]
+    buffer_tensors: Mapping[str, torch.Tensor] = field(repr=False, compare=False)
+    known: Mapping[int, torch.Tensor] = field(repr=False, compare=False)
+    example: Mapping[int, torch.Tensor] = field(repr=False, compare=False)
+    engine: Literal["meta", "real"]
+    training: bool
+    model: str
+    unused_parameters: tuple[str, ...]
+    dead_nodes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __getitem__(self, name: str) -> Node:
+        """Return the node called ``name``; raises `InputError` with the nearest names."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise InputError(f"the graph of {self.model} has no node {name!r}{near_matches(name, [n.name for n in self])}")
+
+    def users(self) -> dict[int, list[int]]:
+        """Return, for every value id that is read, the indices of the nodes that read it."""
+        readers: dict[int, list[int]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                readers.setdefault(value, []).append(node.index)
+        return readers

@@ -1,0 +1,64 @@
+"""Ways in which Python code reads or makes tensors without an operator that the dispatcher shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from wellposed.graphs.aliasing import Record
+from wellposed.graphs.execution import NeedsValuesError
+
+_READERS: frozenset[Any] = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
+_INDEXERS: frozenset[Any] = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+_MAKERS: frozenset[Any] = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+
+
+class PythonReads(TorchFunctionMode):
+    """Gives ``tolist`` and ``numpy`` the known values of meta tensors, and keeps the values of new constants.
+
+    While it is active PyTorch also leaves its fused inference kernels for transformer layers aside, because these do
+    not support overridden functions; so the layers' own operators are seen.
+    """
+
+    def __init__(self, find: Callable[[torch.Tensor], Record]) -> None:
+        super().__init__()
+        self.find = find
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READERS and args[0].device.type == "meta":
+            record = self.find(args[0])
+            if not record.base.known or record.real is None:
+                raise NeedsValuesError(f"Tensor.{func.__name__}() reads values of a tensor that depends on parameters")
+            with _disable_current_modes():
+                return func(record.real.clone(), *args[1:], **(kwargs or {}))
+        if func in _MAKERS and kwargs and kwargs.get("device") is not None and not isinstance(args[0], torch.Tensor):
+            kwargs = {**kwargs, "device": "cpu"}
+        if func is torch.Tensor.new_tensor and not isinstance(args[1], torch.Tensor):
+            options = {"dtype": args[0].dtype, **(kwargs or {}), "device": "cpu"}
+            return torch.tensor(*args[1:], **options)
+        if func in _INDEXERS and type(args[1]) in (list, tuple, range, numpy.ndarray):
+            args = (args[0], _with_tensors(args[1]), *args[2:])
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _with_tensors(index: Any) -> Any:
+    """Return an index in which lists and arrays of numbers are tensors: PyTorch would put them on meta, values lost."""
+    if isinstance(index, tuple):
+        return tuple(_with_tensors(item) for item in index)
+    if isinstance(index, (list, range, numpy.ndarray)) and _numbers(index):
+        return torch.tensor(list(index)) if isinstance(index, range) else torch.tensor(index)
+    return index
+
+
+def _numbers(item: Any) -> bool:
+    """Whether ``item`` is a number, or a non-empty list of such."""
+    if isinstance(item, (list, range)):
+        return len(item) > 0 and all(_numbers(part) for part in item)
+    return isinstance(item, (int, numpy.ndarray, numpy.integer))

@@ -1,0 +1,327 @@
+"""The dispatch mode that sees every operator of a forward pass and records it in single-assignment form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wellposed.graphs.aliasing import Record, Step, current, new_alias, new_root, new_view, same_geometry, write
+from wellposed.graphs.execution import Execution, meta_like
+from wellposed.graphs.graph import Ref, ValueKind
+from wellposed.graphs.modules import Call, ModuleStack
+from wellposed.graphs.operators import Traits, traits
+from wellposed.graphs.source import user_line
+
+_aten = torch.ops.aten
+_ALIASES = frozenset(
+    {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
+)
+"""Operators that give their argument back under another name; no node is recorded for them."""
+
+
+class RawNode:
+    """A recorded operator, before it is named. ``minor`` operators (views, known values) leave a module's name free."""
+
+    __slots__ = ("args", "call", "inputs", "kwargs", "minor", "op", "outputs", "source")
+
+    def __init__(
+        self,
+        op: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outputs: list[int],
+        call: Call,
+        source: str,
+        minor: bool,
+    ) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.inputs: list[int] = []
+        self.outputs = outputs
+        self.call = call
+        self.source = source
+        self.minor = minor
+        for arg in args:
+            _collect(arg, self.inputs)
+        for arg in kwargs.values():
+            _collect(arg, self.inputs)
+
+
+def _collect(arg: Any, into: list[int]) -> None:
+    """Add the ids of the values that ``arg`` refers to."""
+    if type(arg) is Ref:
+        into.append(arg.value)
+    elif type(arg) in (list, tuple):
+        for item in arg:
+            _collect(item, into)
+
+
+class RawValue:
+    """A value, before it is named."""
+
+    __slots__ = ("dtype", "index", "kind", "name", "node", "shape")
+
+    def __init__(
+        self, kind: ValueKind, name: str, tensor: torch.Tensor, node: int | None = None, index: int = 0
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.node = node
+        self.index = index
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records operators into `nodes` and `values`; `Execution` runs them."""
+
+    def __init__(
+        self, modules: ModuleStack, engine: Literal["meta", "real"], constant_name: Callable[[torch.Tensor], str]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.modules = modules
+        self.meta = engine == "meta"
+        self.execution = Execution(self.meta)
+        self.constant_name = constant_name
+        self.nodes: list[RawNode] = []
+        self.values: list[RawValue] = []
+        self.known: dict[int, torch.Tensor] = {}
+        self.records: dict[int, Record] = {}
+        self.storages: dict[int, Record] = {}
+        self.kept: list[torch.Tensor] = []
+        self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    # ---------------------------------------------------------------------------------------------------- tensors
+
+    def register(self, kind: ValueKind, name: str, tensor: torch.Tensor, twin: torch.Tensor, known: bool) -> Record:
+        """Record a tensor that exists before any operator: input, parameter, buffer or constant.
+
+        ``twin`` is the tensor that operators run on (``tensor`` itself in the real engine). Real values are copied
+        only when an operator writes to them.
+        """
+        self.values.append(RawValue(kind, name, twin))
+        real = (tensor.detach().cpu() if self.meta else twin) if known else None
+        record = new_root(twin, len(self.values) - 1, real)
+        record.base.borrowed = True
+        self.bind(twin, record)
+        if tensor is not twin:
+            self.bind(tensor, record)
+        return record
+
+    def bind(self, tensor: torch.Tensor, record: Record) -> None:
+        """Let ``tensor`` stand for ``record``, and keep it alive so that its id is not used again."""
+        self.records[id(tensor)] = record
+        self.kept.append(tensor)
+        self.storages.setdefault(tensor.untyped_storage()._cdata, record)
+
+    def find(self, tensor: torch.Tensor) -> Record:
+        """Return the record of a tensor that an operator receives."""
+        record = self.records.get(id(tensor))
+        return record if record is not None else self._adopt(tensor)
+
+    def _adopt(self, tensor: torch.Tensor) -> Record:
+        """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
+        first = self.storages.get(tensor.untyped_storage()._cdata)
+        if first is None:
+            if tensor.device.type == "meta" and not tensor.numel():
+                tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
+            known = tensor.device.type != "meta"
+            twin = meta_like(tensor) if self.meta and known else tensor
+            return self.register("constant", self.constant_name(tensor), tensor, twin, known)
+        foreign = self.meta and tensor.device.type != "meta"
+        for other in first.base.records:
+            if same_geometry(other.tensor, tensor):
+                record = other if foreign else new_alias(other, tensor, other.real)
+                self.bind(tensor, record)
+                return record
+        root = first.base.root
+        where = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+        twin = torch.as_strided(root.tensor, *where) if foreign else tensor
+        source = current(root, self.emit)
+        step = Step(_aten.as_strided.default, (Ref(source), *where), {}, source)
+        (value,) = self.emit(step.op, step.args, step.kwargs, [twin])
+        real = None if root.real is None else torch.as_strided(root.real, *where)
+        record = new_view(root, step, 0, twin, value, real)
+        self.bind(tensor, record)
+        self.bind(twin, record)
+        return record
+
+    def value_of(self, tensor: torch.Tensor) -> int:
+        """Return the id of the value that ``tensor`` holds now."""
+        return current(self.find(tensor), self.emit)
+
+    # ---------------------------------------------------------------------------------------------------- nodes
+
+    def emit(
+        self,
+        op: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        like: Sequence[torch.Tensor],
+        minor: bool = True,
+    ) -> list[int]:
+        """Append a node whose outputs look like ``like``; return their value ids."""
+        node = len(self.nodes)
+        first = len(self.values)
+        self.values.extend([RawValue("intermediate", "", t, node, i) for i, t in enumerate(like)])
+        outputs = list(range(first, len(self.values)))
+        call = self.modules.top
+        if not minor:
+            call.operators += 1
+        self.nodes.append(RawNode(op, args, kwargs, outputs, call, user_line(2), minor))
+        return outputs
+
+    def _prepare_write(self, record: Record) -> None:
+        """Keep what a write is about to destroy: known values, and memory that belongs to the user."""
+        base = record.base
+        if base.known and not base.random:
+            for other in base.records:
+                if other.real is not None and other.version == base.version and other.value not in self.known:
+                    self.known[other.value] = other.real.clone()
+        if not base.borrowed:
+            return
+        base.borrowed = False
+        if self.meta:
+            base.own_real()
+        else:
+            self.overwritten.append((base.root.tensor, base.root.tensor.clone()))
+
+    def collect_known(self, limit: int) -> dict[int, torch.Tensor]:
+        """Return the known values; of more than ``limit`` floating point elements only those that no node computes."""
+        for record in self.records.values():
+            base = record.base
+            if base.known and not base.random and record.version == base.version and record.real is not None:
+                self.known.setdefault(record.value, record.real)
+        return {
+            value: tensor
+            for value, tensor in self.known.items()
+            if tensor.numel() <= limit or not tensor.is_floating_point() or self.values[value].node is None
+        }
+
+    # ---------------------------------------------------------------------------------------------------- dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        seen: list[tuple[torch.Tensor, Record]] = []
+        refs = tuple([self._ref(arg, seen) for arg in args])
+        ref_kwargs = {key: self._ref(arg, seen) for key, arg in kwargs.items()} if kwargs else {}
+        if func in _ALIASES:
+            return self._alias(func, args, kwargs, seen[0][1])
+        effects = traits(func)
+        written = _written(effects, args, kwargs) if effects.written else ()
+        for tensor in written:
+            self._prepare_write(self.find(tensor))
+        result, reals, known = self.execution.run(func, args, kwargs, seen, effects)
+        return self._record(func, refs, ref_kwargs, seen, effects, written, result, reals, known)
+
+    def _ref(self, arg: Any, seen: list[tuple[torch.Tensor, Record]]) -> Any:
+        """Return ``arg`` with every tensor replaced by a reference to its value; list the tensors in ``seen``."""
+        if isinstance(arg, torch.Tensor):
+            record = self.find(arg)
+            seen.append((arg, record))
+            return Ref(record.value if record.version == record.base.version else current(record, self.emit))
+        if type(arg) in (list, tuple):
+            return type(arg)([self._ref(item, seen) for item in arg])
+        return arg
+
+    def _alias(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record) -> torch.Tensor:
+        """Run an operator that gives its argument back; its result stands for the same value."""
+        result: torch.Tensor = func(record.tensor, *args[1:], **kwargs)
+        if id(result) not in self.records:
+            self.bind(result, new_alias(record, result, record.real))
+        return result
+
+    def _record(
+        self,
+        func: torch._ops.OpOverload,
+        refs: tuple[Any, ...],
+        ref_kwargs: dict[str, Any],
+        seen: list[tuple[torch.Tensor, Record]],
+        effects: Traits,
+        written: Sequence[torch.Tensor],
+        result: Any,
+        reals: Any,
+        known: bool,
+    ) -> Any:
+        """Append the node of an operator that has run, and bind its results to values."""
+        single = isinstance(result, torch.Tensor)
+        outputs = [result] if single else _tensors(result)
+        if not outputs and not written:
+            return result
+        fresh = [output for output in outputs if id(output) not in self.records]
+        if not fresh and not written:
+            return result
+        targets = [self.find(tensor) for tensor in written]
+        rest = [record for record in targets if not any(output is record.tensor for output in outputs)]
+        parents = [self.storages.get(output.untyped_storage()._cdata) for output in fresh]
+        like = outputs + [record.tensor for record in rest]
+        minor = known or effects.shape_only or (not written and all(parent is not None for parent in parents))
+        values = self.emit(func, refs, ref_kwargs, like, minor)
+        random = known and (effects.random or any(record.base.random for _, record in seen))
+        twins: list[torch.Tensor | None] = [] if reals is None else [reals] if single else list(reals)
+        self._bind_fresh(func, refs, ref_kwargs, seen, outputs, values, twins, random)
+        for record in targets:
+            index = next((i for i, output in enumerate(outputs) if output is record.tensor), None)
+            value = values[index] if index is not None else values[len(outputs) + rest.index(record)]
+            record.base.known = record.base.known and known
+            record.base.random = record.base.random or random
+            write(record, value, self.emit)
+        return result
+
+    def _bind_fresh(
+        self,
+        func: torch._ops.OpOverload,
+        refs: tuple[Any, ...],
+        ref_kwargs: dict[str, Any],
+        seen: list[tuple[torch.Tensor, Record]],
+        outputs: list[torch.Tensor],
+        values: list[int],
+        twins: list[torch.Tensor | None],
+        random: bool,
+    ) -> None:
+        """Bind every new output to its value, as a view of an input where they share memory."""
+        steps: dict[int, Step] = {}
+        for position, output in enumerate(outputs):
+            if id(output) in self.records:
+                continue
+            real = twins[position] if twins else None
+            sharing = self.storages.get(output.untyped_storage()._cdata)
+            parent = None
+            if sharing is not None:
+                parent = next((record for _, record in seen if record.base is sharing.base), None)
+            if parent is None:
+                record = new_root(output, values[position], real)
+                record.base.random = random
+            else:
+                step = steps.get(id(parent))
+                if step is None:
+                    step = steps[id(parent)] = Step(func, refs, ref_kwargs, parent.value)
+                record = new_view(parent, step, position, output, values[position], real)
+            self.bind(output, record)
+
+
+def _written(effects: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator will write to."""
+    found: list[torch.Tensor] = []
+    for position, name in effects.written:
+        target = args[position] if position is not None and position < len(args) else kwargs.get(name)
+        if isinstance(target, torch.Tensor):
+            found.append(target)
+        elif isinstance(target, (list, tuple)):
+            found.extend(target)
+    return found
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of an operator's result, in order."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _tensors(item)]
+    return []

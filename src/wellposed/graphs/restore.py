@@ -1,0 +1,62 @@
+"""Leaving a model as it was: modules' attributes, hooks and flags, and the states of the random generators."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+_CONTAINERS = (dict, list, set)
+
+
+@contextmanager
+def restored_attributes(model: nn.Module) -> Iterator[None]:
+    """Put back every attribute of every module of ``model`` when the block ends, also on error.
+
+    Attributes are held by identity; dicts, lists and sets among them (registries of parameters, buffers, modules and
+    hooks, caches) have their items put back too. Tensors' contents are the caller's concern.
+    """
+    saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
+    for module in model.modules():
+        attributes = module.__dict__
+        containers = [(value, value.copy()) for value in attributes.values() if isinstance(value, _CONTAINERS)]
+        saved.append((attributes, attributes.copy(), containers))
+    try:
+        yield
+    finally:
+        for attributes, before, containers in saved:
+            for container, items in containers:
+                _put_back(container, items)
+            attributes.clear()
+            attributes.update(before)
+
+
+def _put_back(container: Any, items: Any) -> None:
+    """Give a container its earlier items back."""
+    if not container and not items:
+        return
+    container.clear()
+    if isinstance(container, list):
+        container.extend(items)
+    else:
+        container.update(items)
+
+
+@contextmanager
+def restored_random_state() -> Iterator[None]:
+    """Put back the states of torch's, numpy's and Python's random generators when the block ends."""
+    states = (torch.get_rng_state(), numpy.random.get_state(), random.getstate())  # noqa: NPY002 - models draw from it
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        numpy.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)

@@ -1,0 +1,154 @@
+"""The interpreter: a graph run on real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from wellposed.errors import InputError
+from wellposed.graphs.graph import Graph, Node, Ref
+from wellposed.graphs.operators import traits
+
+Observe: TypeAlias = Callable[[Node, tuple[torch.Tensor, ...]], None]
+
+_aten = torch.ops.aten
+
+
+def run(
+    graph: Graph,
+    *,
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor] | None = None,
+    inputs: Mapping[int, torch.Tensor] | None = None,
+    observe: Observe | None = None,
+    seed: int | None = None,
+) -> list[torch.Tensor]:
+    """Run ``graph`` and return its outputs, in order.
+
+    Args:
+        graph: a graph made by `trace`.
+        parameters: a tensor for every parameter name of the graph; they are only read.
+        buffers: tensors by buffer name; those left out are the model's own. They are copied before use.
+        inputs: tensors by value id; those left out are the example's.
+        observe: called after every node with the node and its outputs, which it must not change.
+        seed: draws random numbers from this seed and leaves the generators as they were; None uses (and advances)
+            torch's generators as the model itself would.
+
+    Raises:
+        InputError: a parameter, a buffer or an input is missing or has no values (it is on meta).
+    """
+    if seed is not None:
+        devices = sorted({t.device.index or 0 for t in parameters.values() if t.device.type == "cuda"})
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            torch.manual_seed(seed)
+            return _Run(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
+    with torch.no_grad():
+        return _Run(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
+
+
+class _Run:
+    """One pass over the nodes."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        inputs: Mapping[int, torch.Tensor],
+        observe: Observe | None,
+    ) -> None:
+        self.graph = graph
+        self.observe = observe
+        self.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
+        self.last: dict[int, int] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self.last[value] = node.index
+        for value in graph.outputs:
+            self.last[value] = len(graph.nodes)
+        self.env: dict[int, torch.Tensor] = {}
+        for name, parameter in graph.parameters.items():
+            if parameter.value in self.last:
+                if name not in parameters:
+                    raise InputError(f"run needs a tensor for parameter {name!r}; give one of shape {parameter.shape}")
+                self._bind(parameter.value, parameters[name], f"parameter {name!r}")
+        for name, value in graph.buffers.items():
+            if value in self.last:
+                self._bind(value, buffers.get(name, graph.buffer_tensors[name]), f"buffer {name!r}", copy=True)
+        for value in graph.inputs:
+            if value in self.last:
+                tensor = inputs.get(value, graph.example.get(value))
+                if tensor is None:
+                    raise InputError(f"run needs a tensor for input {graph.values[value].name!r}")
+                self._bind(value, tensor, f"input {graph.values[value].name!r}")
+        for item in graph.values:
+            if item.kind == "constant" and item.id in self.last:
+                if item.id not in graph.known:
+                    raise InputError(f"constant {item.name!r} of {graph.model} has no values (it is on meta)")
+                self._bind(item.id, graph.known[item.id], f"constant {item.name!r}")
+
+    def _bind(self, value: int, tensor: torch.Tensor, what: str, copy: bool = False) -> None:
+        """Set a value that no node makes."""
+        if tensor.device.type == "meta" and self.device.type != "meta":
+            raise InputError(f"{what} of {self.graph.model} is on meta and has no values; pass a real tensor for it")
+        moved = tensor.to(self.device)
+        self.env[value] = moved.clone() if copy and moved is tensor else moved
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Run every node, freeing values after their last use."""
+        for node in self.graph.nodes:
+            results = self._call(node)
+            for value, tensor in zip(node.outputs, results, strict=True):
+                if value in self.last:
+                    self.env[value] = tensor
+            if self.observe is not None:
+                self.observe(node, tuple(results))
+            for value in node.inputs:
+                if self.last[value] == node.index:
+                    self.env.pop(value, None)
+        return [self.env[value] for value in self.graph.outputs]
+
+    def _call(self, node: Node) -> list[torch.Tensor]:
+        """Run one node; operators that write do so on copies, returned behind the results."""
+        args = [self._resolve(arg) for arg in node.args]
+        kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
+        written: list[torch.Tensor] = []
+        for position, name in traits(node.op).written:
+            if position is not None and position < len(args):
+                args[position] = _copied(args[position], written)
+            elif kwargs.get(name) is not None:
+                kwargs[name] = _copied(kwargs[name], written)
+        if node.op is _aten.view.default:
+            result: Any = _aten.reshape.default(*args)
+        else:
+            result = node.op(*args, **kwargs)
+        results = _flat(result)
+        return results + [tensor for tensor in written if not any(tensor is other for other in results)]
+
+    def _resolve(self, arg: Any) -> Any:
+        """Return an argument with references replaced by tensors, and devices by the one that is run on."""
+        if type(arg) is Ref:
+            return self.env[arg.value]
+        if type(arg) in (list, tuple):
+            return type(arg)([self._resolve(item) for item in arg])
+        return self.device if isinstance(arg, torch.device) else arg
+
+
+def _copied(target: Any, written: list[torch.Tensor]) -> Any:
+    """Return copies of the tensors that an operator writes to, and list them."""
+    if isinstance(target, torch.Tensor):
+        copy = target.clone()
+        written.append(copy)
+        return copy
+    return [_copied(item, written) for item in target]
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of an operator's result, in order."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _flat(item)]
+    return []

@@ -1,0 +1,48 @@
+"""The user's statement behind an operator call."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType, TracebackType
+
+import torch
+
+_SKIPPED = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep for path in (str(torch.__file__), os.path.dirname(__file__))
+)
+_FILES: dict[CodeType, str | None] = {}
+
+
+def _user_file(code: CodeType) -> str | None:
+    """Return the last three parts of the code's file, or None for code of torch or wellposed."""
+    filename = code.co_filename
+    if filename.startswith(_SKIPPED) or filename.startswith("<frozen") or filename.endswith("contextlib.py"):
+        short = None
+    else:
+        short = "/".join(filename.replace(os.sep, "/").split("/")[-3:])
+    _FILES[code] = short
+    return short
+
+
+def user_line(depth: int = 1) -> str:
+    """Return ``file:line`` of the innermost frame outside torch and wellposed; ``""`` where there is none."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        short = _FILES[code] if code in _FILES else _user_file(code)
+        if short is not None:
+            return f"{short}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def error_line(traceback: TracebackType | None) -> str:
+    """Return ``file:line`` of the innermost frame of a traceback outside torch and wellposed."""
+    found = ""
+    while traceback is not None:
+        short = _user_file(traceback.tb_frame.f_code)
+        if short is not None:
+            found = f"{short}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,205 @@
+"""`trace`: an unmodified model and an example input in, the graph of its forward pass out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from wellposed.errors import TraceError
+from wellposed.graphs.build import Found, Held, build_graph
+from wellposed.graphs.execution import NeedsValuesError, meta_like
+from wellposed.graphs.graph import Graph
+from wellposed.graphs.modules import ModuleStack
+from wellposed.graphs.reads import PythonReads
+from wellposed.graphs.recorder import Recorder
+from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.source import error_line
+from wellposed.graphs.support import check_parameters
+from wellposed.graphs.tree import describe, input_tensors, output_tensors, substitute
+from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
+
+Engine = Literal["meta", "real"]
+
+
+def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:
+    """Run ``model(*args, **kwargs)`` once without changing anything, and return the operators that it ran.
+
+    The model runs on meta copies of its parameters and inputs; values that depend on integers, booleans and constants
+    alone are computed for real beside them. A model that reads other values runs on its real tensors instead
+    (``graph.engine`` says which).
+
+    Args:
+        model: any module, on any device (also meta); wrapped (DDP, FSDP, ``torch.compile``) or not.
+        args: example inputs of any structure; of floating point tensors only shapes and dtypes matter.
+        training: the mode to trace in; None keeps the modes that the model's modules have.
+        kwargs: further example inputs, by name.
+
+    Returns:
+        The graph; its names carry no prefixes of wrappers.
+
+    Raises:
+        TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
+            exception is the cause.
+        UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet.
+    """
+    check_parameters(model)
+    tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
+    has_values = not flat_parameters(model) and all(tensor.device.type != "meta" for tensor in tensors)
+    try:
+        return _Tracing(model, args, kwargs, training, "meta").run()
+    except TraceError as error:
+        if not has_values:
+            if isinstance(error.__cause__, NeedsValuesError):
+                raise TraceError(
+                    f"{error}\nthe model or an input is on meta and has no values: make them on CPU (any weights will "
+                    "do) and trace those"
+                ) from error.__cause__
+            raise
+    return _Tracing(model, args, kwargs, training, "real").run()
+
+
+class _Tracing:
+    """One attempt to trace a model with one engine."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        training: bool | None,
+        engine: Engine,
+    ) -> None:
+        self.wrapped = model
+        self.model = unwrap(model)
+        self.args = args
+        self.kwargs = kwargs
+        self.training = training
+        self.engine: Engine = engine
+        self.parameters: dict[int, Held] = {}
+        self.originals: dict[int, int] = {}
+        self.swapped: dict[int, torch.Tensor] = {}
+        self.buffers: dict[str, int] = {}
+        self.buffer_tensors: dict[str, torch.Tensor] = {}
+        self.inputs: list[int] = []
+        self.example: dict[int, torch.Tensor] = {}
+        self.constants = 0
+
+    def run(self) -> Graph:
+        """Trace, put everything back, and build the graph."""
+        mode = self.model.training if self.training is None else self.training
+        with restored_random_state(), restored_attributes(self.wrapped), torch.inference_mode(), eager():
+            if self.training is not None:
+                self.wrapped.train(self.training)
+            self.model = unwrap_all(self.wrapped)
+            modules = ModuleStack(self.model)
+            recorder = Recorder(modules, self.engine, self._constant_name)
+            args, kwargs = substitute((self.args, dict(self.kwargs)), self._register_inputs(recorder))
+            self._swap_tensors(recorder)
+            try:
+                with modules.watch(), self._reads(recorder), recorder:
+                    output = self.model(*args, **kwargs)
+            except Exception as error:
+                raise self._error(error, modules) from error
+            finally:
+                for tensor, before in recorder.overwritten:
+                    tensor.copy_(before)
+            outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
+        return build_graph(
+            recorder,
+            Found(
+                model=class_name(self.model),
+                training=mode,
+                engine=self.engine,
+                parameters=list(self.parameters.values()),
+                buffers=self.buffers,
+                buffer_tensors=self.buffer_tensors,
+                inputs=self.inputs,
+                example=self.example,
+                outputs=outputs,
+            ),
+        )
+
+    def _reads(self, recorder: Recorder) -> AbstractContextManager[Any]:
+        """Return what watches reads and constants that no operator shows; the real engine has no need of it."""
+        return PythonReads(recorder.find) if self.engine == "meta" else nullcontext()
+
+    def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:
+        """Register every tensor of the example inputs; return their twins by id."""
+        twins: dict[int, torch.Tensor] = {}
+        for path, tensor in input_tensors(self.args, self.kwargs):
+            if id(tensor) in twins:
+                continue
+            twin = meta_like(tensor) if self.engine == "meta" else tensor
+            twins[id(tensor)] = twin
+            known = tensor.device.type != "meta" and not tensor.is_floating_point() and not tensor.is_complex()
+            record = recorder.register("input", path, tensor, twin, known)
+            self.inputs.append(record.value)
+            self.example[record.value] = tensor
+        return twins
+
+    def _swap_tensors(self, recorder: Recorder) -> None:
+        """Put copies (on meta, or of buffers) in the place of parameters and buffers, one for each distinct tensor."""
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            prefix = f"{path}." if path else ""
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = self._swap_parameter(recorder, module, prefix + name, parameter)
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = self._swap_buffer(recorder, prefix + name, buffer)
+
+    def _swap_parameter(
+        self, recorder: Recorder, module: nn.Module, name: str, parameter: nn.Parameter
+    ) -> nn.Parameter:
+        original = self.originals.get(id(parameter), id(parameter))
+        held = self.parameters.get(original)
+        if held is not None:
+            if name not in held.names:
+                held.names.append(name)
+            return self.swapped[original]  # type: ignore[return-value]
+        twin = parameter
+        if self.engine == "meta":
+            twin = nn.Parameter(meta_like(parameter), requires_grad=parameter.requires_grad)
+        known = not parameter.is_floating_point() and parameter.device.type != "meta"
+        record = recorder.register("parameter", name, parameter, twin, known)
+        self.parameters[original] = Held([name], parameter, class_name(module), record.value)
+        self.swapped[original] = twin
+        self.originals[id(twin)] = original
+        return twin
+
+    def _swap_buffer(self, recorder: Recorder, name: str, buffer: torch.Tensor) -> torch.Tensor:
+        original = self.originals.get(id(buffer), id(buffer))
+        if original in self.swapped:
+            return self.swapped[original]
+        twin = meta_like(buffer) if self.engine == "meta" else buffer.clone()
+        record = recorder.register("buffer", name, buffer, twin, buffer.device.type != "meta")
+        self.swapped[original] = twin
+        self.originals[id(twin)] = original
+        self.buffers[name] = record.value
+        self.buffer_tensors[name] = buffer
+        return twin
+
+    def _constant_name(self, tensor: torch.Tensor) -> str:
+        """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
+        for path, module in self.model.named_modules():
+            for name, value in module.__dict__.items():
+                if value is tensor:
+                    return f"{path}.{name}" if path else name
+        self.constants += 1
+        return "constant" if self.constants == 1 else f"constant#{self.constants}"
+
+    def _error(self, error: Exception, modules: ModuleStack) -> TraceError:
+        """Return the error that says where the model's forward failed."""
+        call = modules.top
+        where = f"in {call.path!r} ({call.module_class})" if call.path else f"in {call.module_class}"
+        line = error_line(error.__traceback__)
+        at = f" at {line}" if line else ""
+        return TraceError(
+            f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {error}\n"
+            f"received: {describe(self.args, self.kwargs)}"
+        )

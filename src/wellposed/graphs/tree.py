@@ -1,0 +1,73 @@
+"""Tensors inside the structures that models take and return."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+_DEPTH = 8
+"""How deep into unknown objects tensors are looked for."""
+
+
+def walk(tree: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the path and tensor of every tensor in ``tree``: mappings, sequences, dataclasses and plain objects."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif depth == 0 or isinstance(tree, (str, bytes, int, float, complex, type(None), torch.nn.Module, type)):
+        return
+    elif isinstance(tree, Mapping):
+        for key, item in tree.items():
+            yield from walk(item, f"{path}.{key}" if path else str(key), depth - 1)
+    elif isinstance(tree, (list, tuple)):
+        names = getattr(tree, "_fields", None)
+        for i, item in enumerate(tree):
+            name = names[i] if names else str(i)
+            yield from walk(item, f"{path}.{name}" if path else name, depth - 1)
+    elif dataclasses.is_dataclass(tree) or type(tree).__module__.split(".")[0] not in ("torch", "numpy", "builtins"):
+        for key, item in getattr(tree, "__dict__", {}).items():
+            yield from walk(item, f"{path}.{key}" if path else key, depth - 1)
+
+
+def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of example inputs; positional ones are called by position, keyword ones by name."""
+    yield from walk(args)
+    yield from walk(kwargs)
+
+
+def output_tensors(output: Any) -> list[torch.Tensor]:
+    """Return the tensors of a model's output, in order."""
+    return [tensor for _, tensor in walk(output)]
+
+
+def substitute(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
+    """Return ``tree`` with every tensor replaced by its twin; objects of unknown classes are passed on as they are."""
+    if isinstance(tree, torch.Tensor):
+        return twins.get(id(tree), tree)
+    if isinstance(tree, dict):
+        items = {key: substitute(item, twins) for key, item in tree.items()}
+        return items if type(tree) is dict else _rebuilt(tree, items)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*[substitute(item, twins) for item in tree])
+    if type(tree) in (list, tuple):
+        return type(tree)([substitute(item, twins) for item in tree])
+    return tree
+
+
+def _rebuilt(tree: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    """Return a mapping of a subclass of dict with other items (``ModelOutput``, ``OrderedDict``)."""
+    try:
+        return type(tree)(items)
+    except TypeError:
+        return items
+
+
+def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return names, shapes and dtypes of example inputs for a message."""
+    parts = [
+        f"{path}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        for path, tensor in input_tensors(args, kwargs)
+    ]
+    return ", ".join(parts) if parts else "no tensors"

@@ -1,0 +1,154 @@
+"""Methods: from a graph to a plan."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import nn
+
+from wellposed.errors import OptionError, PlanError
+from wellposed.graphs import Graph, trace
+from wellposed.methods import autoinit, classic  # each registers its methods
+from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of, split_keywords
+from wellposed.methods.roles import left_alone
+from wellposed.plans import Plan, Prescription, keep, unselected
+
+__all__ = ["Draft", "Request", "autoinit", "classic", "initialize_", "method", "methods", "options_of", "plan"]
+
+Patterns = str | Sequence[str] | None
+
+
+def plan(
+    model: nn.Module | Graph,
+    *args: Any,
+    method: str = "autoinit",
+    seed: int = 0,
+    only: Patterns = None,
+    skip: Patterns = None,
+    frozen: bool = False,
+    training: bool = True,
+    **kwargs: Any,
+) -> Plan:
+    """Work out how to draw every parameter of a model; the model is only read.
+
+    Args:
+        model: the model, on any device, meta included; or its graph (then without ``args``).
+        args: example arguments of ``forward``.
+        method: ``autoinit``, ``lecun``, ``xavier``, ``kaiming``, ``orthogonal``, ``default``, or one registered with
+            `wellposed.methods.method`.
+        seed: of the random streams, one for each parameter.
+        only: glob patterns of the parameters to plan; all others are kept.
+        skip: glob patterns of parameters to keep.
+        frozen: also plan parameters that do not require gradients, which are kept otherwise.
+        training: the mode to trace in; a model in eval mode is planned for training all the same.
+        kwargs: options of the method (`wellposed.methods.options_of`); what the method does not know goes to
+            ``forward``. Where a name is both, it is an option: trace the model first, and plan the graph.
+
+    Returns:
+        A `Plan` with every parameter of the model exactly once.
+
+    Raises:
+        OptionError: an unknown method or option, or a value outside its range.
+        PlanError: a pattern matches no parameter.
+        TraceError: the model cannot be run on the example.
+        UnsupportedError: a parameter is complex, quantised, sparse or lazy.
+    """
+    draft_of = find_method(method)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise OptionError(f"seed must be an integer, received {seed!r}")
+    options, rest = split_keywords(method, model, kwargs, _OWN)
+    if isinstance(model, Graph):
+        if args:
+            raise OptionError(f"a graph takes no example arguments, received {len(args)}; give them to wellposed.trace")
+        graph = model
+    else:
+        graph = trace(model, *args, training=training, **rest)
+    names = {name: parameter.names for name, parameter in graph.parameters.items()}
+    kept = _frozen(graph) if not frozen else {}
+    kept |= unselected(names, only, skip)
+    draft = draft_of(graph, Request(seed, kept), **options)
+    return Plan(
+        method=method,
+        options={key: _plain(value) for key, value in (options_of(method) | options).items()},
+        seed=seed,
+        model=graph.model,
+        inputs=draft.inputs,
+        coverage=dict(draft.coverage),
+        warnings=draft.warnings,
+        prescriptions=_complete(graph, draft, kept, method),
+    )
+
+
+_OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+
+def initialize_(
+    model: nn.Module,
+    *args: Any,
+    method: str = "autoinit",
+    seed: int = 0,
+    only: Patterns = None,
+    skip: Patterns = None,
+    frozen: bool = False,
+    materialize: bool | str | torch.device = False,
+    **kwargs: Any,
+) -> Plan:
+    """Plan a model and write the plan into it; returns the plan.
+
+    Arguments and errors are those of `plan` and, for ``materialize``, of `Plan.apply_`.
+    """
+    made = plan(model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, **kwargs)
+    made.apply_(model, frozen=frozen, materialize=materialize)
+    return made
+
+
+def _frozen(graph: Graph) -> dict[str, str]:
+    return {
+        name: "left alone: frozen (requires_grad is False); frozen=True plans it"
+        for name, parameter in graph.parameters.items()
+        if not parameter.tensor.requires_grad
+    }
+
+
+def _complete(graph: Graph, draft: Draft, kept: dict[str, str], method: str) -> dict[str, Prescription]:
+    """Return a prescription for every name: the draft's, or one that keeps or ties it; in the model's order."""
+    unknown = [name for name in draft.prescriptions if name not in graph.parameters]
+    if unknown:
+        raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
+    said: dict[str, Prescription] = {}
+    for name, parameter in graph.parameters.items():
+        if name in kept:
+            role = draft.prescriptions[name].role if name in draft.prescriptions else "other"
+            mine = keep(name, parameter.shape, kept[name], role)
+            if name in draft.prescriptions:  # a bias may be centred on a weight that is kept
+                axes = {field: getattr(draft.prescriptions[name], field) for field in ("output_axis", "groups")}
+                mine = mine.model_copy(update=axes)
+        else:
+            mine = draft.prescriptions.get(name) or left_alone(graph, name, method)
+        said[name] = mine
+        for alias in parameter.names[1:]:
+            said[alias] = Prescription(
+                name=alias,
+                shape=parameter.shape,
+                action="tied",
+                distribution="keep",
+                role=mine.role,
+                tied_to=name,
+                reason=f"the same tensor as {name}, which is written once" + (f" as {mine.op}" if mine.op else ""),
+            )
+    return said
+
+
+def _plain(value: object) -> JsonValue:
+    """Return an option as JSON can hold it; objects in words."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)

@@ -1,0 +1,185 @@
+"""AutoInit: weight scales from the mean and variance of every signal.
+
+Source: Bingham & Miikkulainen, *AutoInit: Analytic Signal-Preserving Weight Initialization for Neural Networks*
+(arXiv 2109.08958), Algorithm 1: each weight gets the variance that brings the output of its contraction to (0, ν).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from wellposed.errors import OptionError, PlanError
+from wellposed.graphs import Graph
+from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
+from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
+from wellposed.plans import Prescription, keep
+from wellposed.plans.prescription import RANDOM, Distribution
+from wellposed.signals import Input, run_pass
+from wellposed.signals.contraction import Contraction, contractions
+from wellposed.signals.forward import Pass
+from wellposed.signals.weights import Decision, PlannedWeights
+
+Random = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
+
+
+@method("autoinit")
+def autoinit(
+    graph: Graph,
+    request: Request,
+    *,
+    target_variance: float = 1.0,
+    distribution: Random = "truncated_normal",
+    center: bool = False,
+    inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
+    state: Literal["full", "independent"] = "full",
+    strict: bool = False,
+    zeros: Literal["keep", "write"] = "keep",
+) -> Draft:
+    """Give every contracted weight the variance that brings its output to mean 0 and variance ν (Algorithm 1).
+
+    Options: ``target_variance`` ν; ``distribution`` (truncated_normal is cut at 2 σ with the std corrected);
+    ``center`` (AutoInit++: each bias cancels the mean that its weight's row sums make of the incoming signal's mean);
+    ``inputs`` as for `wellposed.propagate`; ``state`` ``"independent"`` for the paper's own assumptions; ``strict``
+    raises for operators without a rule; ``zeros="write"`` also draws weights that the model initialises to zero, which
+    are kept otherwise (gates, residual branches and readouts that start closed on purpose).
+    """
+    check_positive("target_variance", target_variance)
+    check_distribution(distribution, RANDOM)
+    check_choice("state", state, ("full", "independent"))
+    check_choice("zeros", zeros, ("keep", "write"))
+    weights = PlannedWeights(
+        graph, target_variance, center=center, write_zeros=zeros == "write", kept=tuple(request.kept)
+    )
+    signals, run = run_pass(graph, weights, inputs=inputs, state=state, strict=strict)
+    found = contractions(graph)
+    said = _fixed(graph, weights, found)
+    uses = {use.node: use for use in found if use.parameter is not None and use.parameter in weights.decisions}
+    for name, decision in weights.decisions.items():
+        own = [use for use in found if use.parameter == name]
+        use = next((u for u in own if u.node == decision.node), own[0] if own else uses.get(decision.node))
+        said[name] = _weight(graph, weights, name, decision, use, distribution)
+    for bias, mean in weights.centred.items():
+        target = next((use for use in found if use.bias == bias and use.parameter in weights.decisions), None)
+        if target is not None and target.parameter is not None:
+            said[bias] = _centring(graph, bias, target, mean)
+    for name, parameter in graph.parameters.items():
+        if name in weights.zero_kept:
+            said[name] = keep(
+                name, parameter.shape, "the model initialises it to zero; kept so (zeros='write' draws it)", "weight"
+            )
+        elif name not in said:
+            role = weights.roles[name]
+            if role == "recurrent":
+                said[name] = keep(name, parameter.shape, "recurrent weights keep their default scheme (Appendix A)", role)
+            elif role == "weight":
+                said[name] = keep(
+                    name, parameter.shape, "the model normalises this weight, so its scale does not matter", "weight"
+                )
+            else:
+                said[name] = left_alone(graph, name, "autoinit")
+    descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
+    return Draft(
+        said,
+        inputs="; ".join(descriptors),
+        coverage=dict(Counter(signal.tag for signal in signals)),
+        warnings=_warnings(graph, run),
+    )
+
+
+def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]) -> dict[str, Prescription]:
+    """Return the constants: biases and shifts 0, gains 1 or what the model sets them to (0 in a closed branch)."""
+    said = constants(graph, found)
+    for name, prescription in list(said.items()):
+        if name in weights.decisions or weights.roles[name] == "weight_norm":
+            del said[name]
+        elif prescription.role == "gain":
+            own = weights.gain(graph.parameters[name])
+            if own != 1.0:
+                reason = f"gain: {own:g}, as the model sets it"
+                said[name] = prescription.model_copy(update={"constant": own, "reason": reason})
+    return said
+
+
+def _weight(
+    graph: Graph, weights: PlannedWeights, name: str, decision: Decision, use: Contraction | None, distribution: Distribution
+) -> Prescription:
+    if use is None:
+        raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
+    shape = graph.parameters[name].shape
+    target = weights.target
+    if use.kind == "embedding":
+        kind: Distribution = "truncated_normal" if distribution == "orthogonal" else distribution
+        reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
+    else:
+        kind = distribution
+        reason = (
+            f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
+            f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
+        )
+    if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
+        reason += "; also looked up as an embedding: its use as a weight decides"
+    role = "embedding" if use.kind == "embedding" else "weight"
+    length = weight_norm_length(graph, name)
+    if length is not None:
+        return Prescription(
+            name=name,
+            shape=shape,
+            action="write",
+            distribution="constant",
+            constant=decision.scale,
+            role="scale",
+            op=op_of(graph.nodes[decision.node]),
+            fan_in=use.fan_in,
+            fan_out=use.fan_out,
+            signal_before=decision.before,
+            signal_after=decision.after,
+            reason=f"weight norm's length √({length} Var(w)): {reason}",
+        )
+    return Prescription(
+        name=name,
+        shape=shape,
+        action="write",
+        distribution=kind,
+        std=decision.scale,
+        output_axis=use.output_axis if use.output_axis < len(shape) else None,
+        groups=use.groups,
+        role=role,
+        op=op_of(graph.nodes[decision.node]),
+        fan_in=use.fan_in,
+        fan_out=use.fan_out,
+        signal_before=decision.before,
+        signal_after=decision.after,
+        reason=reason,
+    )
+
+
+def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescription:
+    return Prescription(
+        name=bias,
+        shape=graph.parameters[bias].shape,
+        action="write",
+        distribution="centering",
+        weight=use.parameter,
+        value=mean,
+        role="bias",
+        op=op_of(graph.nodes[use.node]),
+        reason=f"AutoInit++: minus the incoming mean {mean:.4g} times the weight's row sums, so that the output has mean 0",
+    )
+
+
+def _warnings(graph: Graph, run: Pass) -> tuple[str, ...]:
+    said = []
+    for tag, words in (("assumed", "taken as leaving the signal as it is"), ("sampled", "measured on samples")):
+        ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
+        if ops:
+            listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
+            said.append(f"operators without a rule, {words}: {listed}")
+    return tuple(said)
+
+
+__all__ = ["OptionError", "autoinit", "math"]

@@ -1,0 +1,140 @@
+"""The registry of methods, and the options that each of them knows."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args
+
+from torch import nn
+
+from wellposed.errors import OptionError, near_matches
+from wellposed.graphs import Graph
+from wellposed.plans import Prescription
+from wellposed.plans.prescription import Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every method is given beside its own options.
+
+    Attributes:
+        seed: the plan's seed, for methods that sample.
+        kept: parameters that are left alone whatever the method says, with the reason; their current values count.
+    """
+
+    seed: int
+    kept: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a method returns: prescriptions for the parameters it has something to say of (first names, no ties).
+
+    `wellposed.plan` adds the rest: those that are kept, those that nothing uses, ties.
+    """
+
+    prescriptions: Mapping[str, Prescription]
+    inputs: str = ""
+    coverage: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+F = TypeVar("F", bound=Callable[..., Draft])
+
+_METHODS: dict[str, Callable[..., Draft]] = {}
+
+
+def method(name: str) -> Callable[[F], F]:
+    """Register a method under ``name``: a function ``(graph, request, *, option=default, ...) -> Draft``.
+
+    Raises:
+        OptionError: the name is taken, or the function's arguments are not of that form.
+    """
+
+    def register(function: F) -> F:
+        if name in _METHODS:
+            raise OptionError(f"a method {name!r} is registered already ({_METHODS[name].__module__})")
+        parameters = list(inspect.signature(function).parameters.values())
+        if len(parameters) < 2 or any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in parameters[2:]):
+            raise OptionError(
+                f"method {name!r} must take (graph, request) and keyword-only options with defaults, "
+                f"received {inspect.signature(function)}"
+            )
+        _METHODS[name] = function
+        return function
+
+    return register
+
+
+def methods() -> tuple[str, ...]:
+    """Return the names of all registered methods."""
+    return tuple(sorted(_METHODS))
+
+
+def find_method(name: str) -> Callable[..., Draft]:
+    """Return the method called ``name``; raises `OptionError` with the near matches."""
+    if name not in _METHODS:
+        raise OptionError(f"unknown method {name!r}{near_matches(str(name), _METHODS)}")
+    return _METHODS[name]
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return the options of a method with their defaults."""
+    parameters = inspect.signature(find_method(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def split_keywords(
+    name: str, model: nn.Module | Graph, keywords: Mapping[str, Any], own: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split keyword arguments into options of method ``name`` and arguments of the model's forward.
+
+    What the method knows is an option; everything else goes to the model, if its ``forward`` can take it.
+
+    Args:
+        name: the method.
+        model: the model, or a graph, which takes no arguments.
+        keywords: what the user gave.
+        own: options of `wellposed.plan` itself, for near matches.
+
+    Raises:
+        OptionError: neither an option nor an argument of ``forward``.
+    """
+    known = options_of(name)
+    options = {key: value for key, value in keywords.items() if key in known}
+    rest = {key: value for key, value in keywords.items() if key not in known}
+    accepted: set[str] = set()
+    anything = False
+    if isinstance(model, nn.Module):
+        for parameter in inspect.signature(model.forward).parameters.values():
+            anything = anything or parameter.kind is parameter.VAR_KEYWORD
+            accepted.add(parameter.name)
+    everything = [*known, *own]
+    for key in rest:
+        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
+            continue
+        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
+        raise OptionError(f"{key!r} is no option of method {name!r}{where}{near_matches(key, everything)}")
+    return options, rest
+
+
+def check_choice(option: str, value: object, choices: Collection[str]) -> None:
+    """Raise `OptionError` with the near matches unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise OptionError(f"unknown {option} {value!r}{near_matches(str(value), choices)}")
+
+
+def check_distribution(value: object, choices: Collection[Distribution]) -> None:
+    """Raise `OptionError` unless ``value`` is one of ``choices``, which draw numbers."""
+    assert set(choices) <= set(get_args(Distribution))
+    check_choice("distribution", value, choices)
+
+
+def check_positive(option: str, value: object) -> None:
+    """Raise `OptionError` unless ``value`` is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise OptionError(f"{option} must be a finite number above 0, received {value!r}")

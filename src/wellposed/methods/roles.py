@@ -1,0 +1,137 @@
+"""What parameters do, read off the graph: normalisation gains and shifts, biases, and those with no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.plans import Prescription, Role, keep
+from wellposed.signals.contraction import Contraction
+
+aten = torch.ops.aten
+
+_NORMS: dict[torch._ops.OpOverload, tuple[int, int | None]] = {
+    aten.batch_norm.default: (1, 2),
+    aten.instance_norm.default: (1, 2),
+    aten.native_batch_norm.default: (1, 2),
+    aten.layer_norm.default: (2, 3),
+    aten.native_layer_norm.default: (2, 3),
+    aten.group_norm.default: (2, 3),
+    aten.rms_norm.default: (2, None),
+}
+"""Where normalisations take their gain and shift, by position."""
+
+_NAMES = ("weight", "bias")
+_CASTS = (aten.to.dtype, aten._to_copy.default, aten.contiguous.default, aten.detach.default, aten.alias.default)
+_WEIGHT_NORMS = (aten._weight_norm.default, aten._weight_norm_interface.default)
+
+
+def op_of(node: Node) -> str:
+    """Return a node and its overload, as prescriptions name them: ``"layer1.0.conv2 (conv2d.default)"``."""
+    return f"{node.name} ({node.op_name})"
+
+
+def parameter_behind(graph: Graph, value: int) -> str | None:
+    """Return the parameter that ``value`` is, casts aside, or None."""
+    while True:
+        found = graph.values[value]
+        if found.kind == "parameter":
+            return next((name for name, p in graph.parameters.items() if p.value == value), None)
+        if found.node is None or graph.nodes[found.node].op not in _CASTS:
+            return None
+        value = graph.nodes[found.node].inputs[0]
+
+
+def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
+    """Return constant prescriptions: 1 for gains of normalisations, 0 for their shifts and for biases.
+
+    They are found by where operators take them, whatever they are called. Where a parameter has two uses, the first
+    one decides.
+    """
+    found: dict[str, Prescription] = {}
+
+    def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
+        if name is not None and name not in found:
+            found[name] = Prescription(
+                name=name,
+                shape=graph.parameters[name].shape,
+                action="write",
+                distribution="constant",
+                constant=value,
+                role=role,
+                op=op_of(node),
+                reason=reason,
+            )
+
+    for node in graph:
+        gain, shift = _NORMS.get(node.op, (None, None))
+        for position, value, role in ((gain, 1.0, "gain"), (shift, 0.0, "shift")):
+            if position is None:
+                continue
+            argument = node.args[position] if position < len(node.args) else node.kwargs.get(_NAMES[role == "shift"])
+            if isinstance(argument, Ref):
+                name = parameter_behind(graph, argument.value)
+                reason = f"{role} of {node.op_name}: {value:.0f}, so that its output has mean 0 and variance 1"
+                add(name, value, "gain" if role == "gain" else "shift", node, reason)
+    for contraction in contracted:
+        node = graph.nodes[contraction.node]
+        if contraction.kind != "recurrent":
+            add(contraction.bias, 0.0, "bias", node, "bias: 0, so that it adds no mean")
+    return found
+
+
+def left_alone(graph: Graph, name: str, method: str) -> Prescription:
+    """Return the prescription of a parameter that ``method`` has no rule for, with what uses it."""
+    parameter = graph.parameters[name]
+    if not parameter.uses:
+        return keep(name, parameter.shape, "no operation of this pass uses it")
+    node = graph.nodes[parameter.uses[0]]
+    return keep(name, parameter.shape, f"{method} has no rule for its use in {op_of(node)}")
+
+
+def weight_norm_length(graph: Graph, name: str) -> int | None:
+    """Return how many weights share one element of ``name`` where that is the gain of a weight normalisation.
+
+    Weight normalisation (Salimans & Kingma 2016, eq. 2): ``w = g v / |v|``. Else None.
+    """
+    parameter = graph.parameters[name]
+    for index in parameter.uses:
+        node = graph.nodes[index]
+        if node.op in _WEIGHT_NORMS and node.args[1] == Ref(parameter.value):
+            elements = 1
+            for size in graph.values[node.args[0].value].shape:
+                elements *= size
+            gains = 1
+            for size in parameter.shape:
+                gains *= size
+            return elements // max(1, gains)
+    return None
+
+
+def constant_factor(graph: Graph, value: int) -> float | None:
+    """Return c where ``value`` is c times a parameter, reshaped, cast or indexed; None where it is anything else."""
+    factor = 1.0
+    while graph.values[value].kind == "intermediate":
+        index = graph.values[value].node
+        assert index is not None
+        node = graph.nodes[index]
+        if node.op in _WEIGHT_NORMS:
+            return factor
+        if node.op in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
+            left, right = node.args[:2]
+            number, other = (right, left) if isinstance(left, Ref) else (left, right)
+            if not isinstance(number, int | float) or not isinstance(other, Ref) or number == 0:
+                return None
+            if node.op in (aten.div.Tensor, aten.div.Scalar):
+                if not isinstance(left, Ref):
+                    return None
+                number = 1.0 / number
+            factor *= abs(float(number))
+            value = other.value
+            continue
+        if not node.inputs:
+            return None
+        value = node.inputs[0]
+    return factor

@@ -1,0 +1,62 @@
+"""Modules for people who write new models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from wellposed.errors import OptionError
+from wellposed.signals.gaussian import gaussian_moments
+
+
+class Centered(nn.Module):
+    """An activation less its Gaussian mean: ``f(x) - E f(z)``, z ~ N(0, 1), so that its output has mean 0.
+
+    The remedy of AutoInit++ (Bingham & Miikkulainen, arXiv 2109.08958, section 7) for models that are still being
+    written; ``center=True`` does the same to existing ones through the biases. The mean is a constant, taken once by
+    quadrature (relative error below 1e-6), so that nothing is added to the state dict.
+
+    Args:
+        f: an element-wise function of a tensor, or a module that is one.
+
+    Raises:
+        OptionError: ``f`` does not map elements to elements, or has no finite Gaussian mean.
+    """
+
+    def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.f = f
+        self.mean = _gaussian_mean(f)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``f(x) - mean``, of the shape of ``x``."""
+        return self.f(x) - self.mean
+
+    def extra_repr(self) -> str:
+        """Show the mean."""
+        return f"mean={self.mean:.6g}"
+
+
+def _gaussian_mean(f: Callable[[Tensor], Tensor]) -> float:
+    def values(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        with torch.no_grad():
+            x = torch.from_numpy(points.copy())  # a copy: f may work in place
+            y: object = f(x)
+        if not isinstance(y, Tensor) or y.shape != x.shape or y.is_meta:
+            received = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise OptionError(
+                f"Centered takes an element-wise function on real values; {f!r} made {received} of {tuple(x.shape)}"
+            )
+        return np.asarray(y.double().numpy())
+
+    with np.errstate(all="ignore"):  # moments that do not exist are refused below
+        mean, second = gaussian_moments(values)
+    if not (np.isfinite(mean) and np.isfinite(second)):
+        raise OptionError(
+            f"Centered: {f!r} has no finite mean and variance over a standard normal: E f = {mean}, E f² = {second}"
+        )
+    return mean

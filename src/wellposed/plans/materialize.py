@@ -1,0 +1,147 @@
+"""Models on the meta device: memory for them, and what a plan does not write restored by the model's own means."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from wellposed.errors import PlanError
+from wellposed.plans.names import is_distributed, listed, walk
+
+_RESETS = ("reset_parameters", "_reset_parameters", "reset_buffers", "init_non_persistent_buffers", "init_weights")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One place that holds a tensor: ``module.name``, reached as ``path``."""
+
+    module: nn.Module
+    name: str
+    path: str
+    kind: str
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        found: torch.Tensor = getattr(self.module, self.name)
+        return found
+
+    def set(self, tensor: torch.Tensor) -> None:
+        if self.kind == "buffer":
+            self.module._buffers[self.name] = tensor
+        else:
+            setattr(self.module, self.name, tensor)  # recurrent modules keep a second list of their parameters
+
+
+def _slots(model: nn.Module) -> list[_Slot]:
+    """Return every place that holds a tensor on meta: parameters, buffers and plain attributes."""
+    found = []
+    seen: set[int] = set()
+    for path, module in walk(model):
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        prefix = f"{path}." if path else ""
+        for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
+            for name, tensor in held.items():
+                if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                    found.append(_Slot(module, name, prefix + name, kind))
+    return found
+
+
+def _allocated(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=device)
+    if not isinstance(tensor, nn.Parameter):
+        return empty
+    parameter = type(tensor)(empty, tensor.requires_grad)
+    vars(parameter).update(vars(tensor))
+    return parameter
+
+
+@contextmanager
+def materialized(model: nn.Module, written: Collection[str], device: torch.device, seed: int) -> Iterator[None]:
+    """Give every tensor of ``model`` on meta memory on ``device``, and restore those that are not in ``written``.
+
+    Ties stay ties. Each module that holds a tensor to be restored is asked to do so by its own method
+    (``reset_parameters``, transformers' ``_init_weights``, ...), twice, over two different fillings: what comes out the
+    same was written. The random state of the process is left as it was. On any error, here or in the body, the model
+    gets its meta tensors back.
+
+    Raises:
+        PlanError: a tensor cannot be restored, or is sharded.
+    """
+    slots = _slots(model)
+    sharded = [slot.path for slot in slots if is_distributed(slot.tensor)]
+    if sharded:
+        raise PlanError(
+            f"{listed(sharded)} of {type(model).__name__} are sharded, and their wrapper keeps a list of its own; "
+            "allocate them with model.to_empty(device=...), fill the buffers, and call apply_ without materialize"
+        )
+    before = [(slot, slot.tensor) for slot in slots]
+    created: dict[int, torch.Tensor] = {}
+    for _, tensor in before:
+        created.setdefault(id(tensor), _allocated(tensor, device))
+    planned = {id(tensor) for slot, tensor in before if slot.path in written}
+    try:
+        for slot, tensor in before:
+            slot.set(created[id(tensor)])
+        missing = [(slot, created[id(tensor)]) for slot, tensor in before if id(tensor) not in planned]
+        _restore(model, missing, {id(tensor) for tensor in created.values()}, seed)
+        yield
+    except BaseException:
+        for slot, tensor in before:
+            slot.set(tensor)
+        raise
+
+
+def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh: Collection[int], seed: int) -> None:
+    if not missing:
+        return
+    real = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in fresh]
+    saved = [tensor.clone() for tensor in real]
+    outcomes = []
+    with torch.no_grad(), torch.random.fork_rng():
+        for filling in (0, 1):
+            for _, tensor in missing:
+                tensor.fill_(filling)
+            for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():
+                digest = hashlib.sha256(f"{seed}\0materialize\0{path}".encode()).digest()
+                torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+                for reset in _resets(model, module):
+                    reset()
+            outcomes.append([slot.tensor.detach().clone() for slot, _ in missing])
+        for tensor, value in zip(real, saved, strict=True):
+            tensor.copy_(value)
+    failed = [
+        slot.path
+        for (slot, _), first, second in zip(missing, *outcomes, strict=True)
+        if first.is_meta or (first.numel() and not torch.equal(first, second))
+    ]
+    if failed:
+        raise PlanError(
+            f"{type(model).__name__} cannot be materialised: it has no means of its own (reset_parameters, "
+            f"_init_weights) to restore {listed(failed)}, which the plan does not write; build it on a real device, or "
+            "allocate it with to_empty and fill them yourself before apply_; the model was left on meta"
+        )
+
+
+def _resets(model: nn.Module, module: nn.Module) -> list[Callable[[], object]]:
+    """Return the calls by which ``module`` initialises itself: its own methods, and the hook of its model's library."""
+    calls: list[Callable[[], object]] = []
+    for parent in model.modules():
+        hook = getattr(parent, "_init_weights", None)
+        # transformers' convention: the model initialises any of its modules.
+        if callable(hook) and hasattr(parent, "config") and any(module is child for child in parent.modules()):
+            calls.append(partial(hook, module))
+            break
+    for name in _RESETS:
+        own = getattr(module, name, None)
+        if callable(own):
+            calls.append(own)
+            break
+    return calls

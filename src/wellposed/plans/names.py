@@ -1,0 +1,120 @@
+"""Names: those of a model's parameters without the prefixes of wrappers, and the patterns that select them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from wellposed.errors import PlanError, near_matches
+
+_SEGMENTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What torch.compile, FSDP1 and activation checkpointing insert; no user names an attribute so."""
+
+_HOLDERS = (DataParallel, DistributedDataParallel)
+"""Wrappers that keep the model as their attribute ``module``, a name that users' own modules have too."""
+
+
+def _inserted(parent: nn.Module, segment: str) -> bool:
+    return segment in _SEGMENTS or (segment == "module" and isinstance(parent, _HOLDERS))
+
+
+def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield every path to every module, without wrappers' prefixes; a shared module comes under each of its paths."""
+
+    def below(path: str, module: nn.Module, above: tuple[nn.Module, ...]) -> Iterator[tuple[str, nn.Module]]:
+        yield path, module
+        for segment, child in module._modules.items():
+            if child is not None and not any(child is parent for parent in above):
+                inner = path if _inserted(module, segment) else f"{path}.{segment}" if path else segment
+                yield from below(inner, child, (*above, child))
+
+    yield from below("", model, (model,))
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return every name of every parameter (tied ones under each), without the prefixes of wrappers at any depth."""
+    found: dict[str, nn.Parameter] = {}
+    for path, module in walk(model):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(f"{path}.{name}" if path else name, parameter)
+    return found
+
+
+def unselected(
+    tensors: Mapping[str, Sequence[str]],
+    only: str | Iterable[str] | None = None,
+    skip: str | Iterable[str] | None = None,
+) -> dict[str, str]:
+    """Return the tensors that the patterns leave out, each with the reason.
+
+    Args:
+        tensors: for each tensor its planned name, and all the names that reach it (ties). One name that matches counts
+            for all: ``skip`` protects the tensor, ``only`` selects it.
+        only: glob pattern or patterns of what is selected; None selects everything.
+        skip: glob pattern or patterns of what is left out of that.
+
+    Raises:
+        PlanError: a pattern matches no name.
+    """
+    everything = [name for names in tensors.values() for name in names]
+    wanted, unwanted = _matches(everything, only, "only"), _matches(everything, skip, "skip")
+    reasons: dict[str, str] = {}
+    for tensor, names in tensors.items():
+        hits = [unwanted[name] for name in names if name in unwanted]
+        if hits:
+            reasons[tensor] = f"left alone: skip={hits[0]!r}"
+        elif only is not None and not any(name in wanted for name in names):
+            reasons[tensor] = "left alone: no pattern of only= matches it"
+    return reasons
+
+
+def _matches(names: Sequence[str], patterns: str | Iterable[str] | None, option: str) -> dict[str, str]:
+    """Return, for each name that a pattern matches, the first that does."""
+    found: dict[str, str] = {}
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns or ():
+        hits = [name for name in names if fnmatchcase(name, pattern)]
+        if not hits:
+            raise PlanError(f"{option}={pattern!r} matches no parameter{_nearest(pattern, names)}")
+        for name in hits:
+            found.setdefault(name, pattern)
+    return found
+
+
+def _nearest(pattern: str, names: Sequence[str]) -> str:
+    """Return a hint of manageable length: the nearest names, or the first few."""
+    hint = near_matches(pattern, names)
+    return hint if len(hint) <= 200 else f"; the names are {listed(names)}"
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Return up to ``limit`` names for a message, and how many more there are."""
+    shown = list(names)
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(repr(name) for name in shown[:limit]) + more
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a DTensor (FSDP2, tensor parallelism), without importing what nobody has imported."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensor, loaded.DTensor)
+
+
+def unwritable(parameter: torch.Tensor) -> str | None:
+    """Return why no numbers can be drawn into ``parameter`` (lazy, complex, quantised, sparse, ...), or None."""
+    if nn.parameter.is_lazy(parameter):
+        return "lazy: its shape is not known yet; run the model once on an example"
+    if parameter.is_complex():
+        return "complex"
+    if parameter.is_quantized or parameter.dtype in (torch.quint8, torch.qint8, torch.qint32):
+        return "quantised"
+    if parameter.layout != torch.strided:
+        return f"sparse ({parameter.layout})"
+    if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        return f"of dtype {parameter.dtype}"
+    return None

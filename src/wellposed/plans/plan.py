@@ -1,0 +1,151 @@
+"""The plan: every prescription of a model, keyed by parameter name, with how it was made; saved as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from rich.table import Table
+
+from wellposed.errors import PlanFileError
+from wellposed.plans.prescription import Prescription
+from wellposed.plans.show import Differences, differences, table
+from wellposed.plans.write import write_
+
+SCHEMA: Literal[1] = 1
+_KIND: Literal["wellposed.plan"] = "wellposed.plan"
+
+
+class Plan(BaseModel):
+    """How every parameter of a model is drawn. Plain data: it holds no tensor and no module, and compares by value.
+
+    Attributes:
+        kind: marks the file as a plan.
+        schema_version: version of this layout.
+        method: the method that made the plan.
+        options: its options.
+        seed: seed of the random streams, one for each parameter (`wellposed.plans.streams`).
+        model: class name of the model.
+        inputs: the input descriptor in words.
+        coverage: how many nodes were exact, approximate, sampled or assumed.
+        warnings: what the user should know before training.
+        prescriptions: every parameter of the model exactly once, tied names included.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    kind: Literal["wellposed.plan"] = _KIND
+    schema_version: Literal[1] = SCHEMA
+    method: str
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    seed: int
+    model: str
+    inputs: str = ""
+    coverage: dict[str, int] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = Field(default=(), strict=False)
+    prescriptions: dict[str, Prescription]
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        for name, said in self.prescriptions.items():
+            if said.name != name:
+                raise ValueError(f"the prescription under {name!r} is for {said.name!r}")
+            other = self.prescriptions.get(said.tied_to or said.weight or name)
+            if other is None:
+                raise ValueError(f"{name!r} refers to {said.tied_to or said.weight!r}, which the plan does not hold")
+            if said.tied_to is not None and (other.action == "tied" or other.shape != said.shape):
+                raise ValueError(f"{name!r} is tied to {said.tied_to!r}, which is itself tied or has another shape")
+            if said.weight is not None and other.output_axis is None:
+                raise ValueError(f"{name!r} centres {said.weight!r}, whose prescription has no output_axis")
+        return self
+
+    def apply_(
+        self,
+        model: torch.nn.Module,
+        *,
+        only: str | Sequence[str] | None = None,
+        skip: str | Sequence[str] | None = None,
+        frozen: bool = False,
+        materialize: bool | str | torch.device = False,
+    ) -> None:
+        """Write the plan into ``model``: each parameter once, in place, absolute values.
+
+        A second call gives the same bits; so does any order, subset, device and number of ranks, since each parameter
+        has its own stream from (seed, name). Everything is checked before the first write.
+
+        Args:
+            model: the model that was planned, or another of the same parameters; it may be wrapped (DDP, FSDP2,
+                ``torch.compile``), and its names are then taken without the wrappers' prefixes.
+            only: glob patterns of the parameters to write; all others are left alone.
+            skip: glob patterns of parameters to leave alone.
+            frozen: also write parameters that do not require gradients; otherwise the plan is refused for them.
+            materialize: for a model on the meta device: allocate it on this device (True: the CPU) and restore what
+                the plan does not write by the model's own means.
+
+        Raises:
+            PlanError: the plan does not fit the model, a pattern matches nothing, a parameter is frozen or on meta.
+            UnsupportedError: a parameter to be written is complex, quantised, sparse or otherwise no plain float.
+        """
+        write_(self.prescriptions, self.seed, model, only=only, skip=skip, frozen=frozen, materialize=materialize)
+
+    def to_json(self) -> str:
+        """Return the plan as indented JSON, the content of the file that `save` writes."""
+        return self.model_dump_json(indent=2)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to ``path`` as indented JSON; the file is either the old one or the whole new one."""
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(self.to_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan back.
+
+        Raises:
+            PlanFileError: the file is no JSON, no plan, of a newer version, or says something impossible.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise PlanFileError(f"{path}: not JSON ({error}); the file is corrupt: save the plan again") from error
+        if not isinstance(content, dict) or content.get("kind") != _KIND:
+            found = f"kind {content['kind']!r}" if isinstance(content, dict) and "kind" in content else "something else"
+            raise PlanFileError(f"{path}: expected a plan (kind {_KIND!r}), found {found}; give a file of Plan.save")
+        version = content.get("schema_version")
+        if isinstance(version, int) and version > SCHEMA:
+            raise PlanFileError(
+                f"{path}: schema version {version} is newer than this wellposed, which reads up to {SCHEMA}; "
+                "upgrade wellposed, or make the plan again with this version"
+            )
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the plan"
+            raise PlanFileError(
+                f"{path}: {where}: {first['msg']} ({error.error_count()} error(s) in all); "
+                "the file was edited or damaged: correct it or save the plan again"
+            ) from error
+
+    def diff(self, other: Plan) -> Differences:
+        """Return what differs from ``other``; empty (false) where the plans are equal, and readable as ``str``."""
+        return differences(self, other)
+
+    def table(self, *, reasons: bool = True) -> Table:
+        """Return the plan as a rich table, one row for each parameter; it fits the terminal that prints it."""
+        return table(self, reasons=reasons)

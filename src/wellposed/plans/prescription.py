@@ -1,0 +1,111 @@
+"""What a plan says of one parameter. Plain data: no tensors, no modules."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Action = Literal["write", "keep", "tied"]
+Distribution = Literal[
+    "normal", "truncated_normal", "uniform", "orthogonal", "constant", "centering", "keep", "default"
+]
+Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "scale", "position", "other"]
+
+RANDOM: tuple[Distribution, ...] = ("normal", "truncated_normal", "uniform", "orthogonal")
+"""The distributions that draw numbers; they are what a method's ``distribution`` option may name."""
+
+_NEEDED: dict[Distribution, tuple[str, ...]] = {
+    **dict.fromkeys(RANDOM, ("std",)),
+    "constant": ("constant",),
+    "centering": ("weight", "value"),
+}
+
+
+class Prescription(BaseModel):
+    """How one parameter is drawn, and why.
+
+    Attributes:
+        name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
+        shape: its global shape.
+        action: ``write``, ``keep`` (left alone; ``reason`` says why) or ``tied`` (same tensor as ``tied_to``).
+        distribution: what is written. ``truncated_normal`` is cut at two standard deviations of the normal that is
+            cut; ``orthogonal`` is a Haar-random semi-orthogonal matrix, outputs by everything else, for each group;
+            ``centering`` is a constant vector, minus ``value`` times the sum of parameter ``weight`` over all its axes
+            but the one of the outputs. ``keep`` and ``default`` (the model's own initialisation) write nothing.
+        mean: mean of the drawn values.
+        std: standard deviation of the values as written, that is after truncation.
+        constant: the value of every element.
+        weight: name of the weight whose sums a ``centering`` takes.
+        value: mean of the signal that enters that weight.
+        output_axis: the axis of the tensor that indexes the outputs of its contraction.
+        groups: number of independent blocks, as in a grouped convolution: they split the output axis where that is
+            the first, else the first axis.
+        lr_multiplier: factor on the learning rate.
+        role: what the parameter does.
+        op: the node that uses it and its overload.
+        fan_in: terms summed into one output.
+        fan_out: outputs that one input reaches, per consumer.
+        signal_before: second moment of what enters the contraction; None where unknown.
+        signal_after: second moment of what leaves it; None where unknown.
+        tied_to: the name under which the tensor is planned.
+        reason: the rule, in words that name the equation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    name: str
+    shape: tuple[int, ...] = Field(strict=False)
+    action: Action
+    distribution: Distribution
+    mean: float = 0.0
+    std: float | None = Field(default=None, ge=0.0)
+    constant: float | None = None
+    weight: str | None = None
+    value: float | None = None
+    output_axis: int | None = Field(default=None, ge=0)
+    groups: int = Field(default=1, ge=1)
+    lr_multiplier: float = Field(default=1.0, ge=0.0)
+    role: Role = "other"
+    op: str | None = None
+    fan_in: int | None = Field(default=None, ge=0)
+    fan_out: int | None = Field(default=None, ge=0)
+    signal_before: float | None = None
+    signal_after: float | None = None
+    tied_to: str | None = None
+    reason: str
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        writes = self.distribution not in ("keep", "default")
+        if (self.action == "write") != writes:
+            raise ValueError(f"action {self.action!r} does not go with distribution {self.distribution!r}")
+        missing = [field for field in _NEEDED.get(self.distribution, ()) if getattr(self, field) is None]
+        if missing:
+            raise ValueError(f"distribution {self.distribution!r} needs {' and '.join(missing)}")
+        if (self.action == "tied") != (self.tied_to is not None):
+            raise ValueError("tied_to is for action 'tied', which needs it")
+        if self.output_axis is not None and self.output_axis >= len(self.shape):
+            raise ValueError(f"output_axis {self.output_axis} is not an axis of shape {self.shape}")
+        if self.distribution == "orthogonal" and (self.output_axis is None or self.mean != 0.0):
+            raise ValueError("distribution 'orthogonal' needs output_axis, and mean 0")
+        return self
+
+    @property
+    def how(self) -> str:
+        """The draw in a few characters: ``truncated normal, std 0.0589``, ``constant 0``, ``keep``."""
+        if self.action == "tied":
+            return f"tied to {self.tied_to}"
+        if self.distribution == "constant":
+            return f"constant {self.constant:.4g}"
+        if self.distribution == "centering":
+            return f"-{self.value:.4g} × sums of {self.weight}"
+        words = self.distribution.replace("_", " ")
+        if self.std is None:
+            return words
+        return f"{words}, " + (f"mean {self.mean:.4g}, " if self.mean else "") + f"std {self.std:.4g}"
+
+
+def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -> Prescription:
+    """Return the prescription that leaves a parameter alone, with the reason."""
+    return Prescription(name=name, shape=shape, action="keep", distribution="keep", role=role, reason=reason)

@@ -1,0 +1,175 @@
+"""Random streams: one for each parameter, from (seed, name), cut into blocks that can be drawn in any order.
+
+Numbers come from Philox, a counter-based generator whose stream NumPy guarantees: its key is a hash of (seed, name)
+and the upper word of its counter is the block. Blocks are therefore independent of each other and of the number of
+threads; uniform numbers become normal ones by the inverse of the distribution function, which cuts exactly and needs no
+redraws. Everything is drawn in float32 on the CPU, so that device and dtype change nothing but the final rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wellposed.plans.prescription import Prescription
+
+BLOCK = 1 << 17
+"""Elements in one block. Part of the format: another size gives other numbers."""
+
+_SERIAL = 32767
+"""So few elements at a time are left to one thread by PyTorch, whose own would only get in the way of ours."""
+
+_CUT = 2.0
+_MASS = math.erf(_CUT / math.sqrt(2.0))
+_DENSITY = math.exp(-_CUT * _CUT / 2.0) / math.sqrt(2.0 * math.pi)
+TRUNCATED_STD = math.sqrt(1.0 - 2.0 * _CUT * _DENSITY / _MASS)
+"""Standard deviation of a standard normal cut at ±2: 0.8796."""
+
+
+def blank(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return memory to draw into, whatever the default dtype and device are at the moment."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+def stream_key(seed: int, name: str) -> int:
+    """Return the 128-bit key of the stream of parameter ``name`` under ``seed``."""
+    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    return int.from_bytes(digest[:16], "little")
+
+
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """From uniform numbers u in (-1, 1) to ``scale · f(width · u) + mean``, f = erf⁻¹ if ``gaussian``."""
+
+    gaussian: bool
+    width: float
+    scale: float
+    mean: float = 0.0
+
+
+_STANDARD = _Law(gaussian=True, width=1.0, scale=math.sqrt(2.0))
+
+
+def _law(said: Prescription) -> _Law:
+    assert said.std is not None
+    match said.distribution:
+        case "uniform":
+            return _Law(False, 1.0, math.sqrt(3.0) * said.std, said.mean)
+        case "normal":
+            return _Law(True, 1.0, math.sqrt(2.0) * said.std, said.mean)
+        case "truncated_normal":
+            return _Law(True, _MASS, math.sqrt(2.0) * said.std / TRUNCATED_STD, said.mean)
+        case _:
+            raise ValueError(f"{said.name}: distribution {said.distribution!r} has no elements of its own to draw")
+
+
+def _fill_block(block: npt.NDArray[np.float32], key: int, index: int, law: _Law) -> None:
+    generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index]))
+    generator.random(dtype=np.float32, out=block)
+    # Multiples of 2^-24 in [0, 1) become the midpoints of their cells in (-1, 1): symmetric, and never ±1.
+    block *= np.float32(2.0)
+    block -= np.float32(1.0 - 2.0**-24)
+    if law.width != 1.0:
+        block *= np.float32(law.width)
+    if law.gaussian:
+        for part in torch.from_numpy(block).split(_SERIAL):
+            part.erfinv_()
+    block *= np.float32(law.scale)
+    if law.mean:
+        block += np.float32(law.mean)
+
+
+def _start_elements_(out: torch.Tensor, key: int, law: _Law, pool: Executor) -> list[Future[None]]:
+    flat = out.view(-1).numpy()
+    starts = range(0, flat.size, BLOCK)
+    return [
+        pool.submit(_fill_block, flat[start : start + BLOCK], key, index, law) for index, start in enumerate(starts)
+    ]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run linear algebra on one thread, as its last bits depend on how many share it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def by_output(weight: torch.Tensor, output_axis: int, groups: int) -> torch.Tensor:
+    """Return ``weight`` as ``[groups, outputs of a group, everything else]``, a view where strides allow.
+
+    Groups split the output axis where that is the first (convolutions), else the first axis (transposed convolutions,
+    stacked experts).
+    """
+    split = weight.reshape(groups, -1, *weight.shape[1:])
+    axis = 1 if output_axis == 0 else output_axis + 1
+    moved = split.movedim(axis, 1)
+    return moved.reshape(groups, moved.shape[1], -1)
+
+
+def _orthogonal_(out: torch.Tensor, key: int, said: Prescription, pool: Executor) -> None:
+    """Fill ``out`` with Haar-random semi-orthogonal matrices (Saxe et al., arXiv 1312.6120; Mezzadri, math-ph/0609050).
+
+    Each group's matrix, outputs by everything else, has orthonormal rows where it is wide and orthonormal columns where
+    it is tall, times ``std · sqrt(longer side)``: the mean square of its elements is then ``std²`` exactly.
+    """
+    assert said.output_axis is not None
+    assert said.std is not None
+    layout = by_output(out, said.output_axis, said.groups)
+    groups, rows, columns = layout.shape
+    long, short = max(rows, columns), min(rows, columns)
+    gaussian = blank((groups, long, short))
+    finish(_start_elements_(gaussian, key, _STANDARD, pool))
+    with _one_thread():
+        q, r = torch.linalg.qr(gaussian)
+    # QR alone is not Haar: its signs are the algorithm's. Making R's diagonal positive removes them.
+    diagonal = r.diagonal(dim1=-2, dim2=-1)
+    q *= torch.where(diagonal < 0, -1.0, 1.0).unsqueeze(-2)
+    q *= said.std * math.sqrt(long)
+    matrix = q if rows >= columns else q.transpose(-2, -1)
+    # Back through the layout of `by_output`.
+    split_shape = (groups, out.shape[0] // groups, *out.shape[1:])
+    axis = 1 if said.output_axis == 0 else said.output_axis + 1
+    moved_shape = (split_shape[0], split_shape[axis], *(s for i, s in enumerate(split_shape) if i not in (0, axis)))
+    out.copy_(matrix.reshape(moved_shape).movedim(1, axis).reshape(out.shape))
+
+
+def start_(out: torch.Tensor, said: Prescription, seed: int, pool: Executor) -> list[Future[None]]:
+    """Begin to fill ``out`` with the numbers of ``said``; they are there once the futures are done (see `finish`).
+
+    Args:
+        out: float32, on the CPU, contiguous, of the prescription's shape; overwritten. Autograd must be off.
+        said: a prescription whose distribution draws numbers or is constant.
+        seed: the plan's seed.
+        pool: threads that share the work; their number does not change the numbers.
+    """
+    if said.distribution == "constant":
+        assert said.constant is not None
+        out.fill_(said.constant)
+        return []
+    if said.std == 0.0:
+        out.fill_(said.mean)
+        return []
+    key = stream_key(seed, said.name)
+    if said.distribution == "orthogonal":
+        _orthogonal_(out, key, said, pool)
+        return []
+    torch.autograd.graph.increment_version(out)  # NumPy writes behind autograd's back
+    return _start_elements_(out, key, _law(said), pool)
+
+
+def finish(work: Iterable[Future[None]]) -> None:
+    """Wait for ``work``, and raise what went wrong in it."""
+    for future in work:
+        future.result()

@@ -1,0 +1,256 @@
+"""Writing a plan into a model: everything is checked first, then each parameter is written once, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from wellposed.errors import PlanError, UnsupportedError
+from wellposed.plans.materialize import materialized
+from wellposed.plans.names import is_distributed, listed, parameters_by_name, unselected, unwritable
+from wellposed.plans.prescription import Prescription
+from wellposed.plans.streams import blank, by_output, finish, start_
+
+if TYPE_CHECKING:
+    from wellposed.plans.plan import Plan
+
+Prescriptions = Mapping[str, Prescription]
+Patterns = str | Sequence[str] | None
+
+_WORKERS = 8
+
+
+def draw(
+    plan: Plan, *, seed: int | None = None, current: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """Return what the plan writes, by parameter name: float32 tensors on the CPU, the same numbers as `Plan.apply_`.
+
+    Args:
+        plan: the plan.
+        seed: another seed than the plan's, for further draws of the same plan.
+        current: values of parameters that the plan leaves alone, needed where a bias is centred on one of them.
+
+    Raises:
+        PlanError: a bias is centred on a weight that is neither written nor in ``current``.
+    """
+    seed = plan.seed if seed is None else seed
+    values: dict[str, torch.Tensor] = {}
+    written = [said for said in plan.prescriptions.values() if said.action == "write"]
+    with torch.no_grad(), _workers() as pool:
+        work = []
+        for said in written:
+            values[said.name] = blank(said.shape)
+            if said.weight is None:
+                work += start_(values[said.name], said, seed, pool)
+        finish(work)
+        for said in written:
+            if said.weight is None:
+                continue
+            weight = values.get(said.weight, (current or {}).get(said.weight))
+            if weight is None:
+                raise PlanError(
+                    f"{said.name!r} is centred on {said.weight!r}, which the plan leaves alone; "
+                    "pass its values in current="
+                )
+            values[said.name] = _centred(said, plan.prescriptions[said.weight], weight)
+    return values
+
+
+def write_(
+    prescriptions: Prescriptions,
+    seed: int,
+    model: nn.Module,
+    *,
+    only: Patterns,
+    skip: Patterns,
+    frozen: bool,
+    materialize: bool | str | torch.device,
+) -> None:
+    """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are."""
+    parameters = parameters_by_name(model)
+    left_out = unselected(_names_of_tensors(prescriptions), only, skip)
+    written = [said for said in prescriptions.values() if said.action == "write" and said.name not in left_out]
+    _check_names(prescriptions, parameters, model)
+    _check_ties(prescriptions, parameters)
+    _check_kinds(written, parameters, frozen)
+    if materialize is False:
+        _check_meta(model, parameters)
+    device = torch.device("cpu") if isinstance(materialize, bool) else torch.device(materialize)
+    with materialized(model, {said.name for said in written}, device, seed) if materialize is not False else _nothing():
+        parameters = parameters_by_name(model)
+        _check_memory(written, parameters)
+        with torch.no_grad(), _workers() as pool:
+            work: list[Future[None]] = []
+            for said in written:
+                if said.weight is None:
+                    work += _write_one_(parameters[said.name], said, seed, pool)
+            finish(work)
+            for said in written:
+                if said.weight is not None:
+                    weight = _whole(parameters[said.weight])
+                    _copy_(parameters[said.name], _centred(said, prescriptions[said.weight], weight))
+    if parametrize._cache_enabled:
+        parametrize._cache.clear()  # weights computed from the originals before they were written
+
+
+def _names_of_tensors(prescriptions: Prescriptions) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {name: [name] for name, said in prescriptions.items() if said.tied_to is None}
+    for name, said in prescriptions.items():
+        if said.tied_to is not None:
+            names[said.tied_to].append(name)
+    return names
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _workers() -> Iterator[Executor]:
+    with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), _WORKERS))) as pool:
+        yield pool
+
+
+def _write_one_(parameter: torch.Tensor, said: Prescription, seed: int, pool: Executor) -> list[Future[None]]:
+    """Write one parameter, or begin to where its own memory can be drawn into."""
+    plain = type(parameter) in (nn.Parameter, torch.Tensor) and parameter.device.type == "cpu"
+    if plain and parameter.dtype == torch.float32 and parameter.is_contiguous():
+        return start_(parameter.detach(), said, seed, pool)
+    full = blank(said.shape)
+    finish(start_(full, said, seed, pool))
+    _copy_(parameter, full)
+    return []
+
+
+def _centred(said: Prescription, weight_said: Prescription, weight: torch.Tensor) -> torch.Tensor:
+    """Return the bias that cancels a mean of ``said.value`` at the inputs of ``weight``."""
+    assert said.value is not None
+    assert weight_said.output_axis is not None
+    rows = by_output(weight.detach().cpu().double(), weight_said.output_axis, weight_said.groups)
+    sums = rows.numpy().sum(axis=-1)  # NumPy sums in one order whatever the number of threads
+    return torch.from_numpy(-said.value * sums).reshape(said.shape).float()
+
+
+# ---- sharded tensors ------------------------------------------------------------------------------------------------
+
+
+def _copy_(parameter: torch.Tensor, full: torch.Tensor) -> None:
+    """Copy the whole tensor into ``parameter``; of a sharded one, every rank copies its own shard, without messages."""
+    if not is_distributed(parameter):
+        parameter.copy_(full)
+        return
+    from torch.distributed.tensor import DTensor, Replicate
+
+    sharded: Any = parameter
+    mesh = sharded.device_mesh
+    local = full.to(device=sharded.to_local().device, dtype=sharded.dtype)
+    replicated = DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    sharded.to_local().copy_(replicated.redistribute(placements=sharded.placements).to_local())
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    whole: Any = tensor
+    return whole.full_tensor() if is_distributed(tensor) else tensor
+
+
+# ---- what is checked before the first write -------------------------------------------------------------------------
+
+
+def _check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+    if any(getattr(module, "_flat_param", None) is not None for module in model.modules()):
+        raise UnsupportedError(
+            f"{type(model).__name__} holds its parameters in flat shards (FSDP1), where they have lost their shapes; "
+            "apply the plan before wrapping, or wrap with fully_shard (FSDP2)"
+        )
+    extra = [name for name in parameters if name not in prescriptions]
+    missing = [name for name in prescriptions if name not in parameters]
+    complaints = []
+    if extra:
+        complaints.append(f"the model has {len(extra)} parameter(s) that the plan does not know: {listed(extra)}")
+    if missing:
+        complaints.append(f"the plan has {len(missing)} parameter(s) that the model lacks: {listed(missing)}")
+    for name, parameter in parameters.items():
+        if name in prescriptions and not nn.parameter.is_lazy(parameter):
+            planned = prescriptions[name].shape
+            if tuple(parameter.shape) != planned:
+                complaints.append(f"{name!r} has shape {tuple(parameter.shape)}, planned as {planned}")
+    if complaints:
+        shown = "; ".join(complaints[:5]) + (f"; and {len(complaints) - 5} more" if len(complaints) > 5 else "")
+        raise PlanError(f"the plan does not fit {type(model).__name__}: {shown}; make a plan for this model")
+
+
+def _check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]) -> None:
+    owner: dict[int, str] = {}
+    for name, said in prescriptions.items():
+        if said.tied_to is not None:
+            if parameters[name] is not parameters[said.tied_to]:
+                raise PlanError(
+                    f"{name!r} is planned as tied to {said.tied_to!r}, but they are two tensors in this model; tie "
+                    "them (call the model's tie_weights, or assign one to the other) or make a plan for this model"
+                )
+            continue
+        first = owner.setdefault(id(parameters[name]), name)
+        if first != name:
+            raise PlanError(
+                f"{first!r} and {name!r} are one tensor in this model but planned apart; make a plan for this model"
+            )
+
+
+def _check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter], frozen: bool) -> None:
+    for said in written:
+        why = unwritable(parameters[said.name])
+        if why is not None:
+            raise UnsupportedError(
+                f"{said.name!r} is {why}: a plan writes dense floating-point parameters; "
+                f"leave it out with skip={said.name!r}"
+            )
+    refused = [said.name for said in written if not parameters[said.name].requires_grad]
+    if refused and not frozen:
+        raise PlanError(
+            f"{len(refused)} parameter(s) to be written are frozen (requires_grad is False): {listed(refused)}; pass "
+            "frozen=True to write them all the same, or leave them out with skip="
+        )
+
+
+def _check_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    on_meta = [name for name, parameter in parameters.items() if parameter.is_meta]
+    if on_meta:
+        raise PlanError(
+            f"{len(on_meta)} parameter(s) of {type(model).__name__} are on the meta device: {listed(on_meta)}; either "
+            "allocate them first (model.to_empty(device=...), then fill its buffers), or pass materialize=True (or a "
+            "device), which does both"
+        )
+
+
+def _check_memory(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse parameters whose elements share memory: what is in it would depend on the order of writing."""
+    spans: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for said in written:
+        parameter: Any = parameters[said.name]
+        local = parameter.to_local() if is_distributed(parameter) else parameter
+        if local.numel() == 0 or local.is_meta:
+            continue
+        if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+            raise UnsupportedError(
+                f"{said.name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())"
+            )
+        reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
+        start = local.storage_offset()
+        storage = (str(local.device), local.untyped_storage().data_ptr())
+        spans.setdefault(storage, []).append((start, start + reach, said.name))
+    for inside in spans.values():
+        inside.sort()
+        for (_, end, first), (start, _, second) in pairwise(inside):
+            if start < end:
+                raise PlanError(
+                    f"{first!r} and {second!r} share memory but are two parameters; assign one Parameter to both, or "
+                    "leave one out with skip="
+                )

@@ -1,0 +1,162 @@
+"""A function of a Gaussian tensor: moments by position, Hermite powers for correlations, and its conditioning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from wellposed.signals import kernels
+from wellposed.signals.gaussian import NODES, ORDER, WEIGHTS, gaussian_moments, hermite, hermite_many, hermite_table
+from wellposed.signals.kernels import Array
+from wellposed.signals.state import Pointwise
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What g(x) is for Gaussian x with means and standard deviations by position.
+
+    Attributes:
+        mean: E g by position.
+        second: E g² by position.
+        slope: Bussgang coefficient E[g'(x)], averaged over positions.
+        powers: <a_n²> for n = 0..ORDER, averaged over positions; the last entry holds the tail above ORDER as well.
+        sensitivity: d ln E g² / d ln E x² at the average position.
+        square_powers: b_n² of g² relative to (E g²)², n = 0..ORDER: how the second moment of a sample fluctuates.
+        identity_powers: the same of x² itself.
+    """
+
+    mean: Array
+    second: Array
+    slope: float
+    powers: Array
+    sensitivity: float
+    square_powers: Array
+    identity_powers: Array
+
+    @property
+    def var(self) -> Array:
+        """Variance by position."""
+        return np.maximum(self.second - self.mean**2, 0.0)
+
+
+@lru_cache(maxsize=4096)
+def is_homogeneous(function: Pointwise) -> bool:
+    """Whether g(c x) = c g(x) for c > 0 (ReLU, leaky ReLU, |x|)."""
+    x = NODES[::40]
+    with np.errstate(all="ignore"):
+        y = function(x)
+        return bool(np.isfinite(y).all() and np.allclose(function(3.0 * x), 3.0 * y, rtol=1e-12, atol=1e-14))
+
+
+@lru_cache(maxsize=8192)
+def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, float, Array]:
+    """Exact mean and second moment, and Hermite coefficients, at one (mean, std)."""
+    coefficients, rough = hermite(function, mean, std)
+    first, second = gaussian_moments(function, mean, std)
+    if not (np.isfinite(first) and np.isfinite(second)):
+        first, second = float(coefficients[0]), rough
+    coefficients = coefficients.copy()
+    coefficients[0] = first
+    return first, second, coefficients
+
+
+@lru_cache(maxsize=8192)
+def _conditioning(function: Pointwise, mean: float, std: float) -> tuple[float, Array, Array]:
+    with np.errstate(all="ignore"):
+        values = function(mean + std * NODES)
+        squares = values * values
+        q = float(WEIGHTS @ squares)
+        step = 1e-3
+        up = function((1 + step) * (mean + std * NODES))
+        down = function((1 - step) * (mean + std * NODES))
+        q_up, q_down = float(WEIGHTS @ (up * up)), float(WEIGHTS @ (down * down))
+    if not (q > 0 and q_up > 0 and q_down > 0 and np.isfinite(q_up)):
+        return 1.0, np.zeros(ORDER + 1), np.zeros(ORDER + 1)
+    sensitivity = float(np.log(q_up / q_down) / (2 * np.log((1 + step) / (1 - step))))
+    own = (hermite_table() @ squares) / q
+    x = mean + std * NODES
+    same = (hermite_table() @ (x * x)) / (mean * mean + std * std)
+    return sensitivity, own * own, same * same
+
+
+def _grid(values: Array) -> Array:
+    """Chebyshev nodes that cover the range of some values: more for a wider range."""
+    low, high = float(values.min()), float(values.max())
+    centre, width = 0.5 * (low + high), high - low
+    scale = max(abs(low), abs(high))
+    if width <= 1e-9 * max(scale, 1e-300):
+        return np.array([centre])
+    count = 3 if width < 0.05 * scale else 5 if width < 0.4 * scale else 8
+    return centre + 0.5 * width * np.cos(np.pi * (np.arange(count) + 0.5) / count) / np.cos(0.5 * np.pi / count)
+
+
+def _lagrange(nodes: Array, points: Array) -> Array:
+    """Values of the Lagrange polynomials of ``nodes`` at ``points``: array (points, nodes)."""
+    result = np.ones((points.size, nodes.size))
+    for i, node in enumerate(nodes):
+        for j, other in enumerate(nodes):
+            if i != j:
+                result[:, i] *= (points - other) / (node - other)
+    return result
+
+
+def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
+    """Work out g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
+
+    One position, or a homogeneous function of zero-mean x, is exact; several are interpolated between Chebyshev nodes
+    in mean and standard deviation.
+    """
+    average = (float(mean.mean()), float(np.sqrt(np.mean(std * std))))
+    sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average))
+    if mean.size == 1 and std.size == 1:
+        first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
+        shape = np.broadcast_shapes(mean.shape, std.shape)
+        powers = a * a
+        slope = float(a[1] / std.ravel()[0]) if std.ravel()[0] > 0 else 0.0
+        powers[ORDER] += max(second - float((a * a).sum()), 0.0)
+        return Expansion(
+            np.full(shape, first), np.full(shape, second), slope, powers, sensitivity, square_powers, identity_powers
+        )
+    if not mean.any() and is_homogeneous(function):
+        first, second, a = _at_point(function, 0.0, 1.0)
+        power = float(np.mean(std * std))
+        powers = a * a * power
+        powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
+        return Expansion(
+            std * first, std * std * second, float(a[1]), powers, sensitivity, square_powers, identity_powers
+        )
+    shape = np.broadcast_shapes(mean.shape, std.shape)
+    flat_mean, flat_std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
+    means, stds = _grid(mean), _grid(std)
+    along_mean, along_std = _lagrange(means, flat_mean), _lagrange(stds, flat_std)
+    points = np.repeat(means, stds.size), np.abs(np.tile(stds, means.size))
+    a, second_at = hermite_many(function, *points)
+    basis = (along_mean[:, :, None] * along_std[:, None, :]).reshape(flat_mean.size, -1)
+    first_map, second_map = basis @ a[0], basis @ second_at
+    weights = basis.mean(axis=0)
+    powers = (a * a) @ weights
+    slopes = a[1] / np.maximum(points[1], 1e-300)
+    powers[ORDER] += max(float(second_at @ weights) - float(powers.sum()), 0.0)
+    return Expansion(
+        first_map.reshape(shape),
+        np.maximum(second_map, first_map**2).reshape(shape),
+        float(slopes @ weights),
+        np.maximum(powers, 0.0),
+        sensitivity,
+        square_powers,
+        identity_powers,
+    )
+
+
+def _rounded(mean: float, std: float) -> tuple[float, float]:
+    # equal up to rounding means equal: the caches are hit by the many layers that share one state
+    return float(f"{mean:.12g}"), float(f"{std:.12g}")
+
+
+def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
+    """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion."""
+    without_mean = powers[:9].copy()
+    without_mean[0] = 0.0
+    return float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])

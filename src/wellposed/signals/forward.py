@@ -1,0 +1,449 @@
+"""The forward pass over a graph: from the states of inputs and parameters to those of every tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError, WellposedError
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.signals import registry
+from wellposed.signals.inputs import Input
+from wellposed.signals.registry import Rule
+from wellposed.signals.sampling import sample_operator
+from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.state import Dependence, State, concatenate, make_state, pooled, weakest
+from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
+
+MASKED = -1e4
+"""Scores at or below this are shut out of a softmax."""
+
+Assumptions = Literal["full", "independent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An integer or boolean tensor whose values are not known before the model runs."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class Pass:
+    """One propagation: what has been found so far, and what rules share."""
+
+    graph: Graph
+    weights: Weights
+    inputs: Mapping[int, Input]
+    independent: bool = False
+    dependence: Dependence = field(default_factory=Dependence)
+    states: dict[int, State | None] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    tokens: dict[int, int | None] = field(default_factory=dict)
+
+    def root(self) -> int:
+        """Return a new independent source."""
+        return self.dependence.root()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the signals of one node were come by."""
+
+    node: int
+    tag: Tag
+    note: str = ""
+
+
+class Call:
+    """What a rule may ask about the node that it is applied to."""
+
+    __slots__ = ("node", "run")
+
+    def __init__(self, run: Pass, node: Node) -> None:
+        self.run = run
+        self.node = node
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.run.graph
+
+    @property
+    def independent(self) -> bool:
+        """Whether AutoInit's own assumptions are in force: independent Gaussian elements everywhere."""
+        return self.run.independent
+
+    @property
+    def training(self) -> bool:
+        """Whether the graph was traced in training mode."""
+        return self.run.graph.training
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of one output of the node."""
+        return self.graph.values[self.node.outputs[index]].shape
+
+    def root(self) -> int:
+        """Return a new independent source for the part of a result that depends on nothing before it."""
+        return self.run.root()
+
+    def covariance(self, x: State, y: State) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """Return the covariance kernel of two states in x's atoms, None when they are independent."""
+        return None if self.independent else self.run.dependence.between(x, y)
+
+    def value_of(self, position: int) -> int | None:
+        """Return the id of the value that is the operator's argument at ``position``."""
+        argument = self.node.args[position] if position < len(self.node.args) else None
+        return argument.value if isinstance(argument, Ref) else None
+
+
+def propagate(
+    graph: Graph,
+    *,
+    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
+    weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
+    state: Assumptions = "full",
+    strict: bool = False,
+) -> Signals:
+    """Return mean, variance and second moment of every floating-point tensor of the graph.
+
+    Args:
+        graph: from `wellposed.trace`.
+        inputs: what is known of the inputs: one descriptor (or batch to measure) for all floating-point inputs, or one
+            by input name; by default chosen from each input's shape and dtype (`Input.default`).
+        weights: ``"current"`` (the model's values), ``"planned"`` (scales that bring each contraction's output to
+            second moment 1), or a plan.
+        state: ``"full"``, or ``"independent"`` for AutoInit's assumptions (independent Gaussian elements).
+        strict: raise once, with the complete list, when operators have no rule.
+
+    Returns:
+        Signals in execution order, each tagged exact, approximate, sampled or assumed.
+
+    Raises:
+        UnsupportedError: operators without a rule, under ``strict``.
+        RuleError: a rule returned NaN, a negative variance or another shape.
+        PlanError: a plan that does not fit the graph, or a weight that meets a zero signal.
+        OptionError: unknown ``weights`` or ``state``.
+    """
+    if isinstance(weights, str):
+        if weights not in ("current", "planned"):
+            raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
+        provider = Weights(graph) if weights == "current" else PlannedWeights(graph)
+    else:
+        provider = PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
+    return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
+
+
+def run_pass(
+    graph: Graph,
+    weights: Weights,
+    *,
+    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
+    state: Assumptions = "full",
+    strict: bool = False,
+) -> tuple[Signals, Pass]:
+    """`propagate` with a given source of weights; also returns the pass, for what it recorded."""
+    if state not in ("full", "independent"):
+        raise OptionError(f"state is 'full' or 'independent', not {state!r}")
+    if strict:
+        _require_rules(graph)
+    run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
+    last_use = _last_uses(graph)
+    signals: list[Signal] = []
+    for value in graph.inputs:
+        _state(run, value)
+    for node in graph.nodes:
+        if not any(graph.values[out].is_signal for out in node.outputs):
+            continue
+        try:
+            results, tag, note = _apply(run, node)
+        except (WellposedError, ArithmeticError) as error:
+            if isinstance(error, WellposedError):
+                raise
+            raise RuleError(f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}") from error
+        if note or tag != "exact":
+            run.outcomes.append(Outcome(node.index, tag, note))
+        for out, result in zip(node.outputs, results, strict=True):
+            run.states[out] = result
+            if result is not None:
+                signals.append(_signal(graph, node, out, result))
+        for value in node.inputs:
+            if last_use.get(value) == node.index and value not in graph.inputs:
+                run.states.pop(value, None)
+    return Signals(tuple(signals), "predicted"), run
+
+
+def _last_uses(graph: Graph) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            last[value] = node.index
+    return last
+
+
+def _require_rules(graph: Graph) -> None:
+    missing: Counter[str] = Counter()
+    where: dict[str, str] = {}
+    for node in graph.nodes:
+        if registry.find(node.op) is None and any(graph.values[out].is_signal for out in node.outputs):
+            if all(out in graph.known for out in node.outputs):
+                continue
+            missing[node.op_name] += 1
+            where.setdefault(node.op_name, node.name)
+    if missing:
+        lines = [f"  {op} ({count} times, first at {where[op]})" for op, count in missing.most_common()]
+        raise UnsupportedError(
+            f"{len(missing)} operators of {graph.model} have no rule:\n"
+            + "\n".join(lines)
+            + "\nRegister a rule for each with wellposed.rule, or leave strict off to have them sampled."
+        )
+
+
+def describe_inputs(
+    graph: Graph, inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
+) -> dict[int, Input]:
+    """Return one descriptor per model input; raises `InputError` for a name that is no input."""
+    given: dict[int, Input] = {}
+    if isinstance(inputs, Mapping):
+        names = {graph.values[value].name: value for value in graph.inputs}
+        for name, descriptor in inputs.items():
+            if name not in names:
+                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
+            given[names[name]] = _descriptor(descriptor)
+    elif inputs is not None:
+        for value in graph.inputs:
+            if graph.values[value].is_signal:
+                given[value] = _descriptor(inputs)
+    for value in graph.inputs:
+        info = graph.values[value]
+        given.setdefault(value, Input.default(info.shape, info.dtype))
+    return given
+
+
+def _descriptor(given: Input | torch.Tensor) -> Input:
+    if isinstance(given, Input):
+        return given
+    if isinstance(given, torch.Tensor):
+        return Input.from_batch(given)
+    raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
+
+
+def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
+    value = graph.values[out]
+    return Signal(
+        value.name,
+        node.module,
+        node.op_name,
+        value.shape,
+        state.pooled_mean,
+        state.pooled_var,
+        state.tag,
+        log2_std=float(np.sqrt(state.inherited + state.own) / np.log(2.0)),
+    )
+
+
+# ---- states of arguments --------------------------------------------------------------------------------------------
+
+
+def _state(run: Pass, value: int) -> State | None:
+    if value in run.states:
+        return run.states[value]
+    graph = run.graph
+    info = graph.values[value]
+    state: State | None = None
+    if info.kind == "parameter":
+        parameter = graph.parameters[graph.aliases.get(info.name, info.name)]
+        state = run.weights.state(parameter, run.root())
+    elif info.kind == "input":
+        state = run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_signal else None
+    elif value in graph.known and info.is_signal:
+        state = known_state(graph.known[value], run.root())
+    elif info.kind == "buffer" and info.is_signal:
+        tensor = graph.buffer_tensors[info.name]
+        state = make_state(info.shape, 0.0, 0.0, tag="assumed") if tensor.is_meta else known_state(tensor, run.root())
+    run.states[value] = state
+    return state
+
+
+def known_state(tensor: torch.Tensor, root: int) -> State:
+    """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
+    if values.numel() == 0:
+        return make_state(tuple(tensor.shape), 0.0, 0.0)
+    masked = values <= MASKED
+    if bool(masked.any()) and not bool(values[~masked].any()):
+        return replace(make_state(tuple(values.shape), 0.0, 0.0), mask=~masked)
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        kept = values[finite]
+        mean = float(kept.double().mean()) if kept.numel() else 0.0
+        var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
+        return make_state(tuple(values.shape), mean, var)
+    low, high = torch.aminmax(values)
+    if bool(low == high):
+        return make_state(tuple(values.shape), float(low), 0.0)
+    state = state_of_tensor(values, root)
+    if values.numel() > 4096 or values.ndim == 0:
+        return state
+    # small constants are followed position by position: nothing about them is random
+    full = values.to(torch.float64).cpu().numpy()
+    array = full.reshape([n for n in full.shape if n > 1])
+    return replace(state, mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def _resolve(run: Pass, argument: Any) -> Any:
+    if isinstance(argument, Ref):
+        info = run.graph.values[argument.value]
+        if info.is_signal:
+            state = _state(run, argument.value)
+            if state is None:
+                state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+            scale = run.weights.known_scale(state.lever) if state.lever is not None else None
+            return state if scale is None else rescaled(state, scale)
+        known = run.graph.known.get(argument.value)
+        return known if known is not None else Unknown(info.shape, info.dtype)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_resolve(run, item) for item in argument)
+    return argument
+
+
+def rescaled(state: State, scale: float) -> State:
+    """Return a weight's state at a chosen scale."""
+    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)
+
+
+def _entering(run: Pass, node: Node) -> str:
+    entering = []
+    for value in node.inputs:
+        state = run.states.get(value)
+        if state is not None:
+            entering.append(f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}")
+    return "entering signals: " + ("; ".join(entering) or "none")
+
+
+# ---- applying rules -------------------------------------------------------------------------------------------------
+
+
+def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+    graph = run.graph
+    if all(out in graph.known for out in node.outputs):
+        return [known_state(graph.known[out], run.root()) if graph.values[out].is_signal else None for out in node.outputs], "exact", ""
+    args = tuple(_resolve(run, a) for a in node.args)
+    kwargs = {key: _resolve(run, a) for key, a in node.kwargs.items()}
+    found = registry.find(node.op)
+    call = Call(run, node)
+    incoming = [a for a in _states_in((args, kwargs))]
+    carried: Tag = weakest("exact", *(s.tag for s in incoming))
+    if found is not None:
+        results = _call_rule(call, found, args, kwargs)
+        if results is not None:
+            tag = weakest(found.tag, carried)
+            return [_checked(call, found, i, r, tag) for i, r in enumerate(results)], found.tag, ""
+    sampled = sample_operator(graph, node, args, kwargs, run.root)
+    if sampled is not None:
+        return [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)], "sampled", "no rule: run on samples"
+    return _assumed(call, incoming), "assumed", "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+
+
+def _states_in(tree: Any) -> Iterable[State]:
+    if isinstance(tree, State):
+        yield tree
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _states_in(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _states_in(item)
+
+
+def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
+    first = next((a for a in args if isinstance(a, State) and a.blocks), None)
+    if found.blockwise and first is not None and not call.independent:
+        result: Any = _blockwise(call, found, args, kwargs, first)
+        if result is not None:
+            return [result]
+    result = found.function(call, *args, **kwargs)
+    if result is None:
+        return None
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    missing = len(call.node.outputs) - len(results)
+    return results + [None] * missing if missing > 0 else results[: len(call.node.outputs)]
+
+
+def _blockwise(
+    call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State
+) -> State | None:
+    parts: list[tuple[Any, ...]] = []
+    widths = [block.shape[first.block_axis] for block in first.blocks]
+    for index, _block in enumerate(first.blocks):
+        changed = []
+        for a in args:
+            if isinstance(a, State) and a.blocks:
+                if [b.shape[a.block_axis] for b in a.blocks] != widths or a.block_axis != first.block_axis:
+                    return None
+                changed.append(a.blocks[index])
+            elif isinstance(a, State) and not a.is_constant:
+                return None
+            else:
+                changed.append(a)
+        parts.append(tuple(changed))
+    results = []
+    for part in parts:
+        # a block that meets the same operator again (dense blocks) has been worked out before
+        key = (call.node.op, tuple(_memo_key(a) for a in part), tuple((k, _memo_key(v)) for k, v in kwargs.items()))
+        if key not in call.run.memo:
+            call.run.memo[key] = (found.function(call, *part, **kwargs), part)
+        result = call.run.memo[key][0]
+        if not isinstance(result, State):
+            return None
+        results.append(result)
+    return concatenate(results, first.block_axis)
+
+
+def _memo_key(argument: Any) -> Any:
+    if isinstance(argument, State):
+        return ("constant", float(argument.mean.ravel()[0])) if argument.is_constant else argument.serial
+    return repr(argument)
+
+
+def _checked(call: Call, found: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
+    node = call.node
+    value = call.graph.values[node.outputs[index]]
+    if result is None:
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
+    who = f"{node.name} ({node.op_name})" + (f": rule {found.function.__name__!r}" if found else "")
+    if result.shape != value.shape:
+        raise RuleError(f"{who} gave a signal of shape {result.shape}, the operator {value.shape}")
+    mean, var = result.mean, result.var
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()):
+        if np.isnan(mean).any() or np.isnan(var).any():
+            raise RuleError(f"{who} gave NaN; {_entering(call.run, node)}")
+    if var.size and float(var.min()) < 0.0:
+        if float(var.min()) < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
+            raise RuleError(f"{who} gave a negative variance ({float(var.min()):.4g}); {_entering(call.run, node)}")
+        result = replace(result, var=np.maximum(var, 0.0))
+    return result if result.tag == tag else replace(result, tag=tag)
+
+
+def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
+    source = next((s for s in incoming), None)
+    results: list[State | None] = []
+    for index, out in enumerate(call.node.outputs):
+        if not call.graph.values[out].is_signal:
+            results.append(None)
+            continue
+        mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)
+        results.append(make_state(call.shape(index), mean, var, tag="assumed", roots=call.root()))
+    return results
+
+
+__all__ = ["Call", "Outcome", "Pass", "Unknown", "describe_inputs", "known_state", "pooled", "propagate", "rescaled", "run_pass"]

@@ -1,0 +1,217 @@
+"""What is known of a model's inputs before it sees data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+
+from wellposed.errors import InputError
+from wellposed.signals import kernels
+from wellposed.signals.kernels import Array
+from wellposed.signals.state import Atom, State, new_label
+
+InputKind = Literal["white", "image", "tokens", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Descriptor of one input tensor: the first axis is the batch.
+
+    Attributes:
+        kind: ``white`` (independent elements), ``image`` (channels first, correlated in space), ``tokens`` (indices
+            into a vocabulary), ``measured``.
+        mean: mean of the elements.
+        var: variance of the elements.
+        profile: correlation of two elements of one channel by displacement, one dimension per spatial axis (entry 0 is
+            1); None means the default of the kind.
+        channel_correlation: correlation of two channels at one position (images).
+        vocabulary: number of different tokens, equally likely.
+    """
+
+    kind: InputKind = "white"
+    mean: float = 0.0
+    var: float = 1.0
+    profile: tuple[tuple[float, ...], ...] | tuple[float, ...] | None = None
+    channel_correlation: float = 0.0
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
+            raise InputError(f"an input needs a finite mean and a variance >= 0, not mean={self.mean}, var={self.var}")
+
+    @classmethod
+    def white(cls, mean: float = 0.0, var: float = 1.0) -> Input:
+        """Independent Gaussian elements."""
+        return cls("white", mean, var)
+
+    @classmethod
+    def image(
+        cls,
+        profile: Sequence[float] | Array | None = None,
+        mean: float = 0.0,
+        var: float = 1.0,
+        channel_correlation: float = 0.9,
+    ) -> Input:
+        """Images (N, C, H, W) with correlated pixels.
+
+        Args:
+            profile: correlation by displacement (array over |dy|, |dx|, starting at 0); by default that of Gaussian
+                fields with a 1/f amplitude spectrum, as natural images have.
+            mean: mean of all elements.
+            var: variance of all elements.
+            channel_correlation: correlation of two colour channels of one pixel.
+        """
+        table = None
+        if profile is not None:
+            array = np.asarray(profile, dtype=np.float64)
+            if not np.isclose(array.ravel()[0], 1.0):
+                raise InputError(f"a correlation profile starts with 1 at displacement 0, not {array.ravel()[0]}")
+            table = tuple(map(tuple, array.tolist())) if array.ndim == 2 else tuple(array.tolist())
+        return cls("image", mean, var, table, channel_correlation)
+
+    @classmethod
+    def tokens(cls, vocabulary: int | None = None) -> Input:
+        """Token indices, independent and equally likely; the embedding's own size unless ``vocabulary`` is given."""
+        return cls("tokens", vocabulary=vocabulary)
+
+    @classmethod
+    def from_batch(cls, batch: torch.Tensor) -> Input:
+        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs."""
+        if not batch.is_floating_point():
+            return cls.tokens()
+        if batch.numel() < 2 or not bool(torch.isfinite(batch).all()):
+            raise InputError("a batch to measure inputs from needs at least two finite elements")
+        data = batch.detach().to("cpu", torch.float64).numpy()
+        mean, var = float(data.mean()), float(data.var())
+        if data.ndim != 4 or var == 0.0:
+            return cls("measured", mean, var)
+        centred = data - mean
+        height, width = data.shape[2:]
+        spectrum = np.abs(np.fft.rfft2(centred, (2 * height, 2 * width))) ** 2
+        sums = np.fft.irfft2(spectrum.mean(axis=(0, 1)), (2 * height, 2 * width))
+        counts = np.outer(height - np.arange(height), width - np.arange(width))
+        other = np.take(sums, [0, *range(2 * width - 1, width, -1)], axis=1)[:height]
+        profile = 0.5 * (sums[:height, :width] + other) / counts / var
+        across = centred.mean(axis=1)
+        channels = data.shape[1]
+        common = float((across**2).mean() / var)
+        rho = (common * channels - 1) / (channels - 1) if channels > 1 else 0.0
+        return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho)
+
+    @classmethod
+    def default(cls, shape: Sequence[int], dtype: torch.dtype) -> Input:
+        """Choose by shape and dtype: integers are tokens, (N, 1 to 4, H, W) and (N, 1 to 4, T, H, W) images, else white."""
+        if not dtype.is_floating_point:
+            return cls.tokens()
+        if len(shape) in (4, 5) and 1 <= shape[1] <= 4 and min(shape[2:]) >= 8:
+            return cls.image()
+        return cls.white()
+
+    def describe(self) -> str:
+        """Say in words what is assumed."""
+        if self.kind == "tokens":
+            size = "" if self.vocabulary is None else f" of {self.vocabulary}"
+            return f"tokens, independent and equally likely{size}"
+        words = {"white": "white", "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)"}
+        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}"
+
+    def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
+        """Return the state of an input of this shape (batch first)."""
+        atoms, axes = [], []
+        for size in shape:
+            axes.append(() if size == 1 else (len(atoms),))
+            if size > 1:
+                atoms.append(Atom(new_label(), int(size)))
+        count = len(atoms)
+        corr = np.ones((1,) * count)
+        if not independent and self.kind in ("image", "measured") and len(shape) >= 4:
+            space = [axes[i][0] if axes[i] else None for i in range(2, len(shape))]
+            profile = self._profile(tuple(int(n) for n in shape[2:]))
+            profile = profile[tuple(slice(None) if at is not None else 0 for at in space)]
+            target = [1] * count
+            for at, length in zip([a for a in space if a is not None], profile.shape, strict=True):
+                target[at] = length
+            corr = profile.reshape(target)
+            if axes[1] and self.channel_correlation:
+                corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
+        return State(
+            tuple(atoms),
+            tuple(axes),
+            np.full((1,) * count, float(self.mean)),
+            np.full((1,) * count, float(self.var)),
+            corr,
+            gauss=True,
+            roots=root,
+        )
+
+    def _profile(self, space: tuple[int, ...]) -> Array:
+        cap = kernels.lag_cap(len(space))
+        if self.profile is None:
+            profile = _one_over_f(space) if self.kind == "image" else np.ones((1,) * len(space))
+        else:
+            profile = np.asarray(self.profile, dtype=np.float64)
+            if profile.ndim != len(space):
+                raise InputError(f"the correlation profile has {profile.ndim} axes, the input {len(space)} spatial ones")
+            profile = profile[tuple(slice(0, n) for n in space)]
+        return kernels.shorten(profile, space, [cap] * len(space)) if profile.shape == space else profile
+
+    def sample(self, shape: Sequence[int], generator: torch.Generator, *, vocabulary: int | None = None) -> torch.Tensor:
+        """Draw one input: float32 of this shape, or int64 token indices."""
+        if self.kind == "tokens":
+            size = self.vocabulary or vocabulary
+            if size is None:
+                raise InputError("the size of the vocabulary is not known: give Input.tokens(vocabulary)")
+            return torch.randint(0, size, tuple(shape), generator=generator)
+        if len(shape) >= 4 and (self.kind == "image" or self.profile is not None):
+            noise = self._fields(tuple(int(n) for n in shape), generator)
+        else:
+            noise = torch.randn(tuple(shape), generator=generator)
+        return self.mean + self.var**0.5 * noise
+
+    def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        """Draw Gaussian fields of the given profile on a torus of twice the size, cut down to ``shape``."""
+        batch, channels, *space = shape
+        amplitude = torch.from_numpy(np.sqrt(self._torus(tuple(space)))).float()
+        white = torch.randn((batch, channels + 1, *amplitude.shape), generator=generator)
+        dims = tuple(range(2, len(shape)))
+        fields = torch.fft.ifftn(torch.fft.fftn(white, dim=dims) * amplitude, dim=dims).real
+        fields = fields[(slice(None), slice(None), *(slice(0, n) for n in space))]
+        rho = min(max(self.channel_correlation, 0.0), 1.0)
+        return rho**0.5 * fields[:, :1] + (1 - rho) ** 0.5 * fields[:, 1:]
+
+    def _torus(self, space: tuple[int, ...]) -> Array:
+        if self.profile is None:
+            return _one_over_f_power(space)
+        table = np.asarray(self.profile, dtype=np.float64)
+        index = [
+            np.minimum(np.minimum(np.arange(2 * n), 2 * n - np.arange(2 * n)), size - 1)
+            for n, size in zip(space, table.shape, strict=True)
+        ]
+        power = np.maximum(np.real(np.fft.fftn(table[np.ix_(*index)])), 0.0)  # no profile of a field: made one
+        return np.asarray(power / power.mean(), dtype=np.float64)
+
+
+@lru_cache(maxsize=32)
+def _one_over_f_power(space: tuple[int, ...]) -> Array:
+    """Power spectrum of fields with a 1/f amplitude spectrum (Field 1987) on a torus of twice the size; mean 1.
+
+    There is nothing at f = 0, and the torus is cut down afterwards, so that opposite borders of a picture are not
+    neighbours and its mean fluctuates.
+    """
+    grids = np.meshgrid(*(np.fft.fftfreq(2 * n) * 2 for n in space), indexing="ij")
+    squared = np.asarray(sum(g * g for g in grids), dtype=np.float64)
+    squared[(0,) * len(space)] = np.inf
+    power = 1.0 / squared
+    return np.asarray(power / power.mean(), dtype=np.float64)
+
+
+@lru_cache(maxsize=32)
+def _one_over_f(space: tuple[int, ...]) -> Array:
+    """Autocorrelation of those fields at the displacements inside a picture (Wiener-Khinchin)."""
+    cyclic = np.real(np.fft.ifftn(_one_over_f_power(space)))
+    return np.asarray(cyclic[tuple(slice(0, n) for n in space)] / cyclic.ravel()[0], dtype=np.float64)

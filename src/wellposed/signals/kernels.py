@@ -1,0 +1,208 @@
+"""Correlation kernels: how two elements of one tensor depend on each other, by their displacement.
+
+A kernel has one dimension per *atom* (an independent index of the tensor; several atoms may lie in one tensor axis). Its
+length along an atom of size n says what is known:
+
+* 1: elements at different positions are uncorrelated (channels with weights of their own);
+* 2: all pairs of different positions share one correlation (samples of a batch, tokens);
+* r <= n: a profile over displacements 0, 1, ..., r - 1, the last entry standing for all that are farther.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+LAGS = {0: 2, 1: 128, 2: 64, 3: 12}
+"""Longest profile that is kept, by the number of profile atoms."""
+
+
+def lag_cap(profiles: int) -> int:
+    """Return the longest profile kept for a tensor with so many profile atoms."""
+    return LAGS.get(profiles, 8)
+
+
+@lru_cache(maxsize=4096)
+def pair_shares(length: int, size: int) -> Array:
+    """Return the share of all ordered pairs of ``size`` positions that falls on each entry of a profile of ``length``."""
+    shares = np.zeros(length)
+    shares[0] = 1.0 / size
+    if length > 1:
+        counts = 2.0 * (size - np.arange(size)) / (size * size)
+        shares[1 : length - 1] = counts[1 : length - 1]
+        shares[length - 1] = counts[length - 1 :].sum()
+    shares.setflags(write=False)
+    return shares
+
+
+def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = None) -> Array:
+    """Average a kernel over all pairs of positions of the atoms ``over`` (all if None), keeping them as length 1."""
+    dims = range(kernel.ndim) if over is None else over
+    for dim in dims:
+        shares = pair_shares(kernel.shape[dim], sizes[dim])
+        if kernel.shape[dim] == 1:
+            kernel = kernel * shares[0]
+        else:
+            kernel = np.expand_dims(np.tensordot(kernel, shares, axes=([dim], [0])), dim)
+    return kernel
+
+
+def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
+    """Average a kernel over the pairs of *different* positions of one atom (kept as length 1)."""
+    size = sizes[dim]
+    if kernel.shape[dim] == 1 or size == 1:
+        return np.zeros_like(np.take(kernel, [0], axis=dim))
+    shares = pair_shares(kernel.shape[dim], size).copy()
+    shares[0] = 0.0
+    shares /= shares.sum()
+    return np.expand_dims(np.tensordot(kernel, shares, axes=([dim], [0])), dim)
+
+
+def promote(kernel: Array, lengths: Sequence[int]) -> Array:
+    """Write a kernel with at least these profile lengths (the information stays the same)."""
+    for dim, length in enumerate(lengths):
+        have = kernel.shape[dim]
+        if have >= length:
+            continue
+        if have == 1:
+            pad = [(0, 0)] * kernel.ndim
+            pad[dim] = (0, length - 1)
+            kernel = np.pad(kernel, pad)
+        else:
+            last = np.take(kernel, [-1], axis=dim)
+            kernel = np.concatenate([kernel, np.repeat(last, length - have, axis=dim)], axis=dim)
+    return kernel
+
+
+def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
+    """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
+    for dim, length in enumerate(lengths):
+        have = kernel.shape[dim]
+        if have <= max(length, 1):
+            continue
+        shares = pair_shares(have, sizes[dim])[length - 1 :]
+        tail = np.tensordot(np.take(kernel, range(length - 1, have), axis=dim), shares / shares.sum(), axes=([dim], [0]))
+        kernel = np.concatenate([np.take(kernel, range(length - 1), axis=dim), np.expand_dims(tail, dim)], axis=dim)
+    return kernel
+
+
+def constant_along(kernel: Array, dim: int) -> Array:
+    """Return the kernel with the atom ``dim`` (length 1) made perfectly correlated."""
+    return np.concatenate([kernel, kernel], axis=dim)
+
+
+def _sums(u: Array) -> Array:
+    """Return S(d) = sum_p u_p u_{p+d} for d = 0..n-1."""
+    n = u.shape[0]
+    return np.correlate(u, u, mode="full")[n - 1 :]
+
+
+def _profile(sums: Array, size: int, length: int) -> Array:
+    """Turn pair sums into averages per displacement, the last entry over all that are farther."""
+    if length == 1:
+        return sums[:1] / size
+    counts = size - np.arange(size, dtype=np.float64)
+    profile = np.empty(length)
+    profile[: length - 1] = sums[: length - 1] / counts[: length - 1]
+    profile[length - 1] = sums[length - 1 :].sum() / counts[length - 1 :].sum()
+    return profile
+
+
+def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
+    """Return the average of u_p u_{p+d} over positions, for maps u (one dimension per atom, 1 where it does not vary).
+
+    A map that varies along several atoms is taken as a product of one factor per atom, which is what zero padding
+    makes of it; a map that changes sign is followed exactly instead.
+
+    Returns:
+        Array that broadcasts against a kernel of these lengths.
+    """
+    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
+    if not varying:
+        return u * u
+    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max()):
+        return _autocorrelation_exact(u, lengths)
+    power = float(np.mean(u * u))
+    result = np.full((1,) * u.ndim, power)
+    for dim in varying:
+        size = u.shape[dim]
+        others = tuple(d for d in varying if d != dim)
+        marginal = u.mean(axis=others).ravel() if others else u.ravel()
+        sums = _sums(marginal)
+        base = sums[0] / size
+        if base <= 0.0:
+            continue
+        shape = [1] * u.ndim
+        shape[dim] = lengths[dim]
+        result = result * (_profile(sums, size, lengths[dim]) / base).reshape(shape)
+    return result
+
+
+def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:
+    shape = [2 * size if size > 1 else 1 for size in u.shape]
+    spectrum = np.fft.fftn(u, shape)
+    sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
+    for dim, size in enumerate(u.shape):
+        if size == 1:
+            continue
+        # displacements of both signs are pooled
+        forward = np.take(sums, range(size), axis=dim)
+        backward = np.take(sums, [0, *range(2 * size - 1, size, -1)], axis=dim)
+        sums = 0.5 * (forward + backward)
+    for dim, size in enumerate(u.shape):
+        if size == 1:
+            continue
+        sums = np.apply_along_axis(_profile, dim, sums, size, lengths[dim])
+    return sums
+
+
+def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
+    """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
+    length = kernel.shape[dim]
+    if length == 1:
+        return np.expand_dims(kernel, dim)
+    lags_outer, lags_inner = (2, 2) if length == 2 else (min(outer, cap), min(inner, cap))
+    lags_outer, lags_inner = min(lags_outer, outer), min(lags_inner, inner)
+    big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
+    ahead = np.minimum(inner * big + small, length - 1).ravel()
+    behind = np.minimum(np.abs(inner * big - small), length - 1).ravel()
+    # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
+    mixed = 0.5 * (np.take(kernel, ahead, axis=dim) + np.take(kernel, behind, axis=dim))
+    return mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :])
+
+
+def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
+    """Replace the atoms ``dim`` and ``dim + 1`` by one, which knows only equal and different positions."""
+    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
+    a, b = sizes[dim], sizes[dim + 1]
+    same = np.take(np.take(kernel, [0], axis=dim), 0, axis=dim + 1)
+    if outer == 1 and inner == 1:
+        return same
+    mean = np.squeeze(pair_mean(kernel, sizes, (dim, dim + 1)), axis=dim + 1)
+    total = a * b
+    other = (mean * total - same) / (total - 1)
+    return np.concatenate([same, other], axis=dim)
+
+
+def polynomial(coefficients: Array, kernel: Array) -> Array:
+    """Return sum_n c_n kernel**n by Horner's rule (trailing zeros skipped)."""
+    last = len(coefficients) - 1
+    floor = 1e-12 * float(np.abs(coefficients).sum())
+    while last > 0 and abs(coefficients[last]) <= floor:
+        last -= 1
+    result = np.full_like(kernel, coefficients[last])
+    for n in range(last - 1, -1, -1):
+        result *= kernel
+        result += coefficients[n]
+    return result
+
+
+def volume(sizes: Sequence[int]) -> int:
+    """Number of positions."""
+    return math.prod(sizes)

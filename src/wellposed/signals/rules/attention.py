@@ -1,0 +1,262 @@
+"""Softmax and scaled dot-product attention.
+
+Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of the softmax of T Gaussian logits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Ref
+from wellposed.signals import kernels
+from wellposed.signals.forward import MASKED, Call, Unknown
+from wellposed.signals.kernels import Array
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.merge import normalised, operand
+from wellposed.signals.rules.products import tilt
+from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, weakest
+
+
+@lru_cache(maxsize=1)
+def _hermite_nodes() -> tuple[Array, Array]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(96)
+    return nodes, weights / weights.sum()
+
+
+@lru_cache(maxsize=4096)
+def participation(keys: float, sigma2: float) -> float:
+    """Return A2 = E sum_j a_j² for the softmax of ``keys`` independent N(0, sigma2) logits.
+
+    A2 = T int_0^inf t E[e^{2x} e^{-t e^x}] (E[e^{-t e^x}])^{T-1} dt, on a logarithmic grid in t.
+    """
+    if keys <= 1.0:
+        return 1.0
+    if sigma2 <= 1e-8:
+        return 1.0 / keys
+    z, w = _hermite_nodes()
+    x = math.sqrt(sigma2) * z
+    # the integrand lives around t = 1 / (T E e^x), broadened by the spread of the logits
+    centre = -math.log(keys) - 0.5 * sigma2
+    half = 14.0 + 3.0 * math.sqrt(sigma2) + sigma2
+    u = np.linspace(centre - half, centre + half, 1200)
+    with np.errstate(under="ignore", over="ignore"):
+        decay = np.exp(-np.exp(np.minimum(u[:, None] + x[None, :], 700.0)))
+        laplace = decay @ w
+        second = decay @ (w * np.exp(2 * x))
+        log_rest = (keys - 1.0) * np.log(np.maximum(laplace, 1e-300))
+        integrand = np.exp(2 * u + log_rest) * second
+    value = keys * float(np.trapezoid(integrand, u))
+    return min(max(value, 1.0 / keys), 1.0)
+
+
+def _participations(keys: Array, sigma2: float) -> Array:
+    """`participation` for many numbers of keys, interpolated in log-log where there are many."""
+    unique = np.unique(keys)
+    if unique.size > 12:
+        unique = np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3))
+    sigma = float(f"{sigma2:.6g}")
+    table = np.array([participation(float(k), sigma) for k in unique])
+    return np.exp(np.interp(np.log(keys), np.log(unique), np.log(table)))
+
+
+def off_diagonal(x: State, axis: int) -> float:
+    """Mean correlation of elements at different positions of one axis (equal otherwise)."""
+    members = x.axes[axis]
+    if not members:
+        return 0.0
+    x = merge_atoms(x, axis) if len(members) > 1 else x
+    i = x.axes[axis][0]
+    index = tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))
+    return float(kernels.off_diagonal_mean(x.corr[index], [x.atoms[i].size], 0)[0])
+
+
+@rule(
+    overloads("softmax.int", "_softmax.default", "_safe_softmax.default"),
+    tag="approximate",
+    source="signals: 5.8",
+)
+def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
+    """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
+    axis = dim % len(x.axes)
+    mask = x.mask
+    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    total = x.shape[axis]
+    if not x.axes[axis]:
+        return make_state(x.shape, 1.0, 0.0)
+    at = x.axes[axis][0]
+    if call.independent:
+        # independent log-normal weights
+        second = math.exp(min(x.pooled_var, 50.0)) / total**2
+        return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
+    sigma2 = max(float(np.mean(x.var)) * (1.0 - off_diagonal(x, axis)), 0.0)
+    keys = _kept(mask, axis, x.shape)
+    a2 = float(np.mean(_participations(keys, sigma2)))
+    typical = float(np.exp(np.mean(np.log(keys))))
+    rho = np.take(x.corr, [0], axis=at)
+    cap = a2
+    same = np.minimum(np.exp(np.minimum(rho * sigma2, 50.0)) / typical, cap)
+    same[(0,) * same.ndim] = a2
+    raw_same = same / total
+    raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
+    raw = np.concatenate([raw_same, raw_other], axis=at)
+    mean = 1.0 / total
+    lengths = [max(n, min(2, a.size)) for n, a in zip(raw.shape, x.atoms, strict=True)]
+    # along indices where the logits are independent the weights still share their mean
+    spread = raw - mean * mean
+    var = max(float(spread.ravel()[0]), 0.0)
+    count = len(x.atoms)
+    kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
+    return State(
+        x.atoms,
+        x.axes,
+        np.full((1,) * count, mean),
+        np.full((1,) * count, var),
+        np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+        tag="approximate",
+        roots=x.roots | call.root(),
+        softmax=(sigma2, a2),
+        inherited=0.0,
+        own=0.0,
+    )
+
+
+def _kept(mask: torch.Tensor | None, axis: int, shape: tuple[int, ...]) -> Array:
+    """Number of keys that each query may see."""
+    total = shape[axis]
+    if mask is None or axis != len(shape) - 1 or mask.shape[-1] != total:
+        return np.array([float(total)])
+    counts = mask.to(torch.float64).sum(dim=-1).flatten()
+    return np.asarray(counts.clamp(min=1.0).numpy(), dtype=np.float64)
+
+
+@rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
+def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
+    """Overwrite where a mask holds: large negative scores are shut out of the softmax that follows."""
+    x = operand(call, x)
+    if not isinstance(x, State):
+        return None
+    number = float(value)
+    if number <= MASKED:
+        kept = ~mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
+        return x.changed(mask=kept, base=None, fn=None) if x.shape == call.shape() else None
+    share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
+    from wellposed.signals.rules.merge import mixture
+
+    return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
+
+
+@rule(overloads("scaled_dot_product_attention.default"), tag="approximate", source="signals: 5.8")
+def attention(
+    call: Call, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> State:  # fmt: skip
+    """softmax(q kᵀ s) v for queries, keys and values that are projections of tokens.
+
+    sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² (1 - A2) / D];
+    r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
+    """
+    token = len(q.axes) - 2
+    q, k, v = (merge_atoms(x, token) if len(x.axes[token]) > 1 else pooled(x) for x in (q, k, v))
+    width, keys_total = q.shape[-1], k.shape[token]
+    factor = scale if scale is not None else width**-0.5
+    if call.independent:
+        return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
+    r_k, r_q, r_v = off_diagonal(k, token), off_diagonal(q, token), off_diagonal(v, token)
+    sigma2 = factor**2 * width * q.second_moment * float(np.mean(k.var)) * (1.0 - r_k)
+    mask, extra = _mask(call, attn_mask)
+    sigma2 = max(sigma2 + extra, 0.0)
+    queries = q.shape[token]
+    if is_causal:
+        seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
+    elif mask is not None and mask.shape[-1] == keys_total:
+        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
+        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
+        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
+    else:
+        seen = np.array([float(keys_total)])
+    a2 = _participations(seen, sigma2)
+    lifted = np.array([tilt(v, token, sigma2, float(a)) for a in a2])
+    ratio = r_v + (1.0 - r_v) * a2 + lifted
+    dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
+    ratio = ratio + (dropped - 1.0) * a2
+    typical = float(np.exp(np.mean(np.log(seen))))
+    level = float(np.mean(ratio))
+    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, float(np.mean(a2)))
+    r_out = min(shared / level, 1.0) if level > 0 else 0.0
+    return _output(call, q, v, token, ratio, r_out, level)
+
+
+def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
+    """Return where keys are let through, and the variance that a bias adds to the logits."""
+    node = call.node
+    raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    if not isinstance(raw, Ref):
+        return None, 0.0
+    known = call.graph.known.get(raw.value)
+    if known is not None:
+        return (known if known.dtype == torch.bool else known > MASKED), 0.0
+    if isinstance(given, State):
+        return given.mask, given.pooled_var
+    return None, 0.0
+
+
+def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, level: float) -> State:
+    shape = call.shape()
+    atoms: list[Atom] = []
+    axes: list[tuple[int, ...]] = []
+    kernel = np.ones(())
+    for axis, size in enumerate(shape):
+        if size == 1:
+            axes.append(())
+            continue
+        source = v if axis == len(shape) - 1 else q
+        members = source.axes[axis]
+        axes.append((len(atoms),))
+        atoms.append(Atom(source.atoms[members[0]].label if len(members) == 1 else new_label(), size))
+    # different samples: values keep their own correlation; heads and channels are independent
+    count = len(atoms)
+    lengths = [1] * count
+    if axes[token]:
+        lengths[axes[token][0]] = 2
+    between = np.zeros((1,) * count)
+    for axis in range(token):
+        own = v.axes[axis]
+        if axes[axis] and len(own) == 1 and v.corr.shape[own[0]] > 1:
+            lengths[axes[axis][0]] = 2
+            i = own[0]
+            index = tuple(slice(None) if j == i else 0 for j in range(v.corr.ndim))
+            b = float(kernels.off_diagonal_mean(v.corr[index], [v.atoms[i].size], 0)[0])
+            between = between + b / level if level > 0 else between
+    kernel = np.full(lengths, float(between.ravel()[0]) if count else 1.0)
+    kernel[(0,) * count] = 1.0
+    if axes[token]:
+        index = [0] * count
+        index[axes[token][0]] = 1
+        kernel[tuple(index)] = r_out
+    var = np.full((1,) * count, float(np.mean(v.var)))
+    if ratio.size > 1 and axes[token]:
+        extent = [1] * count
+        extent[axes[token][0]] = ratio.size
+        var = var * ratio.reshape(extent)
+    else:
+        var = var * float(np.mean(ratio))
+    return State(
+        tuple(atoms),
+        tuple(axes),
+        np.full((1,) * count, v.pooled_mean),
+        var,
+        np.clip(kernel, -1.0, 1.0),
+        tag=weakest(q.tag, v.tag, "approximate"),
+        roots=q.roots | v.roots | call.root(),
+        inherited=v.inherited,
+        own=v.own,
+    )
+
+
+__all__ = ["Unknown", "attention", "normalised", "participation", "replace", "softmax"]

@@ -1,0 +1,370 @@
+"""Products with a weight: dense layers, convolutions, matrix products, einsum.
+
+All follow from `wellposed.signals.contraction.describe`. With fresh, independent, zero-mean weights the output is
+Gaussian with mean 0 and variance Var(W) times the sum of the second moments that meet in it (AutoInit, Appendix A,
+eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wellposed.errors import RuleError
+from wellposed.graphs import Ref
+from wellposed.signals import kernels, windows
+from wellposed.signals.contraction import Product, describe
+from wellposed.signals.forward import Call, rescaled
+from wellposed.signals.kernels import Array
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.merge import combine, linear, normalised
+from wellposed.signals.state import Atom, State, align, expand, merge_atoms, new_label, pooled, weakest
+from wellposed.signals.windows import Axis
+
+
+def _pair(call: Call, product: Product, args: dict[int, State]) -> tuple[State, State]:
+    return args[product.left], args[product.right]
+
+
+def is_weight(call: Call, value: int, state: State) -> bool:
+    """Whether an operand is made from parameters and constants alone."""
+    fixed = call.run.memo.get("fixed")
+    if fixed is None:
+        from wellposed.signals.contraction import parameter_values
+
+        fixed = call.run.memo["fixed"] = parameter_values(call.graph)
+    return value in fixed
+
+
+@rule(
+    overloads(
+        "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
+        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input", "addmm.default",
+        "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "outer.default",
+        "einsum.default", "_grouped_mm.default",
+    ),
+    source="AutoInit (arXiv 2109.08958), Appendix A, eq. 3-6; signals: 5.2",
+)  # fmt: skip
+def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
+    """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
+    product = describe(call.graph, call.node)
+    if product is None:
+        return None
+    states = _operand_states(call, args, kwargs)
+    if product.left not in states or product.right not in states:
+        return None
+    left, right = states[product.left], states[product.right]
+    right_fixed, left_fixed = is_weight(call, product.right, right), is_weight(call, product.left, left)
+    if right_fixed and not left_fixed or (right_fixed and right.lever is not None):
+        data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
+    elif left_fixed and product.window is None and not right_fixed:
+        data, weight, data_axes, weight_axes = right, left, product.right_axes, product.left_axes
+    elif product.window is None:
+        from wellposed.signals.rules.products import product_of_signals
+
+        result = product_of_signals(call, left, right, product)
+        return _with_bias(call, result, states.get(product.bias) if product.bias is not None else None, product)
+    else:
+        data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
+    centred = _centred_bias(call, product, data)
+    if product.window is not None:
+        result = _convolve(call, data, weight, product, centred)
+    else:
+        result = _multiply_weight(call, data, weight, data_axes, weight_axes, product, centred)
+    bias = states.get(product.bias) if product.bias is not None else None
+    return _with_bias(call, result, bias, product)
+
+
+def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
+    found: dict[int, State] = {}
+
+    def walk(raw: Any, resolved: Any) -> None:
+        if isinstance(raw, Ref):
+            if isinstance(resolved, State):
+                found[raw.value] = resolved
+        elif isinstance(raw, (list, tuple)):
+            for a, b in zip(raw, resolved, strict=True):
+                walk(a, b)
+
+    walk(call.node.args, args)
+    for key, value in call.node.kwargs.items():
+        walk(value, kwargs[key])
+    return found
+
+
+def _centred_bias(call: Call, product: Product, data: State) -> bool:
+    """Whether the bias is chosen to cancel the mean that the weight's row sums make (AutoInit++)."""
+    if product.bias is None:
+        return False
+    name = call.graph.values[product.bias].name
+    return call.run.weights.centres(name, data.pooled_mean)
+
+
+def _with_bias(call: Call, result: State, bias: State | None, product: Product) -> State:
+    if bias is None or product.bias_scale == 0.0:
+        return result
+    if bias.is_constant:
+        return linear(call, result, 1.0, product.bias_scale * float(bias.mean.ravel()[0]))
+    if "o" in product.out_axes and len(bias.axes) == 1:
+        where = product.out_axes.index("o")
+        axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
+        from dataclasses import replace
+
+        bias = replace(bias, axes=axes)
+    return combine(call, result, bias, 1.0, product.bias_scale)
+
+
+def _chosen(call: Call, weight: State, incoming: float, before: float) -> State:
+    if weight.lever is None:
+        return weight
+    scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
+    return rescaled(weight, scale)
+
+
+def _second_moments(data: State, centred: bool) -> tuple[Array, Array]:
+    """Second moment by position and raw kernel E[x_p x_{p+d}], averaged over positions (centred on request)."""
+    covariance = data.covariance()
+    if centred or not data.mean.any():
+        return data.var, covariance
+    lengths = [
+        max(length, _needed(data.mean.shape[dim], atom.size)) for dim, (length, atom) in enumerate(zip(covariance.shape, data.atoms, strict=True))
+    ]
+    cap = kernels.lag_cap(sum(n > 2 for n in lengths))
+    lengths = [min(n, max(cap, 2)) if n > 2 else n for n in lengths]
+    covariance = kernels.promote(covariance, lengths)
+    return data.mean**2 + data.var, covariance + kernels.autocorrelation(data.mean, covariance.shape)
+
+
+def _needed(mean_length: int, size: int) -> int:
+    """Profile length that a mean asks for: one shared value for a constant mean, displacements for a varying one."""
+    if size == 1:
+        return 1
+    return 2 if mean_length == 1 else size
+
+
+def _pick_zero(kernel: Array, dims: list[int]) -> Array:
+    index = tuple(0 if i in dims else slice(None) for i in range(kernel.ndim))
+    return np.asarray(kernel[index])
+
+
+def _multiply_weight(
+    call: Call,
+    data: State,
+    weight: State,
+    data_axes: tuple[str, ...],
+    weight_axes: tuple[str, ...],
+    product: Product,
+    centred: bool,
+) -> State:
+    data = pooled(data)
+    sizes = dict(zip(data_axes, data.shape, strict=True))
+    summed_labels = [a for a in data_axes if a not in product.out_axes]
+    summed = [i for label in summed_labels for i in data.axes[data_axes.index(label)]]
+    count = math.prod(sizes[label] for label in summed_labels)
+    q, raw = _second_moments(data, centred)
+    means = q
+    for dim in summed:
+        means = means.mean(axis=dim, keepdims=True)
+    incoming = float(np.mean(means)) * count
+    weight = _chosen(call, weight, incoming, float(np.mean(q)))
+    unit = weight.second_moment * product.scale**2
+    free = [i for i in range(len(data.atoms)) if i not in summed]
+    q_free = means.reshape([means.shape[i] for i in free]) if free else means.reshape(())
+    kernel = _pick_zero(raw, summed)
+    scale = kernels.autocorrelation(np.sqrt(q_free), kernel.shape)
+    corr = np.asarray(np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0))
+    atoms = [data.atoms[i] for i in free]
+    shift = {old: new for new, old in enumerate(free)}
+    sizes_w = dict(zip(weight_axes, weight.shape, strict=True))
+    axes: list[tuple[int, ...]] = []
+    out_shape = call.shape()
+    for label, size in zip(product.out_axes, out_shape, strict=True):
+        if label in data_axes and sizes[label] == size:
+            axes.append(tuple(shift[i] for i in data.axes[data_axes.index(label)]))
+        elif size == 1:
+            axes.append(())
+        else:
+            # an index of the weight alone, or a batch index that the data lack
+            axes.append((len(atoms),))
+            atoms.append(Atom(new_label(), size))
+            q_free, corr = q_free[..., None], corr[..., None]
+            if label in data_axes and sizes_w.get(label, 1) == 1:
+                corr = np.concatenate([corr, corr], axis=-1)
+    if any(label in weight_axes and label in data_axes for label in product.out_axes):
+        # every element of a shared batch index meets a weight of its own
+        for label in product.out_axes:
+            if label in weight_axes and label in data_axes and sizes_w[label] > 1:
+                for i in axes[product.out_axes.index(label)]:
+                    corr = np.take(corr, [0], axis=i)
+    return _fresh(call, tuple(atoms), tuple(axes), q_free * (unit * count), corr, data, weight)
+
+
+def _fresh(
+    call: Call, atoms: tuple[Atom, ...], axes: tuple[tuple[int, ...], ...], var: Array, corr: Array, data: State, weight: State
+) -> State:
+    corr = np.ones((1,) * len(atoms)) if call.independent else np.clip(corr, -1.0, 1.0)
+    if corr.size:
+        corr[(0,) * corr.ndim] = 1.0
+    sizes = tuple(atom.size for atom in atoms)
+    return State(
+        atoms,
+        axes,
+        np.zeros((1,) * len(atoms)),
+        var,
+        corr,
+        tag=weakest(data.tag, weight.tag),
+        gauss=True,
+        roots=call.root(),
+        inherited=data.inherited + data.own + weight.inherited,
+        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if weight.var.any() else data.own,
+    )
+
+
+def _convolve(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
+    window = product.window
+    assert window is not None
+    data = pooled(data)
+    rank = len(window.kernel)
+    channel_axis = product.left_axes.index("c")
+    space = [product.left_axes.index(f"s{i}") for i in range(rank)]
+    for axis in space:
+        data = merge_atoms(data, axis) if len(data.axes[axis]) > 1 else data
+    if len(data.axes[channel_axis]) > 1:
+        data = merge_atoms(data, channel_axis)
+    channels = data.shape[channel_axis] // product.groups
+    out_shape = call.shape()
+    out_space = [out_shape[product.out_axes.index(f"s{i}")] for i in range(rank)]
+    if not weight.var.any() and not weight.lever and product.groups == data.shape[channel_axis]:
+        filtered = _fixed_filter(call, data, weight, product, out_space)
+        if filtered is not None:
+            return filtered
+    q, raw = _second_moments(data, centred)
+    for i in data.axes[channel_axis]:
+        q = q.mean(axis=i, keepdims=True)
+        raw = np.take(raw, [0], axis=i)
+    before = float(np.mean(q))
+    if call.independent:
+        strides = math.prod(window.stride) if product.transposed else 1
+        total = np.full((1,) * q.ndim, before * channels * window.taps / strides)
+        corr = np.ones((1,) * q.ndim)
+        plan: list[Axis | None] = [None] * rank
+    else:
+        root = np.sqrt(q)
+        scale = kernels.autocorrelation(root, raw.shape)
+        profile = np.asarray(np.where(scale > 0, raw / np.where(scale > 0, scale, 1.0), 0.0))
+        total, corr = q * channels, profile
+        plan = []
+        for i, axis in enumerate(space):
+            size = data.shape[axis]
+            step = Axis(
+                size,
+                out_space[i],
+                window.kernel[i],
+                window.stride[i],
+                window.padding[i][0],
+                window.dilation[i],
+                product.transposed,
+            )
+            plan.append(step)
+            if not data.axes[axis]:
+                # one input position: only the taps that hit it count
+                total = total * float(windows.counts(step).sum(axis=1).mean())
+                continue
+            dim = data.axes[axis][0]
+            others = tuple(d for d in range(q.ndim) if d != dim)
+            marginal = np.sqrt(q.mean(axis=others)).ravel() if others else root.ravel()
+            total = windows.summed(total, dim, step)
+            corr = _through_window(corr, dim, step, marginal, kernels.lag_cap(rank))
+    incoming = float(np.mean(total))
+    weight = _chosen(call, weight, incoming, before)
+    unit = weight.second_moment
+    atoms, axes, order = [], [], []
+    drop = set(data.axes[channel_axis])
+    for label, size in zip(product.out_axes, out_shape, strict=True):
+        if label == "o":
+            if size == 1:
+                axes.append(())
+                continue
+            axes.append((len(atoms),))
+            atoms.append(Atom(new_label(), size))
+            order.append(None)
+            continue
+        own = data.axes[product.left_axes.index(label)]
+        if not own:
+            if size == 1:
+                axes.append(())
+            else:  # a single input position spread over several output positions
+                axes.append((len(atoms),))
+                atoms.append(Atom(new_label(), size))
+                order.append(-1)
+            continue
+        if label == "n":
+            axes.append(tuple(range(len(atoms), len(atoms) + len(own))))
+            atoms.extend(data.atoms[i] for i in own)
+            order.extend(own)
+            continue
+        old = data.atoms[own[0]]
+        if size == 1:
+            axes.append(())
+            drop.add(own[0])
+            continue
+        number = int(label[1:])
+        same = size == old.size and window.stride[number] == 1
+        axes.append((len(atoms),))
+        atoms.append(Atom(old.label if same else hash((old.label, window.stride[number], size)), size))
+        order.append(own[0])
+
+    def arrange(array: Array) -> Array:
+        index = tuple(0 if i in drop else slice(None) for i in range(array.ndim))
+        kept = [i for i in range(array.ndim) if i not in drop]
+        reduced = array[index]
+        moved = reduced.transpose([kept.index(i) for i in order if i is not None and i >= 0])
+        for at, i in enumerate(order):
+            if i is None or i < 0:
+                moved = np.expand_dims(moved, at)
+        return np.asarray(moved)
+
+    return _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
+
+
+def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int) -> Array:
+    """Carry a raw correlation profile through a window with weights of its own for every tap."""
+    length = corr.shape[dim]
+    if axis.out == 1:
+        return np.take(corr, [0], axis=dim)
+    if length == 1:
+        return corr
+    uniform = marginal.size == 1 or not np.ptp(marginal)
+    if length == 2 and not axis.padded and uniform:
+        return corr
+    lags = min(axis.out, cap)
+    if marginal.size == 1:
+        marginal = np.ones(1)
+    shape = [1] * corr.ndim
+    shape[dim] = lags
+    factor = windows.shared_taps(axis, marginal, lags)
+    return windows.strided(corr, dim, axis, lags) * factor.reshape(shape)
+
+
+def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_space: list[int]) -> State | None:
+    """A depthwise convolution with one known number for every tap alike: a box filter."""
+    from wellposed.signals.rules.pooling import filtered
+
+    window = product.window
+    assert window is not None
+    if product.transposed or weight.mean.size != 1:
+        return None
+    tap = float(weight.mean.ravel()[0])
+    space = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]
+    steps = [
+        Axis(data.shape[axis], out, k, s, p[0], d)
+        for axis, out, k, s, p, d in zip(
+            space, out_space, window.kernel, window.stride, window.padding, window.dilation, strict=True
+        )
+    ]
+    return filtered(call, data, space, steps, tap * window.taps, include_padding=True)
+
+
+__all__ = ["RuleError", "align", "contract", "expand", "is_weight", "normalised"]

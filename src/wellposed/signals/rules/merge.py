@@ -1,0 +1,369 @@
+"""Sums, differences, products and quotients of two tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals import kernels
+from wellposed.signals.forward import Call, Unknown, known_state
+from wellposed.signals.kernels import Array
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.state import Atom, Link, Pointwise, State, align, expand, make_state, pooled, scaled_by, weakest
+
+aten = torch.ops.aten
+
+
+def operand(call: Call, value: Any) -> State | float:
+    """Return an operand as a number or a state (masks and constants become states of their values)."""
+    if isinstance(value, State):
+        # a constant is a number only where it broadcasts against the other operand
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0:
+            return float(value)
+        return known_state(value.to(torch.float64), call.root())
+    if isinstance(value, Unknown):
+        if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
+            return make_state(value.shape, 1.0, 0.0, tag="assumed")
+        return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
+    return float(value)
+
+
+def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
+    """Return scale * x + shift."""
+    if scale == 1.0 and shift == 0.0:
+        return x
+    if x.blocks:
+        from wellposed.signals.state import concatenate
+
+        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+    fn = None
+    if x.fn is not None:
+        fn = x.fn.then(Pointwise(("affine", scale, shift), lambda t: scale * t + shift))
+    return x.changed(
+        mean=scale * x.mean + shift,
+        var=scale * scale * x.var,
+        fn=fn,
+        links=(Link(x, scaled_by(scale)),) if x.roots else (),
+    )
+
+
+def _spread(parts: list[tuple[float, State]]) -> tuple[float, float]:
+    """Variances of ln(second moment) of a sum whose parts have these shares of the second moment."""
+    total = sum(share for share, _ in parts) or 1.0
+    inherited = sum((share / total) * s.inherited**0.5 for share, s in parts) ** 2
+    own = sum((share / total) ** 2 * s.own for share, s in parts)
+    return float(inherited), float(own)
+
+
+def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
+    """Return a x + b y, with what the two have in common (signals that share an ancestor do not add like strangers)."""
+    shape = call.shape()
+    if y.mask is not None and x.shape == shape:
+        return x.changed(mask=y.mask, base=None, fn=None)
+    if y.is_constant and x.shape == shape:
+        return linear(call, x, a, b * float(y.mean.ravel()[0]))
+    if x.is_constant and y.shape == shape:
+        return linear(call, y, b, a * float(x.mean.ravel()[0]))
+    fused = _fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    if fused is not None:
+        return fused
+    x, y = pooled(x), pooled(y)
+    p, q, axes, atoms = align(x, y)
+    mean = a * p.mean + b * q.mean
+    var = a * a * p.var + b * b * q.var
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
+    cross = _cross(call, x, y, atoms)
+    if cross is not None:
+        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
+        cross = kernels.promote(cross, lengths)
+        kp, kq = kernels.promote(kp, lengths), kernels.promote(kq, lengths)
+        kernel = a * a * kp + b * b * kq + 2 * a * b * cross
+        here = float(cross.ravel()[0])
+        product = sp * sq
+        scale = float(np.mean(product))
+        limit = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
+        var = np.maximum(var + 2 * a * b * limit * product, 0.0)
+    else:
+        kernel = a * a * kp + b * b * kq
+    links = tuple(Link(s, scaled_by(c)) for s, c in ((x, a), (y, b)) if s.roots)
+    shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
+    inherited, own = _spread(shares)
+    result = State(
+        atoms,
+        axes,
+        mean,
+        var,
+        normalised(kernel, var),
+        tag=weakest(x.tag, y.tag),
+        gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
+        links=links,
+        roots=x.roots | y.roots,
+        inherited=inherited,
+        own=own,
+    )
+    return result if result.shape == shape else expand(result, shape)
+
+
+def normalised(kernel: Array, var: Array) -> Array:
+    """Turn a covariance kernel into a correlation kernel, given the variances by position."""
+    scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
+    with np.errstate(all="ignore"):
+        corr = np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
+    corr = np.clip(corr, -1.0, 1.0)
+    corr[(0,) * corr.ndim] = 1.0
+    return np.asarray(corr, dtype=np.float64)
+
+
+def _cross(call: Call, x: State, y: State, atoms: tuple[Atom, ...]) -> Array | None:
+    if not x.var.any() or not y.var.any():
+        return None
+    kernel = call.covariance(x, y)
+    if kernel is None or {a.label for a in x.atoms} != {a.label for a in atoms}:
+        return None
+    where = {a.label: i for i, a in enumerate(x.atoms)}
+    return kernel.transpose([where[a.label] for a in atoms])
+
+
+def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
+    """Where both operands are functions of one Gaussian tensor, integrate the result as one function of it."""
+    if call.independent:
+        return None
+    bx, by = (x if x.base is None else x.base), (y if y.base is None else y.base)
+    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes or x.blocks or y.blocks or not x.var.any():
+        return None
+    fx = x.fn if x.base is not None else None
+    fy = y.fn if y.base is not None else None
+    identity = ("identity",)
+    joint = Pointwise(
+        (key, fx.key if fx else identity, fy.key if fy else identity),
+        lambda t: function(fx.call(t) if fx else t, fy.call(t) if fy else t),
+    )
+    source = replace_axes(bx, x.axes)
+    return apply_pointwise(call, source, joint)
+
+
+def replace_axes(state: State, axes: tuple[tuple[int, ...], ...]) -> State:
+    """Return the state with its atoms grouped into other axes (the same tensor, viewed otherwise)."""
+    from dataclasses import replace
+
+    return replace(state, axes=axes)
+
+
+def multiply(call: Call, x: State, y: State) -> State:
+    """Return x y for two tensors (Gaussian, and correlated where they share an ancestor)."""
+    shape = call.shape()
+    for constant, other in ((y, x), (x, y)):
+        if constant.is_constant and other.shape == shape:
+            return _keep_lever(other, linear(call, other, float(constant.mean.ravel()[0])))
+    fused = _fused(call, x, y, ("product",), lambda p, q: p * q)
+    if fused is not None:
+        return fused
+    x, y = pooled(x), pooled(y)
+    p, q, axes, atoms = align(x, y)
+    cross = _cross(call, x, y, atoms)
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    for dim, atom in enumerate(atoms):  # means that are not zero turn one operand's correlation into the result's
+        if atom.size > 1 and lengths[dim] == 1 and p.mean.shape[dim] == q.mean.shape[dim] == 1:
+            continue
+        if lengths[dim] == 1:
+            lengths[dim] = 1
+    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
+    mp, mq = kernels.autocorrelation(p.mean, lengths), kernels.autocorrelation(q.mean, lengths)
+    mean = p.mean * q.mean
+    var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
+    kernel = kp * kq + mp * kq + mq * kp
+    if cross is not None:
+        here = float(cross.ravel()[0])
+        scale = float(np.mean(sp * sq))
+        rho = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
+        c = rho * sp * sq
+        mean = mean + c
+        var = var + c * c + 2 * p.mean * q.mean * c
+        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
+        cross = kernels.promote(cross, lengths)
+        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * float(np.mean(p.mean * q.mean)) * cross
+    links = tuple(
+        Link(s, scaled_by(float(np.mean(m)))) for s, m in ((x, q.mean), (y, p.mean)) if s.roots and np.any(m)
+    )
+    lever = None
+    if x.lever is not None and not y.roots:
+        lever = x.lever
+    elif y.lever is not None and not x.roots:
+        lever = y.lever
+    result = State(
+        atoms,
+        axes,
+        mean,
+        np.maximum(var, 0.0),
+        normalised(kernel, np.maximum(var, 0.0)),
+        tag=weakest(x.tag, y.tag),
+        gauss=(x.gauss and not y.var.any()) or (y.gauss and not x.var.any()),
+        links=links,
+        roots=x.roots | y.roots,
+        lever=lever,
+        inherited=(x.inherited**0.5 + y.inherited**0.5) ** 2,
+        own=x.own + y.own,
+    )
+    return result if result.shape == shape else expand(result, shape)
+
+
+def _keep_lever(source: State, result: State) -> State:
+    return result if source.lever == result.lever else result.changed(lever=source.lever)
+
+
+@rule(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: sums, 5.4")
+def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> State:
+    """x + alpha y."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(a, State) and isinstance(b, State):
+        return combine(call, a, b, 1.0, float(alpha))
+    if isinstance(a, State):
+        return linear(call, a, 1.0, float(alpha) * float(b))  # type: ignore[arg-type]
+    assert isinstance(b, State)
+    return linear(call, b, float(alpha), a)
+
+
+@rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4")
+def subtract(call: Call, x: Any, y: Any, *, alpha: float = 1) -> State:
+    """x - alpha y."""
+    return add(call, x, y, alpha=-float(alpha))  # type: ignore[no-any-return]
+
+
+@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4")
+def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
+    """y - alpha x."""
+    return add(call, y, x, alpha=-float(alpha))  # type: ignore[no-any-return]
+
+
+@rule(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"), source="signals: products, 5.4")
+def mul(call: Call, x: Any, y: Any) -> State:
+    """x y."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(a, State) and isinstance(b, State):
+        return multiply(call, a, b)
+    state, number = (a, b) if isinstance(a, State) else (b, a)
+    assert isinstance(state, State) and isinstance(number, float)
+    return _keep_lever(state, linear(call, state, number))
+
+
+@rule(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), tag="approximate", source="signals: products, 5.4")
+def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
+    """x / y; by a tensor through the moments of its reciprocal."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(b, float):
+        assert isinstance(a, State)
+        return _keep_lever(a, linear(call, a, 1.0 / b))
+    if b.is_constant:
+        number = float(b.mean.ravel()[0])
+        if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
+            return _keep_lever(a, linear(call, a, 1.0 / number))
+    reciprocal = reciprocal_of(call, b)
+    if reciprocal is None:
+        return None
+    if isinstance(a, float):
+        return linear(call, reciprocal, a)
+    return multiply(call, a, reciprocal)
+
+
+def reciprocal_of(call: Call, y: State) -> State | None:
+    """Return 1 / y where y stays away from 0 (its mean is well above its standard deviation); None elsewhere.
+
+    To second order in std/mean: E 1/y = (1 + r)/m, Var = r/m² with r = (std/mean)².
+    """
+    with np.errstate(all="ignore"):
+        relative = y.var / np.square(y.mean)
+    if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
+        return None
+    return pooled(y).changed(
+        mean=(1 + relative) / y.mean, var=relative / np.square(y.mean), base=None, fn=None, gauss=False, links=(), lever=None
+    )
+
+
+@rule(overloads("addcmul.default"), source="signals: products, 5.4")
+def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
+    """x + value a b."""
+    return add(call, x, mul(call, a, b), alpha=value)  # type: ignore[no-any-return]
+
+
+@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4")
+def lerp(call: Call, x: State, y: State, weight: float) -> State:
+    """x + weight (y - x)."""
+    return combine(call, x, y, 1.0 - float(weight), float(weight))
+
+
+@rule(overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"), tag="approximate", source="mixture of two signals")
+def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
+    """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
+    if not isinstance(condition, torch.Tensor):
+        share = 0.5
+        if isinstance(condition, State):
+            return None
+    else:
+        share = float(condition.double().mean()) if condition.numel() else 1.0
+    a, b = operand(call, x), operand(call, y)
+    shape = call.shape()
+    return mixture(call, _state(call, a, shape), _state(call, b, shape), share)
+
+
+def _state(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
+    if isinstance(value, State):
+        return value if value.shape == shape else expand(value, shape)
+    return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
+
+
+def mixture(call: Call, x: State, y: State, share: float) -> State:
+    """Return the state of a tensor that is x at a share of its positions and y at the others."""
+    if share in (0.0, 1.0):
+        return x if share == 1.0 else y
+    p, q, axes, atoms = align(pooled(x), pooled(y))
+    mean = share * p.mean + (1 - share) * q.mean
+    second = share * (p.mean**2 + p.var) + (1 - share) * (q.mean**2 + q.var)
+    var = np.maximum(second - mean**2, 0.0)
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
+    kernel = share**2 * kp + (1 - share) ** 2 * kq
+    kernel[(0,) * kernel.ndim] = float(np.mean(var))
+    inherited, own = _spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)])
+    links = tuple(Link(s, scaled_by(w)) for s, w in ((x, share), (y, 1 - share)) if s.roots)
+    return State(
+        atoms,
+        axes,
+        mean,
+        var,
+        normalised(kernel, var),
+        tag=weakest(x.tag, y.tag),
+        links=links,
+        roots=x.roots | y.roots,
+        inherited=inherited,
+        own=own,
+    )
+
+
+@rule(
+    overloads("maximum.default", "minimum.default", "max.other", "min.other", "fmod.Scalar", "remainder.Scalar", "atan2.default", "pow.Tensor_Tensor"),
+    tag="approximate",
+    source="definition",
+)
+def two_operands(call: Call, x: Any, y: Any) -> State | None:
+    """Other functions of two operands: exact for a constant second operand or one common ancestor, else sampled."""
+    a, b = operand(call, x), operand(call, y)
+    op = call.node.op
+    if isinstance(a, State) and (isinstance(b, float) or b.is_constant):
+        number = b if isinstance(b, float) else float(b.mean.ravel()[0])
+        if a.shape != call.shape():
+            return None
+        return scalar_pointwise(call, a, op, number)
+    if isinstance(a, State) and isinstance(b, State):
+        return _fused(call, a, b, (str(op),), lambda p, q: op(p, q))
+    return None

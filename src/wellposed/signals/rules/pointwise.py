@@ -1,0 +1,150 @@
+"""Functions of one number, applied to every element: integrated against the Gaussian that they come from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals import kernels
+from wellposed.signals.expansion import expand as expand_function
+from wellposed.signals.expansion import fluctuation
+from wellposed.signals.forward import Call
+from wellposed.signals.gaussian import ORDER
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.state import Link, Pointwise, State, pooled, scaled_by
+
+aten = torch.ops.aten
+
+FUNCTIONS = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "celu", "cos", "cosh", "deg2rad", "elu", "erf",
+    "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid", "logit", "mish", "neg", "nan_to_num",
+    "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink",
+    "sqrt", "square", "tan", "tanh", "threshold", "trunc", "sgn", "positive", "clamp", "clamp_min", "clamp_max", "clip",
+)  # fmt: skip
+OTHERS = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Scalar", "floor_divide.Scalar")
+
+
+def _functional(op: torch._ops.OpOverload) -> Any:
+    """Return the overload that makes a new tensor where ``op`` changes its own."""
+    name = op._schema.name.removeprefix("aten::")
+    if not name.endswith("_"):
+        return op
+    packet = getattr(aten, name.removesuffix("_"))
+    overload = "Tensor_Scalar" if name == "pow_" else op._overloadname
+    return getattr(packet, overload)
+
+
+def scalar_pointwise(call: Call, x: State, op: torch._ops.OpOverload, *rest: Any, **kwargs: Any) -> State:
+    """Apply an operator with numbers as further arguments to every element of x."""
+    functional = _functional(op)
+    key = (str(functional), rest, tuple(sorted(kwargs.items())))
+
+    def run(t: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = functional(t, *rest, **kwargs)
+        return result
+
+    return apply_pointwise(call, x, Pointwise(key, run))
+
+
+def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
+    """Return f(x), integrated as one function of the Gaussian tensor that x is a function of.
+
+    Mean and variance by adaptive quadrature; correlations through Hermite coefficients:
+    Cov(f(x), f(y)) = sum_n a_n² R^n. Source: signals.md 5.3; Cho & Saul 2009; Daniely et al. 2016.
+    """
+    x = pooled(x)
+    if not x.var.any():
+        values = function(x.mean.ravel()).reshape(x.mean.shape)
+        return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
+    base, composed = x, function
+    if not call.independent and x.base is not None and x.fn is not None:
+        base, composed = x.base, x.fn.then(function)
+    expansion = expand_function(composed, base.mean, base.std())
+    mean, var = expansion.mean, expansion.var
+    if call.independent:
+        return x.changed(
+            mean=mean, var=var, corr=np.ones((1,) * x.corr.ndim), base=None, fn=None, links=(), roots=call.root(), gauss=False
+        )
+    average = float(np.mean(var))
+    powers = expansion.powers.copy()
+    powers[0] = 0.0
+    total = float(powers.sum())
+    corr = kernels.polynomial(powers, base.corr) / total if total > 0 else base.corr
+    corr = np.clip(corr, -1.0, 1.0)
+    corr[(0,) * corr.ndim] = 1.0
+    before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
+    after = fluctuation(expansion.square_powers, base.corr, base.sizes)
+    own = base.own * after / before if before > 0 else base.own
+    links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
+    return State(
+        base.atoms,
+        x.axes,
+        mean,
+        var,
+        corr,
+        tag=x.tag,
+        gauss=False,
+        base=base,
+        fn=composed,
+        links=links,
+        roots=base.roots | call.root(),
+        inherited=base.inherited * expansion.sensitivity**2,
+        own=own if average > 0 else 0.0,
+    )
+
+
+def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
+    """An operator of one tensor and numbers."""
+    if not isinstance(x, State) or any(not _plain(r) for r in (*rest, *kwargs.values())):
+        return None
+    kwargs.pop("out", None)
+    return scalar_pointwise(call, x, call.node.op, *rest, **kwargs)
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float, bool, str))
+
+
+_names = [f"{name}{suffix}.default" for name in FUNCTIONS for suffix in ("", "_")]
+rule(overloads(*_names, *OTHERS), family="pointwise", source="signals: 5.3 (quadrature)", blockwise=True)(_elementwise)
+
+
+@rule(overloads("prelu.default"), source="AutoInit, appendix A (PReLU)")
+def prelu(call: Call, x: State, weight: State) -> State:
+    """max(x, 0) + a min(x, 0), with the weight's mean as a."""
+    slope = weight.pooled_mean
+    return apply_pointwise(
+        call, x, Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t))
+    )
+
+
+@rule(overloads("rrelu.default", "rrelu_.default"), tag="approximate", source="definition, at the mean slope")
+def rrelu(call: Call, x: State, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> State:
+    """Leaky ReLU with a random slope."""
+    slope = 0.5 * (lower + upper)
+    return apply_pointwise(call, x, Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t)))
+
+
+@rule(overloads("glu.default"), source="definition, as a product of two halves")
+def glu(call: Call, x: State, dim: int = -1) -> State:
+    """a sigmoid(b), the two halves of an axis."""
+    from wellposed.signals.rules.merge import multiply
+    from wellposed.signals.state import select
+
+    size = x.shape[dim]
+    half = size // 2
+    first, second = select(x, dim, 0, half, 1, drop=False), select(x, dim, half, size, 1, drop=False)
+    first, second = first.changed(roots=call.root()), second.changed(roots=call.root())
+    return multiply(call, first, apply_pointwise(call, second, Pointwise(("sigmoid",), torch.sigmoid)))
+
+
+def relu_mean(std: float) -> float:
+    """E max(x, 0) for zero-mean Gaussian x."""
+    return std / math.sqrt(2 * math.pi)
+
+
+__all__ = ["FUNCTIONS", "ORDER", "apply_pointwise", "scalar_pointwise"]

@@ -1,0 +1,147 @@
+"""Matrix products of two signals, and of a weight with a weight."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wellposed.signals import kernels
+from wellposed.signals.contraction import Product
+from wellposed.signals.forward import Call
+from wellposed.signals.kernels import Array
+from wellposed.signals.state import Atom, State, merge_atoms, new_label, pooled, weakest
+
+
+def product_of_signals(call: Call, left: State, right: State, product: Product) -> State:
+    """Return sum_k x_k y_k for independent x and y.
+
+    Cov = sum over pairs (k, k') of [Kx Ky + m m Ky + m m Kx]: correlation along the summed axis adds up. Source:
+    AutoInit, Appendix A (matrix multiplication), with correlations (signals.md 5.4).
+    """
+    left, right = _single(left), _single(right)
+    labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
+    sizes: dict[str, int] = {}
+    for axes, state in ((product.left_axes, left), (product.right_axes, right)):
+        for label, size in zip(axes, state.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    mean_l, cov_l, raw_l = _on_labels(left, product.left_axes, labels, sizes)
+    mean_r, cov_r, raw_r = _on_labels(right, product.right_axes, labels, sizes)
+    lengths = [max(a, b) for a, b in zip(raw_l.shape, raw_r.shape, strict=True)]
+    extents = [sizes[label] for label in labels]
+    raw_l, raw_r = kernels.promote(raw_l, lengths), kernels.promote(raw_r, lengths)
+    second = raw_l * raw_r
+    summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
+    count = math.prod(extents[i] for i in summed)
+    kernel = kernels.pair_mean(second, extents, summed) * count * count
+    if left.softmax is not None:
+        kernel = kernel + _tilt(left.softmax, right, product)
+    mean = float(mean_l * mean_r * count) * product.scale
+    kernel = (kernel * product.scale**2) - mean * mean
+    kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
+    kept = [label for label in labels if label in product.out_axes]
+    kernel = kernel.transpose([kept.index(label) for label in product.out_axes])
+    atoms, axes, dims = [], [], []
+    for at, (label, size) in enumerate(zip(product.out_axes, call.shape(), strict=True)):
+        if size == 1:
+            axes.append(())
+            continue
+        axes.append((len(atoms),))
+        atoms.append(Atom(_label_of(left, product.left_axes, right, product.right_axes, label), size))
+        dims.append(at)
+    index = tuple(slice(None) if i in dims else 0 for i in range(kernel.ndim))
+    kernel = np.asarray(kernel[index])
+    var = max(float(kernel.ravel()[0]), 0.0)
+    corr = np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * len(atoms))
+    if call.independent:
+        corr = np.ones((1,) * len(atoms))
+    lever = left.lever if left.lever is not None and right.lever is None else right.lever if left.lever is None else None
+    return State(
+        tuple(atoms),
+        tuple(axes),
+        np.full((1,) * len(atoms), mean),
+        np.full((1,) * len(atoms), var),
+        corr,
+        tag=weakest(left.tag, right.tag, "approximate"),
+        gauss=True,
+        roots=left.roots | right.roots | call.root(),
+        lever=lever,
+        inherited=left.inherited + right.inherited,
+        own=left.own + right.own,
+    )
+
+
+def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:
+    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8)."""
+    sigma2, a2 = softmax
+    tokens = [label for label in product.right_axes if label not in product.out_axes]
+    if len(tokens) != 1:
+        return 0.0
+    axis = product.right_axes.index(tokens[0])
+    return float(np.mean(values.var)) * tilt(values, axis, sigma2, a2)
+
+
+def tilt(values: State, axis: int, sigma2: float, a2: float) -> float:
+    """Return the relative second moment that attention adds because weights and values depend on the same tokens.
+
+    sigma² (1 - A2) (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
+    """
+    members = values.axes[axis]
+    if not members:
+        return 0.0
+    i = members[0]
+    index = tuple(slice(None) if k == i else 0 for k in range(values.corr.ndim))
+    profile = values.corr[index]
+    size = values.atoms[i].size
+    r = float(kernels.off_diagonal_mean(profile, [size], 0)[0])
+    r2 = float(kernels.off_diagonal_mean(profile**2, [size], 0)[0])
+    width = math.prod(values.shape[1:]) / size if len(values.shape) > 2 else values.shape[-1]
+    return sigma2 * (1 - a2) * (1 - r) * min(1.0, 1.0 / max(width, 1.0) + r2)
+
+
+def _single(state: State) -> State:
+    state = pooled(state)
+    for axis, members in enumerate(state.axes):
+        if len(members) > 1:
+            state = merge_atoms(state, axis)
+    return state
+
+
+def _on_labels(
+    state: State, axes: tuple[str, ...], labels: tuple[str, ...], sizes: dict[str, int]
+) -> tuple[float, Array, Array]:
+    """Return pooled mean, covariance kernel and raw kernel with one dimension per label.
+
+    An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
+    """
+    cov = state.covariance()
+    mean = state.pooled_mean
+    raw = cov
+    if state.mean.any():
+        lengths = [max(length, min(2, atom.size)) for length, atom in zip(cov.shape, state.atoms, strict=True)]
+        raw = kernels.promote(cov, lengths) + kernels.autocorrelation(state.mean, lengths)
+    order, missing = [], []
+    for at, label in enumerate(labels):
+        own = state.axes[axes.index(label)] if label in axes else ()
+        if own:
+            order.append(own[0])
+        else:
+            missing.append((at, sizes[label]))
+    result = []
+    for array in (cov, raw):
+        moved = array.transpose(order)
+        for at, size in missing:
+            moved = np.expand_dims(moved, at)
+            if size > 1:
+                moved = np.concatenate([moved, moved], axis=at)
+        result.append(moved)
+    return mean, result[0], result[1]
+
+
+def _label_of(left: State, left_axes: tuple[str, ...], right: State, right_axes: tuple[str, ...], label: str) -> int:
+    for state, axes in ((left, left_axes), (right, right_axes)):
+        if label in axes:
+            members = state.axes[axes.index(label)]
+            if members:
+                return state.atoms[members[0]].label
+    return new_label()

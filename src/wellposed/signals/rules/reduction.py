@@ -1,0 +1,128 @@
+"""Means, sums and other reductions over axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals import kernels
+from wellposed.signals.forward import Call
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.merge import linear
+from wellposed.signals.state import State, pooled
+
+
+def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
+    """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
+    x = pooled(x)
+    dims = [i for axis in over for i in x.axes[axis]]
+    keep = [i for i in range(len(x.atoms)) if i not in dims]
+    mean = x.mean.mean(axis=tuple(dims), keepdims=True) if dims else x.mean
+    if call.independent:
+        count = math.prod(x.atoms[i].size for i in dims)
+        covariance = np.full((1,) * x.corr.ndim, float(np.mean(x.var)) / count)
+        var = covariance
+    else:
+        covariance = kernels.pair_mean(x.covariance(), x.sizes, dims)
+        here = float(covariance.ravel()[0])
+        spread = x.std()
+        spread = spread.mean(axis=tuple(dims), keepdims=True) if dims else spread
+        level = float(np.mean(spread**2))
+        var = spread**2 * (max(here, 0.0) / level) if level > 0 else np.zeros_like(spread)
+    here = float(covariance.ravel()[0])
+    corr = np.clip(covariance / here, -1.0, 1.0) if here > 0 else np.ones((1,) * covariance.ndim)
+
+    def reduce(array: Any) -> Any:
+        return array.reshape([array.shape[i] for i in keep])
+
+    where = {old: new for new, old in enumerate(keep)}
+    axes = []
+    for axis, members in enumerate(x.axes):
+        if axis in over:
+            if keepdim:
+                axes.append(())
+            continue
+        axes.append(tuple(where[i] for i in members))
+    many = math.prod(x.atoms[i].size for i in dims) >= 8
+    return x.changed(
+        atoms=tuple(x.atoms[i] for i in keep),
+        axes=tuple(axes),
+        mean=reduce(mean),
+        var=reduce(np.broadcast_to(var, [n if i in keep else 1 for i, n in enumerate(var.shape)])),
+        corr=reduce(corr),
+        base=None,
+        fn=None,
+        links=(),
+        gauss=x.gauss or many,
+        lever=None,
+    )
+
+
+def _axes(x: State, dim: Any) -> list[int]:
+    rank = len(x.axes)
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(rank))
+    return sorted(int(d) % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim]))
+
+
+@rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)")
+def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
+    """Mean over axes."""
+    return averaged(call, x, _axes(x, dim), keepdim=keepdim)
+
+
+@rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)")
+def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
+    """Sum over axes."""
+    if not isinstance(x, State):
+        return None
+    axes = _axes(x, dim)
+    count = math.prod(x.shape[a] for a in axes)
+    result = averaged(call, x, axes, keepdim=keepdim)
+    return linear(call, result, float(count)).changed(fn=None, base=None)
+
+
+def _square(call: Call, x: State) -> State:
+    from wellposed.signals.rules.pointwise import scalar_pointwise
+
+    return scalar_pointwise(call, x, torch.ops.aten.square.default)
+
+
+@rule(overloads("var.dim", "var.correction", "var.default"), source="definition: E x² - (E x)², over the axes")
+def variance(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None) -> State:
+    """Variance over axes; the fluctuation of the estimate is that of the mean square."""
+    axes = _axes(x, dim)
+    x = pooled(x)
+    second = averaged(call, _square(call, x), axes, keepdim=keepdim)
+    first = averaged(call, x, axes, keepdim=keepdim)
+    level = max(second.pooled_mean - first.second_moment, 0.0)
+    return second.changed(mean=np.full((1,) * len(second.atoms), level), links=(), base=None, fn=None)
+
+
+@rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")
+def deviation(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None) -> State:
+    """Standard deviation over axes."""
+    return _root(call, variance(call, x, dim, unbiased, keepdim))
+
+
+def _root(call: Call, x: State) -> State:
+    level = max(x.pooled_mean, 0.0)
+    value = math.sqrt(level)
+    relative = x.pooled_var / (4 * level) if level > 0 else 0.0
+    return x.changed(
+        mean=np.full((1,) * len(x.atoms), value), var=np.full((1,) * len(x.atoms), relative), links=(), base=None, fn=None
+    )
+
+
+@rule(overloads("linalg_vector_norm.default"), tag="approximate", source="square root of the sum of squares")
+def vector_norm(call: Call, x: State, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
+    """Euclidean norm over axes."""
+    if ord != 2:
+        return None
+    axes = _axes(x, dim)
+    count = math.prod(x.shape[a] for a in axes)
+    squares = linear(call, averaged(call, _square(call, pooled(x)), axes, keepdim=keepdim), float(count))
+    return _root(call, squares.changed(base=None, fn=None))

@@ -1,0 +1,234 @@
+"""Padding and resampling along axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals import kernels
+from wellposed.signals.forward import Call
+from wellposed.signals.kernels import Array
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled
+
+
+def _one_atom(x: State, axis: int) -> State:
+    return merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+
+
+@rule(overloads("pad.default", "constant_pad_nd.default"), source="signals: 2, 5.5 (AutoInit, eq. 24, corrected)")
+def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float | None = None) -> State:
+    """Zero, constant, reflected, replicated or circular padding.
+
+    With zeros at a share z of positions the pooled variance is (1 - z) v + z (1 - z) m². AutoInit's eq. 24 leaves out
+    the second term; ``state="independent"`` does too.
+    """
+    rank = len(x.axes)
+    constant = float(value or 0.0)
+    steps = [(rank - 1 - i, int(widths[2 * i]), int(widths[2 * i + 1])) for i in range(len(widths) // 2)]
+    for axis, before, after in steps:
+        if before == 0 and after == 0:
+            continue
+        if before < 0 or after < 0:
+            from wellposed.signals.state import select
+
+            size = x.shape[axis]
+            x = select(x, axis, max(-before, 0), size - max(-after, 0), 1, drop=False)
+            before, after = max(before, 0), max(after, 0)
+            if before == 0 and after == 0:
+                continue
+        if call.independent and mode == "constant":
+            size = x.shape[axis]
+            z = (before + after) / (size + before + after)
+            x = _resized_axis(pooled(x), axis, size + before + after).changed(
+                mean=x.mean * (1 - z), var=x.var * (1 - z), base=None, fn=None, links=(), roots=call.root()
+            )
+        else:
+            x = _padded(x, axis, before, after, mode, constant)
+    return x
+
+
+def _resized_axis(x: State, axis: int, size: int) -> State:
+    if not x.axes[axis]:
+        atoms = (*x.atoms, Atom(new_label(), size))
+        axes = tuple((len(atoms) - 1,) if i == axis else a for i, a in enumerate(x.axes))
+        return x.changed(atoms=atoms, axes=axes, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
+    i = x.axes[axis][0]
+    return x.changed(atoms=tuple(Atom(new_label(), size) if k == i else a for k, a in enumerate(x.atoms)))
+
+
+def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
+    x = _one_atom(x, axis)
+    if not x.axes[axis]:
+        size = 1
+        x = _resized_axis(x, axis, 1)
+    i = x.axes[axis][0]
+    size = x.atoms[i].size
+    total = size + before + after
+
+    def extend(array: Array, fill: float) -> Array:
+        full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
+        if full.shape[i] == 1:
+            return full
+        widths = [(before, after) if k == i else (0, 0) for k in range(full.ndim)]
+        if mode == "constant":
+            return np.pad(full, widths, constant_values=fill)
+        return np.pad(full, widths, mode={"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode])
+
+    mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
+    if mode != "constant":
+        corr = _repeated_positions(corr, i, size, before, after, mode)
+    label = hash((x.atoms[i].label, "pad", before, after))
+    return x.changed(
+        atoms=tuple(Atom(label, total) if k == i else a for k, a in enumerate(x.atoms)),
+        mean=mean,
+        var=var,
+        corr=corr,
+        base=None,
+        fn=None,
+        links=(),
+        lever=None,
+    )
+
+
+def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: int, mode: str) -> Array:
+    """Correlation by displacement when borders repeat inner positions."""
+    name = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
+    source = np.pad(np.arange(size), (before, after), mode=name)  # type: ignore[call-overload]
+    return _from_sources(corr, dim, source, size)
+
+
+def _from_sources(corr: Array, dim: int, source: Array, size: int) -> Array:
+    """Correlation profile of positions that are copies of inner positions ``source``."""
+    total = source.size
+    length = corr.shape[dim]
+    lags = min(total, max(length, 16))
+    distance = np.abs(source[:, None] - source[None, :])
+    matrix = np.zeros((lags, max(length, 1)))
+    for lag in range(lags):
+        distances = distance.diagonal(lag) if lag < lags - 1 else distance[np.triu_indices(total, lags - 1)]
+        if length == 1:
+            matrix[lag, 0] = float(np.mean(distances == 0))
+        else:
+            np.add.at(matrix[lag], np.minimum(distances, length - 1), 1.0 / distances.size)
+    return np.moveaxis(np.tensordot(corr, matrix, axes=([dim], [1])), -1, dim)
+
+
+def resized(x: State, space: list[int], sizes: list[int]) -> State:
+    """Return the state with axes resampled to the nearest position."""
+    for axis, size in zip(space, sizes, strict=True):
+        x = _one_atom(x, axis)
+        have = x.shape[axis]
+        if have == size:
+            continue
+        if not x.axes[axis]:
+            x = _resized_axis(x, axis, size)
+            i = x.axes[axis][0]
+            x = x.changed(corr=np.repeat(x.corr, 2, axis=i))
+            continue
+        i = x.axes[axis][0]
+        source = np.minimum((np.arange(size) * have) // size, have - 1)
+
+        def take(array: Array, i: int = i, source: Array = source) -> Array:
+            return array if array.shape[i] == 1 else np.take(array, source, axis=i)
+
+        corr = _from_sources(x.corr, i, source, have)
+        mean, var = take(x.mean), take(x.var)
+        if size == 1:
+            keep = [k for k in range(len(x.atoms)) if k != i]
+            where = {old: new for new, old in enumerate(keep)}
+            x = x.changed(
+                atoms=tuple(x.atoms[k] for k in keep),
+                axes=tuple(tuple(where[k] for k in a if k != i) for a in x.axes),
+                mean=np.squeeze(mean[(slice(None),) * i + (slice(0, 1),)], i),
+                var=np.squeeze(var[(slice(None),) * i + (slice(0, 1),)], i),
+                corr=np.take(corr, 0, axis=i), base=None, fn=None, links=(),
+            )  # fmt: skip
+            continue
+        label = hash((x.atoms[i].label, "resize", size))
+        x = x.changed(
+            atoms=tuple(Atom(label, size) if k == i else a for k, a in enumerate(x.atoms)),
+            mean=mean, var=var, corr=corr, base=None, fn=None, links=(),
+        )  # fmt: skip
+    return x
+
+
+@rule(
+    overloads("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_nearest2d.default", "_upsample_nearest_exact2d.vec"),
+    source="AutoInit, Appendix A (upsampling)",
+)
+def upsample_nearest(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Repeat the nearest element."""
+    rank = len(x.shape)
+    return resized(x, list(range(2, rank)), list(call.shape()[2:]))
+
+
+@rule(
+    overloads("upsample_bilinear2d.vec", "upsample_linear1d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec"),
+    source="interpolation as a linear map along each axis",
+)
+def upsample_linear(call: Call, x: State, output_size: Any, align_corners: Any = False, *rest: Any, **kwargs: Any) -> State:
+    """Interpolate linearly (cubically): every output is a fixed combination of neighbours."""
+    name = call.node.op._schema.name.removeprefix("aten::")
+    mode = "bicubic" if "bicubic" in name else "linear"
+    x = pooled(x)
+    for axis in range(2, len(x.shape)):
+        size = call.shape()[axis]
+        if x.shape[axis] != size:
+            x = _interpolated(x, axis, size, mode, bool(align_corners), "_aa" in name)
+    return x
+
+
+def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool, antialias: bool) -> State:
+    x = _one_atom(x, axis)
+    have = x.shape[axis]
+    if not x.axes[axis]:
+        return resized(x, [axis], [size])
+    # the operator itself, on unit vectors, gives the matrix of the map
+    eye = torch.eye(have, dtype=torch.float64)[:, None, :, None].expand(have, 1, have, 2)
+    weights = torch.nn.functional.interpolate(
+        eye, size=(size, 2), mode="bicubic" if mode == "bicubic" else "bilinear", align_corners=align_corners, antialias=antialias
+    )[:, 0, :, 0].T.numpy()
+    i = x.axes[axis][0]
+    length = x.corr.shape[i]
+    lag = np.abs(np.arange(have)[:, None] - np.arange(have)[None, :])
+    profiles = np.moveaxis(x.corr, i, -1)
+    table = profiles[..., np.minimum(lag, length - 1)] if length > 1 else profiles[..., 0][..., None, None] * np.eye(have)
+    table = np.where(lag == 0, profiles[..., :1, None], table)
+    covariance = weights @ table @ weights.T
+    lags = min(size, max(length, 16))
+    result = np.empty((*covariance.shape[:-2], lags))
+    for d in range(lags - 1):
+        result[..., d] = np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1)
+    upper = np.triu_indices(size, lags - 1)
+    result[..., lags - 1] = covariance[..., upper[0], upper[1]].mean(axis=-1)
+    zero = covariance[(0,) * (covariance.ndim - 2)]
+    gain = np.diag(zero)
+    shape = [1] * x.var.ndim
+    shape[i] = size
+    if size == 1:
+        return resized(x, [axis], [1]).changed(var=np.squeeze(x.var.mean(axis=i, keepdims=True), i) * gain[0])
+
+    def take(array: Array) -> Array:
+        return array if array.shape[i] == 1 else np.moveaxis(np.tensordot(array, weights, axes=([i], [1])), -1, i)
+
+    std = take(x.std())
+    corr = np.moveaxis(result, -1, i)
+    corr = np.clip(corr / corr.ravel()[0], -1.0, 1.0) if corr.ravel()[0] > 0 else corr
+    corr[(0,) * corr.ndim] = 1.0
+    label = hash((x.atoms[i].label, "resize", size))
+    return x.changed(
+        atoms=tuple(Atom(label, size) if k == i else a for k, a in enumerate(x.atoms)),
+        mean=take(x.mean), var=std**2 * gain.reshape(shape), corr=kernels.shorten(corr, [size if k == i else a.size for k, a in enumerate(x.atoms)], corr.shape),
+        base=None, fn=None, links=(),
+    )  # fmt: skip
+
+
+@rule(overloads("im2col.default", "col2im.default", "grid_sampler.default"), tag="approximate", source="elements picked alike")
+def rearranged(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
+    """Windows as columns and back, sampling at given places: pooled moments are kept."""
+    if call.node.op is torch.ops.aten.im2col.default:
+        return make_state(call.shape(), x.pooled_mean, x.pooled_var, roots=x.roots | call.root())
+    return None

@@ -1,0 +1,338 @@
+"""Views, copies and casts: the same elements in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals import kernels
+from wellposed.signals.forward import Call, known_state
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.merge import mixture, operand
+from wellposed.signals.state import State, concatenate, expand, make_state, permute, pooled, reshape, select
+
+_SAME = (
+    "detach.default", "detach_.default", "alias.default", "contiguous.default", "clone.default", "to.dtype", "to.device",
+    "to.dtype_layout", "to.other", "_to_copy.default", "type_as.default", "lift_fresh.default", "lift_fresh_copy.default",
+    "lift.default", "resolve_conj.default", "resolve_neg.default", "real.default", "broadcast_tensors.default",
+)  # fmt: skip
+
+
+@rule(overloads(*_SAME), source="definition", blockwise=False)
+def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
+    """The same values."""
+    if isinstance(x, torch.Tensor):
+        return known_state(x.to(torch.float64), call.root())
+    return x if isinstance(x, State) and x.shape == call.shape() else None
+
+
+@rule(
+    overloads(
+        "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "view_as.default",
+        "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims", "squeeze_.dim", "unsqueeze.default",
+        "unsqueeze_.default", "ravel.default",
+    ),
+    source="definition",
+)  # fmt: skip
+def regroup(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Elements keep their order; only the axes change."""
+    return reshape(x, call.shape())
+
+
+@rule(overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"), source="definition")
+def transpose_matrix(call: Call, x: State) -> State:
+    """Swap the last two axes (all axes, for numpy_T)."""
+    rank = len(x.axes)
+    if rank < 2:
+        return x
+    if call.node.op is torch.ops.aten.numpy_T.default:
+        return permute(x, list(range(rank))[::-1])
+    return permute(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@rule(overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"), source="definition")
+def transpose(call: Call, x: State, first: int, second: int) -> State:
+    """Swap two axes."""
+    order = list(range(len(x.axes)))
+    order[first], order[second] = order[second], order[first]
+    return permute(x, order)
+
+
+@rule(overloads("permute.default"), source="definition")
+def permuted(call: Call, x: State, dims: Any) -> State:
+    """Reorder axes."""
+    return permute(x, dims)
+
+
+@rule(overloads("movedim.int", "movedim.intlist"), source="definition")
+def movedim(call: Call, x: State, source: Any, destination: Any) -> State:
+    """Move axes."""
+    rank = len(x.axes)
+    sources = [s % rank for s in (source if isinstance(source, (list, tuple)) else [source])]
+    targets = [d % rank for d in (destination if isinstance(destination, (list, tuple)) else [destination])]
+    order: list[int | None] = [None] * rank
+    for s, d in zip(sources, targets, strict=True):
+        order[d] = s
+    rest = iter(i for i in range(rank) if i not in sources)
+    return permute(x, [next(rest) if i is None else i for i in order])
+
+
+@rule(overloads("expand.default", "expand_as.default"), source="definition")
+def expanded(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Repeat along new or single indices: perfectly correlated there."""
+    return expand(x, call.shape())
+
+
+@rule(overloads("select.int"), source="definition")
+def pick(call: Call, x: State, dim: int, index: Any) -> State:
+    """One index of an axis."""
+    size = x.shape[dim]
+    at = int(index) % size if not isinstance(index, State) else 0
+    return _part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim)
+
+
+def _part(call: Call, whole: State, part: State, dim: int) -> State:
+    """Parts of an axis of uncorrelated elements are independent of each other."""
+    if part is whole:
+        return part
+    members = whole.axes[dim % len(whole.axes)]
+    correlated = any(whole.corr.shape[i] > 1 for i in members)
+    return part if correlated or not whole.roots else replace(part, roots=part.roots | call.root())
+
+
+@rule(overloads("slice.Tensor", "narrow.default"), source="definition; AutoInit, Appendix A (crop)")
+def cut(call: Call, x: State, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> State:
+    """A stretch of an axis."""
+    size = x.shape[dim]
+    if call.node.op is torch.ops.aten.narrow.default:
+        low, high = int(start) % size, int(start) % size + int(end)
+    else:
+        low, high, step = slice(start, end, step).indices(size)
+    return _part(call, x, select(x, dim, low, high, step, drop=False), dim)
+
+
+@rule(
+    overloads("chunk.default", "split.Tensor", "split_with_sizes.default", "tensor_split.sections", "tensor_split.indices", "split.sizes"),
+    source="definition; AutoInit, Appendix A (split)",
+)
+def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State, ...]:
+    """Consecutive stretches of an axis."""
+    parts, at = [], 0
+    for index in range(len(call.node.outputs)):
+        width = call.shape(index)[dim]
+        parts.append(_part(call, x, select(x, dim, at, at + width, 1, drop=False), dim))
+        at += width
+    return tuple(parts)
+
+
+@rule(overloads("unbind.int"), source="definition")
+def unbind(call: Call, x: State, dim: int = 0) -> tuple[State, ...]:
+    """Every index of an axis."""
+    return tuple(
+        _part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim) for at in range(len(call.node.outputs))
+    )
+
+
+def _as_state(call: Call, value: Any) -> State:
+    found = operand(call, value)
+    return found if isinstance(found, State) else make_state((), found, 0.0)
+
+
+@rule(overloads("cat.default", "concat.default", "concatenate.default"), source="definition; AutoInit, Appendix A (concatenate)")
+def cat(call: Call, tensors: Any, dim: int = 0) -> State:
+    """Tensors behind each other."""
+    parts = [_as_state(call, t) for t in tensors]
+    rank = len(call.shape())
+    parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
+    return concatenate(parts, dim)
+
+
+@rule(overloads("stack.default"), source="definition")
+def stack(call: Call, tensors: Any, dim: int = 0) -> State:
+    """Tensors along a new axis."""
+    rank = len(call.shape())
+    at = dim % rank
+    parts = []
+    for tensor in tensors:
+        state = _as_state(call, tensor)
+        parts.append(reshape(state, (*state.shape[:at], 1, *state.shape[at:])))
+    return pooled(concatenate(parts, at))
+
+
+@rule(overloads("flip.default", "roll.default"), source="definition")
+def reorder(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Positions in another order: the map by position is averaged, the correlation by displacement kept."""
+    x = pooled(x)
+    dims = rest[-1] if rest else kwargs.get("dims", [])
+    axes = range(len(x.axes)) if not dims else [d % len(x.axes) for d in dims]
+    mean, second = x.mean, x.mean**2 + x.var
+    for axis in axes:
+        for i in x.axes[axis]:
+            mean, second = mean.mean(axis=i, keepdims=True), second.mean(axis=i, keepdims=True)
+    return x.changed(mean=mean, var=np.maximum(second - mean**2, 0.0), base=None, fn=None, links=())
+
+
+@rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition")
+def repeated(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Copies along axes: equal elements at different positions."""
+    x = pooled(x)
+    shape = call.shape()
+    have = (1,) * (len(shape) - len(x.shape)) + x.shape
+    if all(a in (1, b) for a, b in zip(have, shape, strict=True)):
+        return expand(reshape(x, have), shape)
+    inner = call.node.op is torch.ops.aten.repeat_interleave.self_int
+    wide, narrow = [], []
+    for a, b in zip(have, shape, strict=True):
+        copies = b // max(a, 1)
+        narrow += [a, 1] if inner else [1, a]
+        wide += [a, copies] if inner else [copies, a]
+    return reshape(expand(reshape(x, have and tuple(narrow)), tuple(wide)), shape)
+
+
+@rule(overloads("gather.default", "index_select.default", "take_along_dim.default"), tag="approximate", source="elements picked by index, alike")
+def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Elements picked by an index: same moments, correlations of a random pair."""
+    return _picked(call, x)
+
+
+@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike")
+def index(call: Call, x: State, indices: Any) -> State | None:
+    """Advanced indexing: axes without an index are kept, the others are picked from."""
+    if not isinstance(x, State):
+        return None
+    where = [i for i, item in enumerate(indices) if item is not None]
+    if len(where) == 1:
+        axis = where[0]
+        item = indices[axis]
+        shape = call.shape()
+        if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
+            return _picked_axis(call, x, axis, tuple(item.shape), shape)
+    return _picked(call, x)
+
+
+def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], shape: tuple[int, ...]) -> State:
+    """Pick along one axis: the other axes stay as they are."""
+    from wellposed.signals.state import merge_atoms
+
+    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    flat = 1
+    for n in index_shape:
+        flat *= n
+    i = x.axes[axis][0]
+    size = x.atoms[i].size
+    mean = x.mean.mean(axis=i, keepdims=True)
+    second = (x.mean**2 + x.var).mean(axis=i, keepdims=True)
+    other = kernels.off_diagonal_mean(x.corr, x.sizes, i)
+    same = np.take(x.corr, [0], axis=i)
+    # two picks hit the same element with probability 1/size when there are more picks than elements
+    chance = 1.0 / size if flat > size else 0.0
+    corr = np.concatenate([same, other + chance * (same - other)], axis=i) if flat > 1 and (other.any() or chance) else same
+    from wellposed.signals.state import Atom, new_label
+
+    if flat == 1:
+        keep = [k for k in range(len(x.atoms)) if k != i]
+        where = {old: new for new, old in enumerate(keep)}
+        axes = tuple(tuple(where[k] for k in ax if k != i) for ax in x.axes)
+        state = x.changed(
+            atoms=tuple(x.atoms[k] for k in keep), axes=axes, mean=np.squeeze(mean, i),
+            var=np.squeeze(np.maximum(second - mean**2, 0.0), i), corr=np.squeeze(corr, i), base=None, fn=None, links=(),
+        )  # fmt: skip
+    else:
+        atoms = tuple(Atom(new_label(), flat) if k == i else a for k, a in enumerate(x.atoms))
+        state = x.changed(
+            atoms=atoms, mean=mean, var=np.maximum(second - mean**2, 0.0), corr=corr, base=None, fn=None, links=()
+        )
+    return reshape(state, shape)
+
+
+def _picked(call: Call, x: State) -> State:
+    """Elements picked anyhow: pooled moments, and the correlation of an average pair."""
+    shape = call.shape()
+    if x.shape == shape and not x.mean.any():
+        return pooled(x).changed(links=(), base=None, fn=None)
+    total = 1
+    for n in x.sizes:
+        total *= n
+    covariance = float(kernels.pair_mean(x.covariance(), x.sizes).ravel()[0]) if total > 1 else 0.0
+    var = float(np.mean(x.var))
+    rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
+    pairs = [rho if rho > 1e-3 else None] * len(shape)
+    state = make_state(shape, x.pooled_mean, x.pooled_var, pairs=pairs, roots=x.roots | call.root())
+    return replace(state, inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
+
+
+@rule(
+    overloads(
+        "copy_.default", "index_put_.default", "index_put.default", "masked_fill.Tensor", "masked_scatter.default", "slice_scatter.default",
+        "select_scatter.default", "scatter.src",
+    ),
+    tag="approximate",
+    source="mixture of two signals",
+)  # fmt: skip
+def write(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
+    """Part of a tensor is overwritten: a mixture by the shares of positions."""
+    name = call.node.op._schema.name.removeprefix("aten::")
+    if name == "copy_":
+        source = operand(call, rest[0])
+        if isinstance(source, float):
+            return make_state(call.shape(), source, 0.0)
+        return source if source.shape == call.shape() else expand(source, call.shape())
+    target = operand(call, x)
+    sources = [r for r in rest if isinstance(r, State)]
+    if not sources or not isinstance(target, State):
+        return None
+    source = sources[-1]
+    total = 1
+    for n in call.shape():
+        total *= n
+    written = 1
+    for n in source.shape:
+        written *= n
+    share = min(written / max(total, 1), 1.0)
+    whole = make_state(call.shape(), source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+    return mixture(call, whole, target, share)
+
+
+@rule(overloads("unfold.default"), source="definition, windows as elements picked alike")
+def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
+    """Windows of one axis, laid out along a new one."""
+    return _picked(call, x)
+
+
+@rule(overloads("pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default"), source="definition")
+def shuffle(call: Call, x: State, factor: int) -> State:
+    """Exchange channels and positions: neighbours come from different channels."""
+    n, c, h, w = x.shape
+    name = call.node.op._schema.name
+    if "channel_shuffle" in name:
+        return x
+    if "unshuffle" in name:
+        split = reshape(pooled(x), (n, c, h // factor, factor, w // factor, factor))
+        return reshape(permute(split, [0, 1, 3, 5, 2, 4]), call.shape())
+    split = reshape(pooled(x), (n, c // factor**2, factor, factor, h, w))
+    return reshape(permute(split, [0, 1, 4, 2, 5, 3]), call.shape())
+
+
+def _blank(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """A tensor whose content does not depend on the input."""
+    name = call.node.op._schema.name.removeprefix("aten::")
+    value = 1.0 if "ones" in name else 0.0
+    if "full" in name or name == "fill_":
+        numbers = [r for r in rest if isinstance(r, (int, float))]
+        value = float(numbers[-1]) if numbers else 0.0
+        value = value if np.isfinite(value) else 0.0
+    return make_state(call.shape(), value, 0.0)
+
+
+rule(
+    overloads(
+        "zeros_like.default", "ones_like.default", "empty_like.default", "new_zeros.default", "new_ones.default", "new_empty.default",
+        "zeros.default", "ones.default", "empty.memory_format", "new_full.default", "full_like.default", "full.default", "zero_.default",
+        "fill_.Scalar", "scalar_tensor.default", "_efficientzerotensor.default",
+    ),
+    family="shape",
+    source="definition",
+)(_blank)  # fmt: skip

@@ -1,0 +1,83 @@
+"""What is said of one intermediate tensor, predicted or measured, and the list of it for a whole graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+from wellposed.errors import InputError, near_matches
+
+Tag = Literal["exact", "approximate", "sampled", "assumed", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The distribution of one intermediate tensor, over all its elements, inputs and weight draws.
+
+    Attributes:
+        name: the value's name in the graph (the node's name; ``name[i]`` for its further outputs).
+        module: path of the module that made it.
+        op: overload, such as ``"conv2d.default"``.
+        shape: the tensor's shape.
+        mean: mean over elements.
+        var: variance over elements, inputs and weight draws (pooled; squared units of the tensor).
+        tag: how the figure was come by: ``exact``, ``approximate``, ``sampled`` or ``assumed`` for predictions (the
+            weakest among the rules on the way), ``measured`` for real passes.
+        log2_std: standard deviation, in octaves, of the second moment from one weight draw to the next: predicted for
+            predictions, seen for measurements (nan where there was one draw only).
+        log2_error: standard error of the base-2 logarithm of ``second_moment`` (measured signals only, else 0).
+    """
+
+    name: str
+    module: str
+    op: str
+    shape: tuple[int, ...]
+    mean: float
+    var: float
+    tag: Tag
+    log2_std: float = 0.0
+    log2_error: float = 0.0
+
+    @property
+    def second_moment(self) -> float:
+        """E[x²] = mean² + var."""
+        return self.mean * self.mean + self.var
+
+    @property
+    def rms(self) -> float:
+        """Square root of the second moment, in the tensor's own units."""
+        return math.sqrt(self.second_moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Signals(Sequence[Signal]):
+    """Signals in execution order; ``signals["layer1.0.conv2"]`` finds one by name."""
+
+    items: tuple[Signal, ...]
+    source: str = ""
+    _by_name: dict[str, Signal] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {signal.name: signal for signal in self.items})
+
+    @overload
+    def __getitem__(self, key: int | str) -> Signal: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Signal]: ...
+    def __getitem__(self, key: int | str | slice) -> Signal | Sequence[Signal]:
+        if isinstance(key, str):
+            if key not in self._by_name:
+                raise InputError(f"no signal named {key!r}{near_matches(key, self._by_name)}")
+            return self._by_name[key]
+        return self.items[key]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Signal]:
+        return iter(self.items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_name if isinstance(key, str) else key in self.items

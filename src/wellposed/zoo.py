@@ -1,0 +1,179 @@
+"""Models by name: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CONFIG``, ``path/to/file.py:function``.
+
+Weights are random and nothing is downloaded. torchvision, timm and transformers are extras, imported when first asked
+for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from wellposed.errors import OptionError, near_matches
+
+Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+_TORCHVISION_OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def load(name: str, device: str = "cpu") -> Loaded:
+    """Return a model with random weights and an example input for it: ``(model, args, kwargs)``.
+
+    Args:
+        name: ``torchvision:resnet50``; ``timm:vit_small_patch16_224``; ``transformers:path/to/config.json``, or a model
+            type such as ``transformers:llama`` for a small configuration of it; ``path/to/file.py:function`` for a
+            function that returns ``model``, ``(model, args)`` or ``(model, args, kwargs)``.
+        device: where parameters and buffers are made; ``"meta"`` takes no memory. Example inputs are on CPU.
+
+    Raises:
+        OptionError: the name cannot be read, there is no such model, or the library that has it is not installed.
+    """
+    library, _, model = name.partition(":")
+    if not model:
+        raise OptionError(
+            "a model is named as torchvision:NAME, timm:NAME, transformers:CONFIG or path/to/file.py:function; "
+            f"got {name!r}"
+        )
+    with _construction(device):
+        if library == "torchvision":
+            return _from_torchvision(model)
+        if library == "timm":
+            return _from_timm(model)
+        if library == "transformers":
+            from wellposed.zoo_transformers import from_config
+
+            return from_config(model, _import("transformers"))
+        if library.endswith(".py"):
+            return _from_file(Path(library), model)
+    raise OptionError(
+        f"unknown model library {library!r}{near_matches(library, ('torchvision', 'timm', 'transformers'))}"
+    )
+
+
+def _construction(device: str) -> AbstractContextManager[Any]:
+    """Return the context in which a model is made on ``device``."""
+    return nullcontext() if device == "cpu" else torch.device(device)
+
+
+def import_torchvision() -> ModuleType:
+    """Import torchvision, also where its compiled operators do not load (a CUDA build beside a CPU-only torch).
+
+    Its Python part registers shapes for two operators of the compiled part at import, and fails where that part is
+    missing. They are declared here without an implementation, so that every model that does not call them works.
+
+    Raises:
+        OptionError: torchvision is not installed.
+    """
+    try:
+        return _import("torchvision")
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _TORCHVISION_OPERATORS:
+        library.define(schema)
+    _LIBRARIES.append(library)
+    return _import("torchvision")
+
+
+def _import(name: str) -> ModuleType:
+    """Import one of the extras; timm and transformers import torchvision, so its operators are seen to first."""
+    try:
+        if name != "torchvision" and importlib.util.find_spec("torchvision") is not None:
+            import_torchvision()
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise OptionError(f"models of {name} need {name}: pip install 'wellposed[zoo]'") from error
+
+
+def _from_torchvision(name: str) -> Loaded:
+    """Make one of ``torchvision.models.list_models()``."""
+    models = import_torchvision().models
+    names = models.list_models()
+    if name not in names:
+        raise OptionError(f"torchvision has no model {name!r}{near_matches(name, names)}")
+    builder = models.get_model_builder(name)
+    options = {"weights": None}
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        options["weights_backbone"] = None
+    if name in ("googlenet", "inception_v3"):
+        options["init_weights"] = True  # type: ignore[assignment]
+    model: nn.Module = builder(**options)
+    module = builder.__module__
+    if ".video" in module:
+        frames, size = (14, 224) if "s3d" in name else (16, 224 if "swin" in name or "mvit" in name else 112)
+        return model, (_cpu_rand(2, 3, frames, size, size),), {}
+    if ".optical_flow" in module:
+        return model, (_cpu_rand(1, 3, 128, 128), _cpu_rand(1, 3, 128, 128)), {}
+    if ".detection" in module:
+        images = [_cpu_rand(3, 320, 320), _cpu_rand(3, 320, 320)]
+        boxes = torch.tensor([[10.0, 20.0, 200.0, 220.0]], device="cpu")
+        target: dict[str, torch.Tensor] = {"boxes": boxes, "labels": torch.ones(1, dtype=torch.int64, device="cpu")}
+        if "mask" in name:
+            target["masks"] = torch.ones(1, 320, 320, dtype=torch.uint8, device="cpu")
+        if "keypoint" in name:
+            target["keypoints"] = torch.full((1, 17, 3), 100.0, device="cpu")
+        return model, (images, [target, dict(target)]), {}
+    size = 299 if name == "inception_v3" else 224
+    size = getattr(model, "image_size", size)
+    return model, (_cpu_rand(2, 3, size, size),), {}
+
+
+def _from_timm(name: str) -> Loaded:
+    """Make one of ``timm.list_models()``."""
+    timm = _import("timm")
+    names = timm.list_models()
+    if name not in names:
+        raise OptionError(f"timm has no model {name!r}{near_matches(name, names)}")
+    model: nn.Module = timm.create_model(name, pretrained=False)
+    size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 224, 224))
+    return model, (_cpu_rand(2, *size),), {}
+
+
+def _from_file(path: Path, function: str) -> Loaded:
+    """Call a function of a Python file."""
+    if not path.is_file():
+        raise OptionError(f"there is no file {str(path)!r}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise OptionError(f"{str(path)!r} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    make: Callable[[], Any] | None = getattr(module, function, None)
+    if make is None:
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
+    made = make()
+    model, args, kwargs = made, (), {}
+    if isinstance(made, tuple):
+        model, args, kwargs = (*made, (), {})[:3] if len(made) < 3 else made
+    if not isinstance(model, nn.Module) or not isinstance(kwargs, dict):
+        raise OptionError(
+            f"{function} of {str(path)!r} must return a model, (model, args) or (model, args, kwargs); "
+            f"got {type(made).__name__}"
+        )
+    return model, args if isinstance(args, tuple) else (args,), kwargs
+
+
+def _cpu_rand(*shape: int) -> torch.Tensor:
+    """Return standard normal example data on CPU, also while models are made on meta; always the same."""
+    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")

@@ -1,0 +1,113 @@
+"""What goes wrong is said with the place, what was received and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from tests.graphs.cases import CASES
+from torch import nn
+
+from wellposed.errors import InputError, TraceError, UnsupportedError
+from wellposed.graphs import run, trace
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Inner(), Inner()])
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](x))
+
+
+def test_wrong_shape_names_module_line_and_shapes() -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(Outer(), torch.randn(2, 5), scale=torch.ones(3, dtype=torch.int64))
+    message = str(caught.value)
+    assert "forward of Outer failed in 'blocks.0.fc' (Linear) at tests/graphs/test_errors.py:" in message
+    assert "mat1 and mat2 shapes cannot be multiplied (2x5 and 4x4)" in message
+    assert "received: 0: float32[2, 5], scale: int64[3]" in message
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_missing_argument_names_the_model() -> None:
+    with pytest.raises(
+        TraceError, match=r"forward of Outer failed in Outer.*missing 1 required positional argument: 'x'"
+    ):
+        trace(Outer())
+
+
+def test_values_read_on_meta_say_what_to_do() -> None:
+    model, args, _ = CASES["BranchOnFloat"]()
+    with pytest.raises(TraceError) as caught:
+        trace(model.to("meta"), *args)
+    message = str(caught.value)
+    assert "tests/graphs/cases.py:" in message
+    assert "reads values" in message
+    assert "is on meta and has no values: make them on CPU" in message
+
+
+def test_lazy_parameters_are_named() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"'0.weight', '0.bias': not materialised yet \(lazy module\); run the model"
+    ):
+        trace(nn.Sequential(nn.LazyLinear(3)), torch.randn(2, 4))
+
+
+def test_complex_and_sparse_parameters_are_named_together() -> None:
+    model = Outer()
+    model.gain = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    model.table = nn.Parameter(torch.eye(3).to_sparse())
+    with pytest.raises(UnsupportedError) as caught:
+        trace(model, torch.randn(2, 4))
+    message = str(caught.value)
+    assert re.search(r"'gain': complex \(complex64\); store the real and imaginary parts", message)
+    assert re.search(r"'table': sparse \(sparse_coo\); keep a dense parameter", message)
+
+
+def test_quantised_parameters_are_named() -> None:
+    class Packed(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            raise NotImplementedError
+
+    model = Outer()
+    packed = torch.Tensor._make_wrapper_subclass(Packed, (4, 4))
+    model.blocks[0].fc.weight = nn.Parameter(packed, requires_grad=False)
+    with pytest.raises(
+        UnsupportedError, match=r"'blocks.0.fc.weight': a tensor subclass \(Packed\), quantised or packed"
+    ):
+        trace(model, torch.randn(2, 4))
+
+
+def test_run_names_what_is_missing() -> None:
+    model = Outer()
+    x = torch.randn(2, 4)
+    graph = trace(model, x)
+    parameters = dict(model.named_parameters())
+    held = parameters.pop("blocks.1.fc.bias")
+    with pytest.raises(InputError, match=r"parameter 'blocks.1.fc.bias'; give one of shape \(4,\)"):
+        run(graph, parameters=parameters)
+    parameters["blocks.1.fc.bias"] = held.detach().to("meta")
+    with pytest.raises(InputError, match="parameter 'blocks.1.fc.bias' of Outer is on meta and has no values"):
+        run(graph, parameters=parameters)
+    parameters["blocks.1.fc.bias"] = held
+    with pytest.raises(InputError, match="input '0' of Outer is on meta"):
+        run(graph, parameters=parameters, inputs={graph.inputs[0]: x.to("meta")})
+
+
+def test_an_unknown_node_name_gets_the_nearest() -> None:
+    graph = trace(Outer(), torch.randn(2, 4))
+    with pytest.raises(InputError, match=r"no node 'block.1.fc'; did you mean 'blocks.1.fc'"):
+        graph["block.1.fc"]

@@ -1,0 +1,157 @@
+"""Names, places and sources of nodes; what is known, unused and dead."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.graphs.cases import CASES
+from torch import nn
+
+from wellposed.graphs import trace
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.qkv = nn.Linear(8, 24)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        a = (q @ k.transpose(-2, -1)).softmax(-1).softmax(-1)
+        return x + self.act(a @ v)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.add = nn.Flatten()
+        self.unused = nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.block(self.block(x)) + 1
+        F.gelu(x)
+        return self.add(x) + 2
+
+
+def test_names_follow_modules_and_operators() -> None:
+    graph = trace(Net(), torch.randn(2, 3, 8))
+    once = [
+        "block.norm",
+        "block.qkv",
+        "block:chunk",
+        "block:transpose",
+        "block:matmul",
+        "block:softmax",
+        "block:softmax#2",
+        "block:matmul#2",
+        "block.act",
+        "block:add",
+    ]
+    twice = [name.replace("block.norm", "block.norm@2").replace("block:", "block@2:") for name in once]
+    twice = [name.replace("block.qkv", "block.qkv@2").replace("block.act", "block.act@2") for name in twice]
+    assert [node.name for node in graph] == [*once, *twice, "add", "gelu", "add:flatten", "add#2"]
+
+
+def test_places_and_sources() -> None:
+    graph = trace(Net(), torch.randn(2, 3, 8))
+    node = graph["block.qkv@2"]
+    assert (node.module, node.module_class, node.call, node.op_name) == ("block.qkv", "Linear", 1, "linear.default")
+    assert (graph["block:softmax"].module, graph["block:softmax"].module_class) == ("block", "Block")
+    start = inspect.getsourcelines(Block.forward)[1]
+    assert graph["block:softmax"].source == f"tests/graphs/test_names.py:{start + 2}"
+    assert graph["block.act"].source == f"tests/graphs/test_names.py:{start + 3}"
+    assert graph["block.act"].op_name == "relu_.default"
+
+
+def test_unused_parameters_and_dead_nodes() -> None:
+    graph = trace(Net(), torch.randn(2, 3, 8))
+    assert graph.unused_parameters == ("unused.weight", "unused.bias")
+    assert [graph.nodes[i].name for i in graph.dead_nodes] == ["gelu"]
+    raw = trace(*_model("RawParameters"))
+    assert raw.unused_parameters == ("never",)
+    assert [raw.nodes[i].name for i in raw.dead_nodes] == ["sin"]
+
+
+def _model(name: str) -> tuple[nn.Module, torch.Tensor]:
+    model, args, _ = CASES[name]()
+    return model, args[0]
+
+
+def test_tied_parameters_are_one() -> None:
+    model, ids = _model("TiedEmbedding")
+    graph = trace(model, ids)
+    assert list(graph.parameters) == ["embed.weight"]
+    tied = graph.parameters["embed.weight"]
+    assert tied.names == ("embed.weight", "head.weight")
+    assert dict(graph.aliases) == {"head.weight": "embed.weight"}
+    assert [graph.nodes[i].name for i in tied.uses] == ["embed", "head"]
+    assert tied.tensor is model.embed.weight
+
+
+def test_a_module_under_two_names_is_one() -> None:
+    graph = trace(*_model("CalledTwice"))
+    assert [node.name for node in graph] == ["shared.0", "shared.1", "shared.0@2", "shared.1@2"]
+    assert graph.parameters["shared.0.weight"].names == ("shared.0.weight", "again.0.weight")
+
+
+@pytest.mark.parametrize(("name", "weight"), [("Lstm", "weight_ih_l0"), ("Gru", "weight_hh_l0"), ("Rnn", "bias_ih_l0")])
+def test_recurrent_layers_use_their_own_parameters(name: str, weight: str) -> None:
+    model, args, _ = CASES[name]()
+    graph = trace(model, *args)
+    assert graph.unused_parameters == ()
+    (use,) = graph.parameters[weight].uses
+    assert graph.nodes[use].op_name in ("lstm.input", "gru.input", "rnn_relu.input")
+
+
+def test_parametrizations_keep_the_originals() -> None:
+    graph = trace(*_model("WeightNorm"))
+    assert set(graph.parameters) == {
+        "0.bias",
+        "0.parametrizations.weight.original0",
+        "0.parametrizations.weight.original1",
+    }
+    assert graph.unused_parameters == ()
+    assert graph["0"].op_name == "conv1d.default"
+
+
+def test_inputs_are_named_by_their_paths() -> None:
+    model, args, kwargs = CASES["Structures"]()
+    graph = trace(model, *args, **kwargs)
+    names = [graph.values[value].name for value in graph.inputs]
+    assert names == ["0.ids", "0.features", "1.a.0", "1.a.1.0", "pair.first", "pair.second"]
+    assert all(graph.example[value] is not None for value in graph.inputs)
+
+
+def test_known_values_are_those_of_integers_and_constants() -> None:
+    model, ids = _model("MaskFromIds")
+    graph = trace(model, ids)
+    known = {graph.values[value].name: tensor for value, tensor in graph.known.items()}
+    assert torch.equal(known["0"], ids)
+    assert torch.equal(known["ne"], ids != 0)
+    longest = int((ids != 0).sum(1).max())
+    assert torch.equal(known["triu"], torch.full((longest, longest), float("-inf")).triu(1))
+    assert not {"embed", "softmax", "fc"} & set(known)
+    assert all(graph.values[p.value].id not in graph.known for p in graph.parameters.values())
+
+
+def test_random_numbers_and_float_inputs_are_not_known() -> None:
+    model, x = _model("RandomBranch")
+    graph = trace(model, x)
+    known = {graph.values[value].name for value in graph.known}
+    assert not {"0", "rand", "bernoulli", "randn_like"} & known
+
+
+def test_buffers_written_in_forward_are_known_before_and_not_after() -> None:
+    model, args, _ = CASES["BufferWritten"]()
+    graph = trace(model, *args)
+    assert torch.equal(graph.known[graph.buffers["history"]], torch.zeros(3, 6))
+    (write,) = [node for node in graph if str(node.op) == "wellposed.view_write.default"]
+    assert write.outputs[0] not in graph.known
+    count = next(node for node in graph if node.op_name == "add_.Tensor")
+    assert int(graph.known[count.outputs[0]]) == 1

@@ -1,0 +1,81 @@
+"""A graph run by the interpreter gives what the model itself gives, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.graphs.cases import CASES, REAL
+from torch import nn
+
+from wellposed.graphs import Graph, Ref, run, trace
+from wellposed.graphs.trace import _Tracing
+from wellposed.graphs.tree import output_tensors
+
+
+def forward(name: str, training: bool) -> list[torch.Tensor]:
+    """The model's own outputs, random numbers from seed 7."""
+    model, args, kwargs = CASES[name]()
+    model.train(training)
+    torch.manual_seed(7)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            return output_tensors(model(*args, **kwargs))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def replay(graph: Graph, model: nn.Module) -> list[torch.Tensor]:
+    """The graph's outputs, random numbers from seed 7."""
+    return run(graph, parameters=dict(model.named_parameters()), seed=7)
+
+
+def assert_same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", CASES)
+def test_interpreter_gives_the_models_outputs(name: str, training: bool) -> None:
+    model, args, kwargs = CASES[name]()
+    torch.manual_seed(7)
+    graph = trace(model, *args, training=training, **kwargs)
+    assert graph.engine == ("real" if name in REAL else "meta")
+    assert_same(replay(graph, model), forward(name, training))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_real_engine_gives_the_models_outputs(name: str) -> None:
+    model, args, kwargs = CASES[name]()
+    graph = _Tracing(model, args, kwargs, False, "real").run()
+    assert_same(replay(graph, model), forward(name, False))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graph_is_in_single_assignment_form(name: str) -> None:
+    model, args, kwargs = CASES[name]()
+    graph = trace(model, *args, **kwargs)
+    made = {value.id for value in graph.values if value.node is None}
+    assert [value.id for value in graph.values] == list(range(len(graph.values)))
+    for index, node in enumerate(graph.nodes):
+        assert node.index == index
+        assert set(node.inputs) <= made
+        assert made.isdisjoint(node.outputs)
+        assert not _tensors(node.args) and not _tensors(list(node.kwargs.values()))
+        made.update(node.outputs)
+    assert set(graph.outputs) <= made
+    names = [node.name for node in graph.nodes]
+    assert len(set(names)) == len(names)
+
+
+def _tensors(tree: Any) -> bool:
+    if isinstance(tree, (list, tuple)):
+        return any(_tensors(item) for item in tree)
+    return isinstance(tree, torch.Tensor) and not isinstance(tree, Ref)

@@ -1,0 +1,206 @@
+"""Plans as data: files, comparison, tables, and what a prescription cannot say."""
+
+import io
+import json
+import os
+
+import pydantic
+import pytest
+import torch
+from rich.console import Console
+
+from wellposed.errors import PlanFileError
+from wellposed.plans import Plan, Prescription, keep
+
+
+def weight(**changes):
+    fields = {
+        "name": "0.weight",
+        "shape": (4, 3),
+        "action": "write",
+        "distribution": "normal",
+        "std": 0.5,
+        "output_axis": 0,
+        "role": "weight",
+        "op": "0 (linear.default)",
+        "fan_in": 3,
+        "fan_out": 4,
+        "reason": "variance 1/fan_in = 1/3 (eq. 16)",
+    }
+    return Prescription(**(fields | changes))
+
+
+def plan(*prescriptions, **changes):
+    fields = {"method": "lecun", "options": {"gain": 1.0}, "seed": 3, "model": "Net", "warnings": ("mind the gap",)}
+    said = prescriptions or (weight(), keep("1.scale", (), "nobody uses it"))
+    return Plan(**(fields | changes), prescriptions={p.name: p for p in said})
+
+
+def test_a_plan_comes_back_equal(tmp_path):
+    centred = Prescription(
+        name="0.bias", shape=(4,), action="write", distribution="centering", weight="0.weight", value=0.4, reason="c"
+    )
+    tied = Prescription(
+        name="head", shape=(4, 3), action="tied", distribution="keep", tied_to="0.weight", reason="one tensor"
+    )
+    before = plan(weight(std=0.1 + 0.2), centred, tied)
+    before.save(tmp_path / "plan.json")
+    after = Plan.load(tmp_path / "plan.json")
+    assert after == before
+    assert isinstance(after.prescriptions["0.weight"].shape, tuple)
+    assert list(after.prescriptions) == list(before.prescriptions)
+
+
+def test_the_file_is_readable(tmp_path):
+    plan().save(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    assert '\n      "std": 0.5,\n' in text
+    assert json.loads(text)["schema_version"] == 1
+    assert text.rstrip("\n") == plan().to_json()
+
+
+def test_saving_replaces_the_file_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    plan().save(path)
+    before = path.read_text()
+
+    def broken(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(OSError, match="disk full"):
+        plan(seed=4).save(path)
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON .*corrupt"),
+        ("\x00", "not JSON"),
+        ("[]", "expected a plan .*found something else"),
+        ('{"kind": "other.thing"}', "found kind 'other.thing'"),
+        ('{"kind": "wellposed.plan", "schema_version": 99}', "schema version 99 is newer .*reads up to 1; upgrade"),
+        ('{"kind": "wellposed.plan", "schema_version": 1}', "method: Field required"),
+    ],
+)
+def test_files_that_are_no_plan_are_refused(tmp_path, content, message):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(PlanFileError, match=message) as error:
+        Plan.load(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("prescriptions", "0.weight", "std"), -1.0, "prescriptions.0.weight.std"),
+        (("prescriptions", "0.weight", "std"), None, "needs std"),
+        (("prescriptions", "0.weight", "std"), "big", "prescriptions.0.weight.std"),
+        (("prescriptions", "0.weight", "distribution"), "gaussian", "distribution"),
+        (("prescriptions", "0.weight", "name"), "0.wait", "is for '0.wait'"),
+        (("prescriptions", "0.weight", "colour"), "red", "colour"),
+        (("prescriptions", "0.weight", "output_axis"), 2, "not an axis"),
+        (("prescriptions", "0.weight", "action"), "keep", "does not go with"),
+        (("prescriptions", "1.scale", "tied_to"), "0.weight", "tied"),
+        (("seed",), "many", "seed"),
+    ],
+)
+def test_damaged_files_say_where(tmp_path, path, value, message):
+    content = json.loads(plan().to_json())
+    at = content
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(PlanFileError, match=message):
+        Plan.load(tmp_path / "plan.json")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_saved_files_have_the_mode_of_any_new_file(tmp_path):
+    plan().save(tmp_path / "plan.json")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "plan.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Plan.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_prescriptions_hold_finite_numbers(bad):
+    with pytest.raises(pydantic.ValidationError, match="finite"):
+        weight(std=bad)
+
+
+def test_plans_cannot_be_changed():
+    made = plan()
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        made.seed = 1
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        made.prescriptions["0.weight"].std = 1.0
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"tied_to": "nowhere"}, "refers to 'nowhere', which the plan does not hold"),
+        ({"tied_to": "1.scale"}, "another shape"),
+    ],
+)
+def test_ties_lead_to_a_tensor_of_the_same_shape(other, message):
+    tied = weight(name="t", action="tied", distribution="keep", std=None, **other)
+    with pytest.raises(pydantic.ValidationError, match=message):
+        plan(weight(), keep("1.scale", (), "x"), tied)
+
+
+def test_centering_needs_a_weight_with_an_output_axis():
+    centred = weight(name="b", shape=(4,), distribution="centering", weight="0.weight", value=1.0, output_axis=None)
+    with pytest.raises(pydantic.ValidationError, match="no output_axis"):
+        plan(weight(output_axis=None), centred)
+
+
+def test_equal_plans_do_not_differ():
+    difference = plan().diff(plan())
+    assert not difference
+    assert str(difference) == "the plans are equal"
+
+
+def test_differences_name_parameter_and_field():
+    left = plan(weight(), keep("a", (1,), "x"))
+    right = plan(weight(std=0.25, fan_in=6), keep("b", (2,), "x"), seed=4)
+    difference = left.diff(right)
+    assert difference
+    assert (difference.only_left, difference.only_right) == (("a",), ("b",))
+    assert str(difference).splitlines() == [
+        "- a",
+        "+ b",
+        "plan: seed: 3 -> 4",
+        "0.weight: std: 0.5 -> 0.25",
+        "0.weight: fan_in: 3 -> 6",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_table_fits_the_terminal_and_names_every_parameter(width):
+    long = weight(name="encoder.layers.11.attention.projection.parametrizations.weight.original0")
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(plan(long, keep("1.scale", (), "nobody uses it")).table())
+    lines = console.export_text().splitlines()
+    assert max(len(line) for line in lines) <= width
+    text = "".join(line.split("│")[1].strip() if "│" in line else "" for line in lines)
+    assert long.name in text
+    assert "1.scale" in text
+
+
+def test_a_plan_holds_no_tensors():
+    def walk(value):
+        assert not isinstance(value, torch.Tensor | torch.nn.Module)
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(inner)
+
+    walk(plan().model_dump(mode="json"))

@@ -1,0 +1,190 @@
+"""The numbers that are drawn: their distribution against scipy's, and what they do and do not depend on."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from wellposed.plans import Prescription
+from wellposed.plans.streams import BLOCK, TRUNCATED_STD, by_output, finish, start_, stream_key
+
+# The probability that one of these tests fails by chance, were its seed not fixed.
+ALPHA = 1e-4
+
+
+def said(distribution, shape, *, name="w", std=0.1, mean=0.0, output_axis=0, groups=1):
+    return Prescription(
+        name=name,
+        shape=shape,
+        action="write",
+        distribution=distribution,
+        std=std,
+        mean=mean,
+        output_axis=output_axis,
+        groups=groups,
+        reason="test",
+    )
+
+
+def drawn(prescription, seed=0, threads=2):
+    out = torch.full(prescription.shape, float("nan"))
+    with ThreadPoolExecutor(threads) as pool:
+        finish(start_(out, prescription, seed, pool))
+    return out
+
+
+REFERENCES = {
+    "normal": lambda mean, std: stats.norm(mean, std),
+    "uniform": lambda mean, std: stats.uniform(mean - math.sqrt(3) * std, 2 * math.sqrt(3) * std),
+    # scipy's own std of the cut distribution, not ours, sets the scale of the reference
+    "truncated_normal": lambda mean, std: stats.truncnorm(
+        -2, 2, loc=mean, scale=std / float(stats.truncnorm(-2, 2).std())
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63])
+@pytest.mark.parametrize("mean", [0.0, 0.3])
+@pytest.mark.parametrize("distribution", REFERENCES)
+def test_numbers_follow_their_distribution(distribution, mean, seed):
+    values = drawn(said(distribution, (500, 700), std=0.02, mean=mean), seed).double().numpy().ravel()
+    reference = REFERENCES[distribution](mean, 0.02)
+    assert stats.kstest(values, reference.cdf).pvalue > ALPHA
+    error = 0.02 / math.sqrt(values.size)
+    assert abs(values.mean() - mean) < stats.norm.isf(ALPHA / 2) * error
+    kurtosis = float(reference.stats("k")) + 3.0
+    error_of_variance = 0.02**2 * math.sqrt((kurtosis - 1.0) / values.size)
+    assert abs(values.var() - 0.02**2) < stats.norm.isf(ALPHA / 2) * error_of_variance
+
+
+def test_the_kolmogorov_test_would_notice_an_uncorrected_cut():
+    values = drawn(said("truncated_normal", (500, 700), std=0.02 * TRUNCATED_STD)).double().numpy().ravel()
+    assert stats.kstest(values, REFERENCES["truncated_normal"](0.0, 0.02).cdf).pvalue < ALPHA
+
+
+def test_the_cut_is_at_two_standard_deviations_of_the_normal_that_is_cut():
+    values = drawn(said("truncated_normal", (1000, 1000), std=1.0)).abs().max().item()
+    bound = 2.0 / float(stats.truncnorm(-2, 2).std())
+    assert 0.999 * bound < values <= bound * (1 + 1e-6)
+
+
+def test_std_after_the_cut_has_its_closed_form():
+    assert pytest.approx(float(stats.truncnorm(-2, 2).std()), rel=1e-12) == TRUNCATED_STD
+
+
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform"])
+def test_tails_are_finite_and_symmetric_in_law(distribution):
+    values = drawn(said(distribution, (2000, 1000), std=1.0))
+    assert values.isfinite().all()
+    assert abs((values > 0).double().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(values.numel())
+
+
+@pytest.mark.parametrize("std", [1e-12, 1e6])
+def test_extreme_scales_make_no_outliers(std):
+    values = drawn(said("truncated_normal", (400, 400), std=std)).double() / std
+    assert values.abs().max() < 2.3
+    assert values.std().item() == pytest.approx(1.0, abs=4 / math.sqrt(values.numel()))
+
+
+def test_zero_std_is_the_mean():
+    assert torch.equal(drawn(said("normal", (3, 4), std=0.0, mean=0.5)), torch.full((3, 4), 0.5))
+
+
+def test_names_seeds_and_blocks_are_independent():
+    n = BLOCK
+    a = drawn(said("normal", (2 * n,), std=1.0))
+    b = drawn(said("normal", (2 * n,), std=1.0, name="v"))
+    c = drawn(said("normal", (2 * n,), std=1.0), seed=1)
+    for left, right in ((a, b), (a, c), (a[:n], a[n:])):
+        correlation = float((left * right).mean())
+        assert abs(correlation) < 4 / math.sqrt(left.numel())
+    assert stream_key(1, "2") != stream_key(12, "")
+    assert len({stream_key(seed, name) for seed in range(20) for name in "abc"}) == 60
+
+
+def test_threads_do_not_change_the_numbers():
+    big = said("truncated_normal", (3, BLOCK + 17))
+    before = torch.get_num_threads()
+    alone = drawn(big, threads=1)
+    assert torch.equal(drawn(big, threads=3), alone)
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(drawn(big), alone)
+        orthogonal = said("orthogonal", (300, 300))
+        single = drawn(orthogonal)
+        torch.set_num_threads(2)
+        assert torch.equal(drawn(orthogonal), single)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_longer_tensor_starts_with_the_same_numbers():
+    short, long = drawn(said("normal", (1000,))), drawn(said("normal", (BLOCK + 1000,)))
+    assert torch.equal(short, long[:1000])
+
+
+def test_numbers_are_pinned():
+    """The stream is part of the format: a plan made today must give the same weights with the next version."""
+    key = stream_key(0, "w")
+    raw = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 0])).random(4, dtype=np.float32)
+    expected = (2.0 * raw.astype(np.float64) - 1.0 + 2.0**-24) * math.sqrt(3.0) * 0.1
+    np.testing.assert_allclose(drawn(said("uniform", (4,))).numpy(), expected, rtol=2e-7)
+    assert key == 0xBA53F0EA2A2D112F78425673768829B0
+
+
+# ---- orthogonal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "output_axis", "groups"),
+    [
+        ((64, 32), 0, 1),  # tall
+        ((32, 64), 0, 1),  # wide
+        ((48, 16), 0, 3),  # fused q, k, v
+        ((12, 4, 3, 3), 0, 2),  # grouped convolution
+        ((8, 1, 3, 3), 0, 8),  # depthwise
+        ((8, 5, 3), 1, 2),  # grouped transposed convolution: [in, out / groups, k]
+        ((4, 10, 6), 2, 4),  # stacked experts, [expert, in, out]
+        ((7,), 0, 1),
+    ],
+)
+def test_orthogonal_matrices_have_orthonormal_sides_and_the_std_asked_for(shape, output_axis, groups):
+    values = drawn(said("orthogonal", shape, std=0.25, output_axis=output_axis, groups=groups)).double()
+    assert values.square().mean().sqrt().item() == pytest.approx(0.25, rel=1e-6)
+    if output_axis == 0:
+        blocks = [block.reshape(block.shape[0], -1) for block in values.chunk(groups, 0)]
+    else:
+        blocks = [block.transpose(0, output_axis).reshape(shape[output_axis], -1) for block in values.chunk(groups, 0)]
+    for block in blocks:
+        rows, columns = block.shape
+        small = block @ block.T if rows <= columns else block.T @ block
+        scale = 0.25**2 * max(rows, columns)
+        torch.testing.assert_close(small, scale * torch.eye(min(rows, columns)).double(), atol=1e-6 * scale, rtol=0)
+
+
+def test_orthogonal_matrices_are_haar():
+    """Eigenvalue angles of a Haar orthogonal 2×2 matrix of determinant 1 are uniform; QR without signs is not."""
+    angles, determinants = [], []
+    for seed in range(2000):
+        q = drawn(said("orthogonal", (2, 2), std=1 / math.sqrt(2)), seed).double()
+        determinant = float(torch.linalg.det(q))
+        determinants.append(determinant)
+        if determinant > 0:
+            angles.append(math.atan2(q[1, 0], q[0, 0]))
+    assert stats.kstest(angles, stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue > ALPHA
+    positive = sum(d > 0 for d in determinants)
+    assert stats.binomtest(positive, len(determinants), 0.5).pvalue > ALPHA
+
+
+def test_layout_by_output_sums_like_the_operators():
+    x = torch.ones(1, 8, 5, 5, dtype=torch.float64)
+    weight = torch.randn(6, 4, 3, 3, dtype=torch.float64)
+    sums = by_output(weight, 0, 2).sum(-1).flatten()
+    torch.testing.assert_close(torch.conv2d(x, weight, groups=2)[0, :, 0, 0], sums)
+    back = torch.randn(8, 3, 1, 1, dtype=torch.float64)
+    sums = by_output(back, 1, 2).sum(-1).flatten()
+    torch.testing.assert_close(torch.nn.functional.conv_transpose2d(x, back, groups=2)[0, :, 0, 0], sums)

@@ -1,0 +1,472 @@
+"""Writing plans: what is written, what it depends on, and that a plan that does not fit changes nothing."""
+
+import copy
+import math
+
+import pytest
+import torch
+from tests.plans.models import Tied, assert_same, assert_untouched, net, plan_for, snapshot, values
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+from wellposed.errors import PlanError, UnsupportedError
+from wellposed.plans import Plan, Prescription, draw
+
+# ---- what is written ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform", "orthogonal"])
+def test_a_second_call_gives_the_same_bits(distribution):
+    model = net()
+    plan = plan_for(model, distribution)
+    plan.apply_(model)
+    first = values(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    plan.apply_(model)
+    assert_same(values(model), first)
+    assert first["0.weight"].std() > 0
+
+
+def test_nothing_else_changes():
+    model = net()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    model.eval()
+    identities = {name: id(parameter) for name, parameter in model.named_parameters()}
+    pointers = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    rng = torch.random.get_rng_state()
+    plan_for(model).apply_(model)
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == identities
+    assert {name: parameter.data_ptr() for name, parameter in model.named_parameters()} == pointers
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert not model.training
+    assert all(parameter.requires_grad and parameter.is_leaf for parameter in model.parameters())
+    assert torch.equal(torch.random.get_rng_state(), rng)
+
+
+def test_autograd_notices_the_writing():
+    model = nn.Linear(3, 3)
+    x = torch.ones(2, 3, requires_grad=True)
+    loss = model(x).square().sum()
+    plan_for(model).apply_(model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_draw_gives_what_is_written():
+    model = net()
+    plan = plan_for(model)
+    plan.apply_(model)
+    assert_same(draw(plan), values(model))
+    assert not torch.equal(draw(plan, seed=1)["0.weight"], model[0].weight)
+
+
+def test_another_seed_gives_other_numbers():
+    one, two = net(), net()
+    plan_for(one, seed=0).apply_(one)
+    plan_for(two, seed=1).apply_(two)
+    assert not torch.equal(one[0].weight, two[0].weight)
+
+
+def test_subset_and_order_do_not_matter():
+    model, whole = net(), net()
+    plan = plan_for(model)
+    plan.apply_(whole)
+    for name in reversed(list(plan.prescriptions)):
+        plan.apply_(model, only=name)
+    assert_same(values(model), values(whole))
+    backwards = plan.model_copy(update={"prescriptions": dict(reversed(plan.prescriptions.items()))})
+    other = net()
+    backwards.apply_(other)
+    assert_same(values(other), values(whole))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtype_only_rounds(dtype):
+    model = net()
+    plan = plan_for(model)
+    other = copy.deepcopy(model).to(dtype)
+    plan.apply_(model)
+    plan.apply_(other)
+    assert {parameter.dtype for parameter in other.parameters()} == {dtype}
+    assert_same(values(other), {name: value.to(dtype) for name, value in values(model).items()})
+
+
+@pytest.mark.parametrize("distribution", ["truncated_normal", "orthogonal"])
+def test_default_dtype_and_device_do_not_matter(distribution):
+    model, other = net(), net().bfloat16()
+    plan = plan_for(model, distribution)
+    plan.apply_(model)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            plan.apply_(other)
+            assert_same(draw(plan), values(model))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same(values(other), {name: value.bfloat16() for name, value in values(model).items()})
+
+
+def test_memory_layout_does_not_matter():
+    model = net()
+    plan = plan_for(model)
+    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    assert not other[0].weight.is_contiguous()
+    plan.apply_(model)
+    plan.apply_(other)
+    assert_same(values(other), values(model))
+    assert not other[0].weight.is_contiguous()
+
+
+def test_only_and_skip_select_by_pattern():
+    model = net()
+    before = values(model)
+    plan_for(model).apply_(model, only=["0.*", "3.weight"], skip="*.bias")
+    written = {name for name, value in values(model).items() if not torch.equal(value, before[name])}
+    assert written == {"0.weight", "3.weight"}
+
+
+def test_kept_parameters_keep_their_bits():
+    model = net()
+    before = values(model)
+    kept = {"action": "keep", "distribution": "default", "std": None}
+    plan_for(model, **{"0.weight": kept}).apply_(model)
+    assert torch.equal(model[0].weight, before["0.weight"])
+    assert not torch.equal(model[3].weight, before["3.weight"])
+
+
+@pytest.mark.parametrize("kind", ["linear", "grouped", "transposed"])
+def test_centering_cancels_a_constant_mean(kind):
+    """E[w·x + b] over x of mean c is 0 for every output: b = -c times the sums over the inputs."""
+    if kind == "linear":
+        model, x, axis, groups = nn.Linear(50, 7), torch.full((1, 50), 0.4), 0, 1
+    elif kind == "grouped":
+        model, x, axis, groups = nn.Conv2d(8, 6, 3, groups=2), torch.full((1, 8, 3, 3), 0.4), 0, 2
+    else:
+        model, x, axis, groups = nn.ConvTranspose2d(8, 6, 1, groups=2), torch.full((1, 8, 3, 3), 0.4), 1, 2
+    centred = {"distribution": "centering", "weight": "weight", "value": 0.4, "constant": None}
+    plan = plan_for(model, weight={"output_axis": axis, "groups": groups}, bias=centred)
+    plan.apply_(model)
+    assert model.bias.abs().max() > 0.01
+    torch.testing.assert_close(model(x), torch.zeros_like(model(x)), atol=1e-6, rtol=0)
+    assert torch.equal(draw(plan)["bias"], model.bias)
+
+
+def test_centering_uses_the_weight_as_it_is_when_that_is_kept():
+    model = nn.Linear(4, 3)
+    centred = {"distribution": "centering", "weight": "weight", "value": 2.0, "constant": None}
+    kept = {"action": "keep", "distribution": "keep", "std": None}
+    plan = plan_for(model, weight=kept, bias=centred)
+    plan.apply_(model)
+    torch.testing.assert_close(model.bias, -2.0 * model.weight.sum(1))
+    with pytest.raises(PlanError, match=r"'bias' is centred on 'weight', which the plan leaves alone; pass its values"):
+        draw(plan)
+    assert torch.equal(draw(plan, current={"weight": model.weight})["bias"], model.bias)
+
+
+# ---- ties, parametrizations, wrappers -------------------------------------------------------------------------------
+
+
+def test_tied_parameters_are_written_once_and_stay_tied():
+    model = Tied()
+    plan = plan_for(model)
+    assert plan.prescriptions["head.weight"].tied_to == "embed.weight"
+    plan.apply_(model)
+    assert model.head.weight is model.embed.weight
+    assert torch.equal(model.head.weight, draw(plan)["embed.weight"])
+
+
+def test_skip_on_either_name_protects_a_tied_tensor():
+    for name in ("head.*", "embed.*"):
+        model = Tied()
+        before = model.embed.weight.clone()
+        plan_for(model).apply_(model, skip=name)
+        assert torch.equal(model.embed.weight, before)
+        plan_for(model).apply_(model, only=name)
+        assert not torch.equal(model.embed.weight, before)
+
+
+def test_modules_used_twice_are_tied_under_both_names():
+    shared = nn.Linear(3, 3)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    plan = plan_for(model)
+    assert plan.prescriptions["2.weight"].tied_to == "0.weight"
+    plan.apply_(model)
+    assert torch.equal(shared.weight, draw(plan)["0.weight"])
+
+
+@pytest.mark.parametrize("wrap", [parametrizations.weight_norm, parametrizations.spectral_norm, nn.utils.weight_norm])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_parametrizations_are_written_through_their_originals(wrap):
+    model = nn.Sequential(wrap(nn.Linear(4, 3)))
+    plan = plan_for(model)
+    plan.apply_(model)
+    assert_same(values(model), draw(plan))
+    assert "0.weight" not in plan.prescriptions
+
+
+def test_cached_parametrizations_are_computed_anew():
+    model = parametrizations.weight_norm(nn.Linear(4, 3))
+    plan = plan_for(model)
+    with parametrize.cached():
+        stale = model.weight.detach().clone()
+        plan.apply_(model)
+        fresh = model.weight.detach().clone()
+    assert not torch.equal(stale, fresh)
+    assert torch.equal(fresh, model.weight)
+
+
+def test_recurrent_modules_still_use_what_is_written():
+    model = nn.LSTM(3, 4)
+    plan_for(model).apply_(model)
+    twin = nn.LSTM(3, 4)
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(5, 1, 3)
+    assert torch.equal(model(x)[0], twin(x)[0])
+
+
+class Holder(nn.Module):
+    """The user's own attribute called ``module`` is part of the name."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(3, 3)
+
+
+def test_prefixes_of_wrappers_are_seen_through_at_any_depth():
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    plain = nn.Sequential(Holder(), nn.Linear(3, 2))
+    plan = plan_for(plain)
+    assert list(plan.prescriptions) == ["0.module.weight", "0.module.bias", "1.weight", "1.bias"]
+    wrapped = nn.DataParallel(
+        torch.compile(nn.Sequential(checkpoint_wrapper(Holder()), torch.compile(nn.Linear(3, 2))))
+    )
+    assert "module._orig_mod.0._checkpoint_wrapped_module.module.weight" in dict(wrapped.named_parameters())
+    plan.apply_(plain)
+    plan.apply_(wrapped)
+    assert_same(values(wrapped), values(plain))
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel(process_group):
+    model = net()
+    plan = plan_for(model)
+    wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+    plan.apply_(wrapped)
+    assert_same(values(wrapped), draw(plan))
+
+
+@pytest.fixture
+def last_of_three_ranks():
+    """One rank of three, whose messages go nowhere: what a rank needs from another it would not get."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=2, world_size=3)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_every_rank_writes_its_shard_of_the_same_numbers(last_of_three_ranks):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (3,))
+    model = net()
+    centred = {"distribution": "centering", "weight": "3.weight", "value": 0.3, "constant": None}
+    plan = plan_for(model, **{"3.bias": centred})
+    expected = draw(plan)
+    for name, placement in (("0", Shard(0)), ("2.0", Shard(1)), ("3", Replicate())):
+        module = model.get_submodule(name)
+        for own, parameter in list(module.named_parameters()):
+            where = Shard(0) if parameter.ndim == 1 and isinstance(placement, Shard) else placement
+            shard = DTensor.from_local(parameter.detach(), mesh, [Replicate()], run_check=False).redistribute(
+                placements=[where]
+            )
+            setattr(module, own, nn.Parameter(shard))
+    plan.apply_(model)
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            (where,) = parameter.placements
+            whole = expected[name]
+            if isinstance(where, Shard):
+                size = whole.shape[where.dim]
+                before = min(size, 2 * math.ceil(size / 3))
+                whole = whole.narrow(where.dim, before, size - before)
+            assert torch.equal(parameter.to_local(), whole), name
+
+
+def test_fully_sharded(process_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    plan = plan_for(model)
+    sharded = copy.deepcopy(model)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+    plan.apply_(sharded)
+    assert_same({name: p.full_tensor() for name, p in sharded.named_parameters()}, draw(plan))
+
+
+def test_fully_sharded_on_meta(process_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = net()
+    plan = plan_for(model)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(PlanError, match=r"'0.weight', .* are sharded, .*model.to_empty\(device=...\)"):
+        plan.apply_(model, materialize=True)
+    model.to_empty(device="cpu")
+    model[1].reset_running_stats()
+    plan.apply_(model)
+    assert_same({name: p.full_tensor() for name, p in model.named_parameters()}, draw(plan))
+    with torch.no_grad():
+        assert model(torch.ones(2, 3, 10, 10)).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:FSDP:UserWarning", "ignore:.*FSDP.*:FutureWarning")
+@pytest.mark.parametrize("original", [False, True])
+def test_flat_shards_are_refused(process_group, original):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = net()
+    plan = plan_for(model)
+    wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=original)
+    with pytest.raises(UnsupportedError, match=r"flat shards \(FSDP1\).*before wrapping, or .*fully_shard"):
+        plan.apply_(wrapped)
+
+
+# ---- what does not fit ----------------------------------------------------------------------------------------------
+
+
+def refused(model, plan, error, message, **options):
+    before = snapshot(model)
+    with pytest.raises(error, match=message):
+        plan.apply_(model, **options)
+    assert_untouched(model, before)
+
+
+def test_missing_and_extra_parameters_and_other_shapes_are_named():
+    plan = plan_for(net())
+    model = net()
+    model[3] = nn.Linear(6, 4)
+    refused(model, plan, PlanError, r"does not fit Sequential: '3.weight' has shape \(4, 6\), planned as \(5, 6\); ")
+    model = net()
+    model.append(nn.Linear(5, 5))
+    refused(model, plan, PlanError, r"2 parameter\(s\) that the plan does not know: '4.weight', '4.bias'")
+    model = net()[:3]
+    refused(model, plan, PlanError, r"2 parameter\(s\) that the model lacks: '3.weight', '3.bias'")
+    refused(nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)]), plan, PlanError, "12 parameter.*and 7 more")
+
+
+@pytest.mark.parametrize("option", ["only", "skip"])
+def test_patterns_that_match_nothing_are_refused(option):
+    model = net()
+    message = rf"{option}='3.weigth' matches no parameter; did you mean '3.weight'"
+    refused(model, plan_for(model), PlanError, message, **{option: ["0.*", "3.weigth"]})
+
+
+def test_frozen_parameters_are_written_only_when_asked():
+    model = net()
+    model[0].requires_grad_(False)
+    plan = plan_for(model)
+    refused(model, plan, PlanError, r"2 parameter\(s\) .*are frozen .*'0.weight', '0.bias'; pass frozen=True")
+    plan.apply_(model, skip="0.*")
+    plan.apply_(model, frozen=True)
+    assert_same(values(model), draw(plan))
+    assert not model[0].weight.requires_grad
+
+
+def test_ties_must_be_those_of_the_plan():
+    loose = Tied()
+    plan = plan_for(loose)
+    loose.head.weight = nn.Parameter(loose.head.weight.clone())
+    refused(loose, plan, PlanError, "'head.weight' is planned as tied to 'embed.weight', but they are two tensors")
+    refused(Tied(), plan_for(loose), PlanError, "'embed.weight' and 'head.weight' are one tensor .*planned apart")
+
+
+def one(parameter, shape=None):
+    model = nn.Module()
+    model.w = parameter
+    said = Prescription(
+        name="w", shape=shape or tuple(parameter.shape), action="write", distribution="normal", std=1.0, reason="test"
+    )
+    return model, Plan(method="test", seed=0, model="Module", prescriptions={"w": said})
+
+
+@pytest.mark.filterwarnings("ignore:.*(Sparse|quantiz).*")
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [
+        (lambda: nn.Parameter(torch.zeros(2, 2, dtype=torch.complex64)), "'w' is complex: .*skip='w'"),
+        (lambda: nn.Parameter(torch.zeros(2, 2).to_sparse()), r"'w' is sparse \(torch.sparse_coo\)"),
+        (lambda: nn.Parameter(torch.zeros(2, 2, dtype=torch.uint8), requires_grad=False), "of dtype torch.uint8"),
+        (
+            lambda: nn.Parameter(torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8), requires_grad=False),
+            "'w' is quantised",
+        ),
+        (lambda: nn.Parameter(torch.zeros(1, 2).expand(3, 2)), "'w' is an expanded view"),
+    ],
+)
+def test_tensors_that_hold_no_plain_numbers_are_refused(parameter, message):
+    model, plan = one(parameter())
+    with pytest.raises(UnsupportedError, match=message):
+        plan.apply_(model, frozen=True)
+
+
+def test_lazy_parameters_are_refused():
+    model, plan = one(nn.UninitializedParameter(), shape=(2, 2))
+    with pytest.raises(UnsupportedError, match=r"'w' is lazy: .*run the model once"):
+        plan.apply_(model)
+
+
+def test_two_parameters_in_one_memory_are_refused():
+    model = nn.Module()
+    model.a = nn.Parameter(torch.zeros(4, 4))
+    model.b = nn.Parameter(model.a.data[2:])
+    refused(model, plan_for(model), PlanError, "'a' and 'b' share memory but are two parameters")
+    plan_for(model).apply_(model, skip="b")
+    model.b = nn.Parameter(torch.zeros(8, 4)[4:])
+    plan_for(model).apply_(model)
+
+
+def test_neighbours_in_one_memory_are_fine():
+    flat = torch.zeros(20)
+    model = nn.Module()
+    model.a = nn.Parameter(flat[:12].view(3, 4))
+    model.b = nn.Parameter(flat[12:].view(2, 4))
+    plan = plan_for(model)
+    plan.apply_(model)
+    assert_same(values(model), draw(plan))
+
+
+def test_models_on_meta_are_refused_with_the_two_ways_out():
+    with torch.device("meta"):
+        model = net()
+    with pytest.raises(PlanError, match=r"8 parameter\(s\) .*on the meta device: '0.weight'") as error:
+        plan_for(model).apply_(model)
+    assert "to_empty" in str(error.value)
+    assert "materialize=True" in str(error.value)
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_device_does_not_matter():
+    model = net()
+    plan = plan_for(model)
+    plan.apply_(model)
+    other = net().cuda()
+    plan.apply_(other)
+    assert_same({name: value.cpu() for name, value in values(other).items()}, values(model))

@@ -1,0 +1,243 @@
+"""The command line: what it prints, on which stream, how wide, and with which exit code."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from wellposed import checks, plans
+from wellposed.checks.verdict import compare
+from wellposed.cli import demo, main, show
+from wellposed.signals import Signal, Signals, registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = """
+import torch
+from torch import nn
+
+
+def build():
+    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 8))
+    return model, (torch.zeros(32, 64),)
+
+
+def broken():
+    return nn.Linear(4, 4), (torch.zeros(2, 5),)
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    (tmp_path / "net.py").write_text(MODELS)
+    return f"{tmp_path / 'net.py'}:build"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*argv, columns=120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as exit_:
+            main([str(word) for word in argv])
+        captured = capsys.readouterr()
+        return exit_.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["plan", "check", "ops", "demo"])
+def test_every_command_has_help(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert "Usage: wellposed " + command in out
+
+
+def test_version(run):
+    code, out, _ = run("--version")
+    assert (code, out) == (0, "wellposed 0.1.0\n")
+
+
+def test_plan_prints_every_parameter(run, net):
+    code, out, err = run("plan", net)
+    assert code == 0
+    assert err == ""
+    for name in ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"):
+        assert name in out
+    assert "6 parameters" in out
+
+
+def test_plan_as_json_is_the_plan_and_nothing_else(run, net, tmp_path):
+    code, out, _ = run("plan", net, "--json", "-o", tmp_path / "plan.json", "--seed", "7")
+    assert code == 0
+    assert plans.Plan.model_validate_json(out) == plans.Plan.load(tmp_path / "plan.json")
+    assert json.loads(out)["seed"] == 7
+
+
+def test_options_reach_the_method(run, net, tmp_path):
+    file = tmp_path / "plan.json"
+    options = ["--target-variance", "2.5", "--distribution", "uniform", "--only", "0.*", "--skip", "*.bias"]
+    code, _, _ = run("plan", net, "-o", file, *options)
+    assert code == 0
+    plan = plans.Plan.load(file)
+    assert plan.prescriptions["0.weight"].distribution == "uniform"
+    assert plan.prescriptions["0.weight"].signal_after == pytest.approx(2.5)
+    assert {name for name, said in plan.prescriptions.items() if said.action == "write"} == {"0.weight"}
+
+
+def test_further_options_reach_the_method(run, net, tmp_path):
+    code, _, err = run("plan", net, "-m", "kaiming", "-O", "mode=fan_out", "-o", tmp_path / "out.json")
+    assert (code, err) == (0, "")
+    assert plans.Plan.load(tmp_path / "out.json").options["mode"] == "fan_out"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plan", "{net}", "--method", "autoinnit"], "autoinit"),
+        (["plan", "{net}", "--distribution", "normall"], "normal"),
+        (["plan", "{net}", "--target-variance", "-1"], "variance"),
+        (["plan", "{net}", "--only", "no_such.*"], "no_such"),
+        (["plan", "{net}", "--option", "mode"], "NAME=VALUE"),
+        (["plan", "{net}x"], "buildx"),
+        (["plan", "{folder}/missing.py:build"], "missing.py"),
+        (["plan", "{folder}/net.py:broken"], "broken|shape|mat1"),
+        (["plan", "{net}", "-o", "{folder}/no/such/folder/plan.json"], "no/such/folder"),
+        (["check", "{net}", "--plan", "{folder}/missing.json"], "missing.json"),
+        (["check", "{net}", "--plan", "{folder}/net.py"], "JSON"),
+        (["ops", "--tag", "exactly"], "exact"),
+    ],
+)
+def test_bad_usage_is_exit_code_two_with_a_short_message(run, net, tmp_path, argv, message):
+    words = [word.format(net=net, folder=tmp_path) for word in argv]
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    assert any(word in " ".join(err.split()) for word in message.split("|")), err
+
+
+@pytest.mark.parametrize("argv", [["plann", "x"], ["plan"], ["plan", "x", "--nope"], ["check", "x", "--draws", "0"]])
+def test_wrong_words_are_exit_code_two(run, argv):
+    code, out, err = run(*argv)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_check_agrees_on_a_wide_tanh_net(run, net):
+    code, out, err = run("check", net, "--draws", "4")
+    assert (code, err) == (0, ""), out
+    assert "all as predicted" in out
+
+
+def test_check_takes_a_saved_plan_and_prints_json(run, net, tmp_path):
+    run("plan", net, "-o", tmp_path / "plan.json")
+    code, out, _ = run("check", net, "--plan", tmp_path / "plan.json", "--draws", "3", "--json")
+    verdict = json.loads(out)
+    assert (code, verdict["ok"], verdict["draws"]) == (0, True, 3)
+
+
+def test_tolerance_reaches_the_check(run, net):
+    code, _, err = run("check", net, "--tolerance", "-1")
+    assert code == 2
+    assert "tolerance" in err
+
+
+def test_a_failing_check_is_exit_code_one(run, net, monkeypatch):
+    def signal(moment):
+        return Signals((Signal("0", "0", "linear.default", (32, 256), 0.0, moment, "exact"),))
+
+    off = compare(signal(1.0), signal(4.0), draws=4, weight_draws=4)
+    monkeypatch.setattr(checks, "check", lambda *_, **__: off)
+    code, out, _ = run("check", net)
+    assert code == 1
+    assert "first off: 0 (linear.default)" in " ".join(out.split())
+    code, out, _ = run("check", net, "--json")
+    assert code == 1
+    assert json.loads(out)["first"] == "0"
+
+
+def test_ops_lists_the_registry(run):
+    code, out, _ = run("ops", "--json")
+    assert code == 0
+    rules = registry.operators()
+    assert len(rules) > 100
+    assert [(row["operator"], row["tag"]) for row in json.loads(out)] == [
+        (str(op).removeprefix("aten."), rule.tag) for op, rule in rules.items()
+    ]
+
+
+def test_ops_filters_by_name_and_tag(run):
+    code, out, _ = run("ops", "conv", "--tag", "exact", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert "conv2d.default" in {row["operator"] for row in rows}
+    assert all("conv" in row["operator"] and row["tag"] == "exact" for row in rows)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100])
+@pytest.mark.parametrize("command", ["plan", "check", "ops"])
+def test_output_fits_the_terminal(run, net, command, columns):
+    argv = {"plan": ["plan", net], "check": ["check", net, "--draws", "2"], "ops": ["ops"]}[command]
+    code, out, _ = run(*argv, columns=columns)
+    assert code == 0
+    assert out
+    assert max(cell_len(line) for line in out.splitlines()) <= columns
+
+
+def test_demo_small_runs_without_the_model_libraries(tmp_path):
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('torchvision', 'timm', 'transformers')));"
+    code = blocked + "from wellposed.cli import main; main(['demo', '--small'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("all as predicted") == 2
+    assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_demo_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchvision" else object())
+    names = [name for name, _ in demo._cases(show.out(), small=False)]
+    assert all("plain PyTorch" in name for name in names)
+    assert "torchvision not installed" in capsys.readouterr().out
+
+
+def test_demo_fails_when_a_check_fails(run, monkeypatch):
+    monkeypatch.setattr(demo, "_show_case", lambda *_: False)
+    assert run("demo", "--small")[0] == 1
+
+
+def test_sparkline_follows_the_levels():
+    assert show.sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 0.0, 7.0, 8) == "▁▂▃▄▅▆▇█"
+    assert show.sparkline([1.0, math.nan, math.inf], 0.0, 2.0, 3) == "▅××"
+    assert show.sparkline([], 0.0, 1.0, 8) == ""
+
+
+def test_sparkline_keeps_the_outlier_of_a_run():
+    line = show.sparkline([0.0] * 50 + [8.0] + [0.0] * 49, -8.0, 8.0, 10)
+    assert len(line) == 10
+    assert line.count("█") == 1
+
+
+def test_depth_lines_share_one_scale_and_fit():
+    steady, growing = [1.0] * 40, [2.0**level for level in range(40)]
+    lines = demo.depth_lines({"planned": steady, "own init": [0.0, *growing]}, 60)
+    assert len(lines) == 2
+    assert all(cell_len(line) <= 60 for line in lines)
+    assert set(lines[0].split()[1]) == {"▁"}
+    assert lines[1].split()[2][0] == "▁"
+    assert lines[1].split()[2][-1] == "█"
+    assert lines[1].endswith("1 to 5.5e+11")
