@@ -91,6 +91,9 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
         figures[state] = ratios.tolist()
     row["standard_error"] = percentile(errors)
     row |= judge(row)
+    beyond = np.nan_to_num(np.abs(figures["full"]) - 2 * errors, nan=np.inf)
+    worst = int(beyond.argmax())
+    row["worst"] = {"node": names[worst], "op": ops[names[worst]], "error": figures["full"][worst]}
     row |= {"propagate_s": propagation, "measure_s": measurement}
     return row | {"per_node": {"name": names, "op": [ops[name] for name in names], **figures}}
 
@@ -121,6 +124,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=16, help="weight and input draws (default 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, 4 draws")
+    parser.add_argument("--per-node", action="store_true", help="also write the figures of every node")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     draws = 4 if options.quick else options.draws
@@ -128,8 +132,11 @@ def main() -> None:
     for name in options.nets or (QUICK if options.quick else NETS):
         for kind in input_kinds(NETS[name]):
             row = evaluate(NETS[name], kind, draws, options.seed)
-            rows.append(row)
-            print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
+            rows.append(row if options.per_node else {key: row[key] for key in row if key != "per_node"})
+            worst = row["worst"]
+            print(
+                markdown([row], COLUMNS).splitlines()[-1], f"worst: {worst['node']} {worst['error']:+.2f}", flush=True
+            )
     table = markdown(rows, COLUMNS)
     write("accuracy", f"Octaves; mean over {draws} draws of weights and inputs.\n\n{table}", rows, options.out)
 

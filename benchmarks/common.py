@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import platform
 import time
@@ -67,13 +68,24 @@ def markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> s
     return "\n".join(lines)
 
 
+def plain(value: Any) -> Any:
+    """Return ``value`` as strict JSON holds it: floats with six digits, infinities and NaN as strings."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
 def write(name: str, text: str, rows: Sequence[Mapping[str, Any]], folder: Path = RESULTS, **more: Any) -> None:
     """Write ``<folder>/<name>.json`` (rows, environment, ``more``) and ``<name>.md`` (the text, with the
     environment)."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = environment()
     document = {"environment": machine, **more, "rows": list(rows)}
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=1, default=str) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(plain(document), indent=1, allow_nan=False) + "\n")
     told = ", ".join(f"{key} {value}" for key, value in machine.items())
     (folder / f"{name}.md").write_text(f"{text}\n\n*{told}*\n")
     print(f"written: {folder / name}.json and .md")

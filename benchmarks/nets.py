@@ -7,6 +7,7 @@ BN is taken out.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -311,20 +312,41 @@ def torchvision_net(builder: str, norm: bool = True, **options: Any) -> nn.Modul
     return model if norm else without_norm(model)
 
 
+def import_extras() -> None:
+    """Import torchvision where it is installed, before timm and transformers import it by themselves.
+
+    `wellposed.zoo.import_torchvision` does so in the way that also works beside a CPU-only torch.
+    """
+    if importlib.util.find_spec("torchvision") is not None:
+        from wellposed.zoo import import_torchvision
+
+        import_torchvision()
+
+
 def vit_tiny(size: int = 112) -> nn.Module:
     """ViT-tiny with patches of 16 (timm), for pictures of ``size``."""
-    import_timm()
+    import_extras()
     import timm
 
     model: nn.Module = timm.create_model("vit_tiny_patch16_224", img_size=size, num_classes=100)
     return model
 
 
-def import_timm() -> None:
-    """Import torchvision first, in the way that works beside a CPU-only torch: timm imports it by itself."""
-    from wellposed.zoo import import_torchvision
+def llama(width: int, hidden: int, layers: int, heads: int, tied: bool) -> nn.Module:
+    """A Llama 3 of transformers with random weights: grouped-query attention with 8 key-value heads."""
+    import_extras()
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    import_torchvision()
+    config = LlamaConfig(
+        vocab_size=128256,
+        hidden_size=width,
+        intermediate_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        tie_word_embeddings=tied,
+    )
+    return LlamaForCausalLM(config)
 
 
 # ------------------------------------------------------------------------------------------------------------- the list

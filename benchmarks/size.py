@@ -36,22 +36,15 @@ def peak_mb() -> float:
 def work(layers: int) -> dict[str, Any]:
     """Plan in this process and return the row; "before" counts the imports and the model's construction."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     import wellposed as wp
+    from nets import llama
 
-    config = LlamaConfig(
-        vocab_size=128256,
-        hidden_size=8192,
-        intermediate_size=28672,
-        num_hidden_layers=layers,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        tie_word_embeddings=False,
-    )
+    with torch.device("meta"):
+        llama(64, 64, 1, 8, tied=False)  # imports
     start = time.perf_counter()
     with torch.device("meta"):
-        model = LlamaForCausalLM(config)
+        model = llama(8192, 28672, layers, 64, tied=False)
     build, before = time.perf_counter() - start, peak_mb()
     start = time.perf_counter()
     plan = wp.plan(model, torch.zeros(1, 128, dtype=torch.int64))

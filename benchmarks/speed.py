@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from common import RESULTS, markdown, seconds, write
-from nets import mlp, torchvision_net
+from nets import llama, mlp, torchvision_net
 
 Recipe = tuple[Callable[[], nn.Module], Callable[[], Tensor]]
 COLUMNS = {
@@ -29,22 +29,6 @@ COLUMNS = {
 }
 
 
-def llama_1b() -> nn.Module:
-    """Llama-3.2-1B's shape, random weights, float32."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
-
-
 def pictures(size: int = 224) -> Tensor:
     """Return a batch of two pictures: planning reads the shape alone."""
     return torch.zeros(2, 3, size, size)
@@ -55,7 +39,7 @@ MODELS: dict[str, Recipe] = {
     "resnet152": (lambda: torchvision_net("resnet152"), pictures),
     "vit_b_16": (lambda: torchvision_net("vit_b_16"), pictures),
     "swin_t": (lambda: torchvision_net("swin_t"), pictures),
-    "llama-1b": (llama_1b, lambda: torch.zeros(1, 128, dtype=torch.int64)),
+    "llama-1b": (lambda: llama(2048, 8192, 16, 32, tied=True), lambda: torch.zeros(1, 128, dtype=torch.int64)),
 }
 
 

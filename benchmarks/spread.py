@@ -61,7 +61,6 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
         "high": high,
         "within": f"{100 * np.mean((ratios >= 0.5) & (ratios <= 2)):.0f} %",
         "warned": bool(spreads[:, 0].max() >= 1),
-        "per_node": {"names": names, "predicted": spreads[:, 0].tolist(), "measured": spreads[:, 1].tolist()},
     }
 
 

@@ -9,11 +9,13 @@ import argparse
 import fnmatch
 import gc
 import json
+import signal
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from wellposed import zoo, zoo_transformers
+from wellposed import zoo
 from wellposed.graphs import trace
+from wellposed.zoo import configurations
 
+PATIENCE = 100
+"""Seconds after which a model is given up."""
 LARGEST = 3e8
 """Parameters of the largest model that is built on CPU when tracing it on meta does not do."""
 
@@ -56,7 +61,7 @@ def torchvision_models() -> Iterator[tuple[str, str]]:
 
 def timm_models() -> Iterator[tuple[str, str]]:
     """The smallest name of each family (timm's module), as a stand-in for it."""
-    timm = zoo._import("timm")
+    timm = zoo.import_library("timm")
     for family in timm.list_modules():
         names = timm.list_models(module=family)
         if names:
@@ -64,8 +69,37 @@ def timm_models() -> Iterator[tuple[str, str]]:
 
 
 def transformers_models() -> Iterator[tuple[str, str]]:
-    for model_type in zoo_transformers.model_types(zoo._import("transformers")):
+    for model_type in configurations.model_types(zoo.import_library("transformers")):
         yield model_type, model_type
+
+
+class GivenUpError(BaseException):
+    """Raised by the alarm; not an `Exception`, so that no model and no tracer takes it for its own."""
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise `GivenUpError` in the block after ``seconds``."""
+
+    def stop(*_: Any) -> None:
+        raise GivenUpError(f"took more than {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def limited(library: str, family: str, name: str) -> Row:
+    """`one`, given up after `PATIENCE` seconds."""
+    try:
+        with time_limit(PATIENCE):
+            return one(library, family, name)
+    except GivenUpError as error:
+        return Row(library, family, name, "failed", reason=str(error))
 
 
 def one(library: str, family: str, name: str) -> Row:
@@ -88,21 +122,21 @@ def one_transformers(name: str) -> Row:
     An architecture counts as failed if its own forward runs on one of the example inputs and the trace does not; if its
     own forward takes none of them, the generic example is at fault and the architecture is set aside.
     """
-    transformers = zoo._import("transformers")
+    transformers = zoo.import_library("transformers")
     reasons: list[str] = []
     for device in ("meta", "cpu"):
-        for config in zoo_transformers.small_configs(name, transformers):
+        for config in configurations.small_configs(name, transformers):
             try:
                 with torch.device("meta"):
-                    model = zoo_transformers.make_model(config, transformers)
+                    model = configurations.make_model(config, transformers)
                 if device == "cpu":
                     if sum(p.numel() for p in model.parameters()) > LARGEST:
                         continue
-                    model = zoo_transformers.make_model(config, transformers)
+                    model = configurations.make_model(config, transformers)
             except Exception as error:
                 reasons.append("construction: " + shortened(error))
                 continue
-            for kwargs in zoo_transformers.example_inputs(model):
+            for kwargs in configurations.example_inputs(model):
                 try:
                     return attempt("transformers", name, name, device, model, (), kwargs)
                 except Exception as error:
@@ -174,7 +208,7 @@ def main() -> None:
     for library in options.library or LIBRARIES:
         names = [(f, n) for f, n in LIBRARIES[library]() if fnmatch.fnmatch(n, options.only)][: options.limit]
         for family, name in names:
-            row = one(library, family, name)
+            row = limited(library, family, name)
             rows.append(row)
             print(
                 f"{library}:{name}",

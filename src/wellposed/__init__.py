@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from wellposed import errors as errors
     from wellposed import nn as nn
     from wellposed.checks import Verdict as Verdict
-    from wellposed.checks import check as check
-    from wellposed.checks import measure as measure
+    from wellposed.checks.check import check as check
+    from wellposed.checks.measure import measure as measure
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
     from wellposed.methods import initialize_ as initialize_
@@ -40,9 +40,9 @@ _HOMES = {
     "Signal": "signals",
     "Signals": "signals",
     "Verdict": "checks",
-    "check": "checks",
+    "check": "checks.check",
     "initialize_": "methods",
-    "measure": "checks",
+    "measure": "checks.measure",
     "plan": "methods",
     "propagate": "signals",
     "rule": "signals",

@@ -207,6 +207,17 @@ def test_infinities_and_nan_are_kept() -> None:
     assert math.isnan(signals[-1].second_moment)
 
 
+def test_uninitialised_memory_is_no_signal() -> None:
+    class Drop(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.new_empty(x.shape).fill_(3.0)
+
+    x = torch.ones(2, 3)
+    signals = measure(Drop(), x, draws=2, inputs=[x])
+    assert not any(signal.op.startswith("new_empty") for signal in signals)
+    assert signals[-1].mean == 3.0
+
+
 def test_the_model_is_left_bit_for_bit_also_after_an_error() -> None:
     model = Residual().train()
     model.norm.eval()

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from wellposed.checks.verdict import TOLERANCE, Verdict, compare, log2_ratio
 from wellposed.errors import InputError, OptionError
@@ -64,8 +65,13 @@ def test_tolerance_follows_the_tag(tag: Tag, beyond: bool) -> None:
 
 @pytest.mark.parametrize("beyond", [False, True])
 def test_two_standard_errors_are_allowed(beyond: bool) -> None:
-    second = 2.0 ** (0.1 + 2 * 0.3 + (1e-6 if beyond else -1e-6))
-    assert verdict([signal("a", second)], [signal("a", 1.0, error=0.3)], tolerance=0.1).ok is not beyond
+    """Two implied by a known spread; of those seen in four draws, as many as Student's t with 3 degrees needs."""
+    step = 1e-6 if beyond else -1e-6
+    known = verdict([signal("a", 2.0 ** (0.1 + 2 * 0.3 + step), std=0.6)], [signal("a", 1.0)], tolerance=0.1)
+    assert known.ok is not beyond
+    quantile = stats.t(df=3).ppf(stats.norm.cdf(2))
+    seen = verdict([signal("a", 2.0 ** (0.1 + quantile * 0.3 + step))], [signal("a", 1.0, error=0.3)], tolerance=0.1)
+    assert seen.ok is not beyond
 
 
 @pytest.mark.parametrize(("weight_draws", "standard_error"), [(4, 1.0), (1, 2.0)])

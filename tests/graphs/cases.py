@@ -241,10 +241,9 @@ class MaskFromIds(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         mask = ids != 0
-        if mask.all():
-            h = self.embed(ids)
-        else:
-            h = self.embed(ids).masked_fill(~mask[..., None], 0.0)
+        h = self.embed(ids)
+        if not mask.all():
+            h = h.masked_fill(~mask[..., None], 0.0)
         longest = int(mask.sum(1).max())
         causal = torch.full((longest, longest), float("-inf")).triu(1)
         scores = h[:, :longest] @ h[:, :longest].transpose(1, 2) + causal
@@ -461,7 +460,7 @@ class ViewOfParameter(nn.Module):
         self.part = self.weight.detach()[:6]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.weight.chunk(3)
+        q, k, _ = self.weight.chunk(3)
         return F.linear(x, q) @ F.linear(x, k).t() @ F.linear(x, self.held[0][12:]) + F.linear(x, self.part)
 
 
@@ -546,7 +545,8 @@ class Structures(nn.Module):
         self.embed = nn.Embedding(5, 4)
 
     def forward(self, batch: Batch, tree: Any, pair: Pair, flag: bool, nothing: None) -> dict[str, Any]:
-        assert flag and nothing is None
+        assert flag
+        assert nothing is None
         h = self.embed(batch.ids) * batch.features + tree["a"][0] + tree["a"][1][0] + pair.first
         return {"hidden": h, "all": [h.sum(), (pair, Batch(batch.ids, h))], "text": "x"}
 

@@ -80,7 +80,7 @@ def test_quantised_parameters_are_named() -> None:
     class Packed(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            raise NotImplementedError
+            return torch.Tensor._make_wrapper_subclass(cls, (4, 4)) if "detach" in str(func) else NotImplemented
 
     model = Outer()
     packed = torch.Tensor._make_wrapper_subclass(Packed, (4, 4))
@@ -100,7 +100,7 @@ def test_run_names_what_is_missing() -> None:
     with pytest.raises(InputError, match=r"parameter 'blocks.1.fc.bias'; give one of shape \(4,\)"):
         run(graph, parameters=parameters)
     parameters["blocks.1.fc.bias"] = held.detach().to("meta")
-    with pytest.raises(InputError, match="parameter 'blocks.1.fc.bias' of Outer is on meta and has no values"):
+    with pytest.raises(InputError, match=r"parameter 'blocks.1.fc.bias' of Outer is on meta and has no values"):
         run(graph, parameters=parameters)
     parameters["blocks.1.fc.bias"] = held
     with pytest.raises(InputError, match="input '0' of Outer is on meta"):

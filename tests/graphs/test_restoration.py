@@ -17,6 +17,8 @@ from wellposed.graphs import run, trace
 from wellposed.graphs.trace import _Tracing
 from wellposed.graphs.tree import input_tensors
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported:UserWarning")
+
 
 def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (

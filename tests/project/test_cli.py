@@ -27,6 +27,13 @@ def build():
     return model, (torch.zeros(32, 64),)
 
 
+def tokens():
+    # Reads values while it is built, and needs those of its example: neither would work on the meta device.
+    rate = torch.linspace(0, 0.5, 3)[1].item()
+    model = nn.Sequential(nn.Embedding(50, 64), nn.Dropout(rate), nn.Linear(64, 50))
+    return model, (torch.randint(0, 50, (4, 16)),), {}
+
+
 def broken():
     return nn.Linear(4, 4), (torch.zeros(2, 5),)
 """
@@ -78,6 +85,12 @@ def test_plan_as_json_is_the_plan_and_nothing_else(run, net, tmp_path):
     assert json.loads(out)["seed"] == 7
 
 
+def test_a_function_of_ones_own_builds_on_real_tensors(run, net):
+    code, out, err = run("plan", net.replace(":build", ":tokens"))
+    assert (code, err) == (0, "")
+    assert "0.weight" in out
+
+
 def test_options_reach_the_method(run, net, tmp_path):
     file = tmp_path / "plan.json"
     options = ["--target-variance", "2.5", "--distribution", "uniform", "--only", "0.*", "--skip", "*.bias"]
@@ -105,7 +118,7 @@ def test_further_options_reach_the_method(run, net, tmp_path):
         (["plan", "{net}", "--option", "mode"], "NAME=VALUE"),
         (["plan", "{net}x"], "buildx"),
         (["plan", "{folder}/missing.py:build"], "missing.py"),
-        (["plan", "{folder}/net.py:broken"], "broken|shape|mat1"),
+        (["plan", "{folder}/net.py:broken"], "received: 0: float32[2, 5]"),
         (["plan", "{net}", "-o", "{folder}/no/such/folder/plan.json"], "no/such/folder"),
         (["check", "{net}", "--plan", "{folder}/missing.json"], "missing.json"),
         (["check", "{net}", "--plan", "{folder}/net.py"], "JSON"),
@@ -119,7 +132,7 @@ def test_bad_usage_is_exit_code_two_with_a_short_message(run, net, tmp_path, arg
     assert out == ""
     assert err.startswith("error: ")
     assert "Traceback" not in err
-    assert any(word in " ".join(err.split()) for word in message.split("|")), err
+    assert message in " ".join(err.split())
 
 
 @pytest.mark.parametrize("argv", [["plann", "x"], ["plan"], ["plan", "x", "--nope"], ["check", "x", "--draws", "0"]])

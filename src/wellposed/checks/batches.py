@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
 from wellposed.signals.forward import describe_inputs
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Described: TypeAlias = Input | Tensor | Mapping[str, Input | Tensor] | None
 """Inputs that are described, as `wellposed.propagate` takes them."""
@@ -28,7 +31,7 @@ def stream(seed: int, draw: int, purpose: str) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def is_described(inputs: Inputs) -> TypeGuard[Described]:
+def is_described(inputs: Inputs) -> TypeIs[Described]:
     """Whether ``inputs`` are described, as against given as batches."""
     return inputs is None or isinstance(inputs, Input | Tensor | Mapping)
 

@@ -18,6 +18,14 @@ _CANCELLATION = 1e-3
 # Sums of squares outside this range may have lost terms below float32's smallest or above its largest number.
 _SMALLEST, _LARGEST = 1e-25, 1e37
 
+UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""Operators whose outputs are memory as it was found: no signal until something is written there."""
+
+
+def uninitialised(op: str) -> bool:
+    """Whether the overload of this name (``"empty.memory_format"``) returns uninitialised memory."""
+    return op.partition(".")[0] in UNINITIALISED
+
 
 def moments(tensor: Tensor) -> tuple[float, float]:
     """Return the mean and variance over all elements of a floating-point tensor with at least one element.
@@ -56,7 +64,9 @@ class Accumulator:
         self._variances.append({})
 
     def observe(self, node: Node, outputs: Sequence[Tensor]) -> None:
-        """Record the outputs of one node: those that are floating-point and not empty."""
+        """Record the outputs of one node: those that are floating-point, initialised, and have elements."""
+        if uninitialised(node.op_name):
+            return
         for value, tensor in zip(node.outputs, outputs, strict=True):
             if tensor.is_floating_point() and tensor.numel():
                 self._means[-1][value], self._variances[-1][value] = moments(tensor)

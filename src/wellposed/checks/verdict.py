@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,9 +13,11 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+from scipy import special
 
+from wellposed.checks.moments import uninitialised
 from wellposed.errors import InputError, OptionError
-from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.signal import Signal, Tag
 
 TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
 """Octaves by which a prediction may miss, by its tag.
@@ -43,7 +45,7 @@ class Comparison:
         standard_error: of log2 of ``measured``, in octaves: the larger of the one seen and the one that the predicted
             spread implies for as many weight draws.
         spread: predicted standard deviation of the second moment from one weight draw to the next, in octaves.
-        allowed: tolerance + 2 standard errors.
+        allowed: tolerance + 2 standard errors; more of the one seen where few draws were made (Student's t).
     """
 
     name: str
@@ -180,8 +182,8 @@ class Verdict:
 
 
 def compare(
-    predicted: Signals,
-    measured: Signals,
+    predicted: Sequence[Signal],
+    measured: Sequence[Signal],
     *,
     model: str = "",
     draws: int,
@@ -191,9 +193,10 @@ def compare(
     """Hold predicted signals against measured ones of the same names.
 
     A node is off where |log2(predicted / measured)| > tolerance + 2 standard errors. ``tolerance`` is in octaves, by
-    default `TOLERANCE` of the prediction's tag. The standard error is the larger of the one measured and ``log2_std /
-    sqrt(weight_draws)``, with the predicted spread of one weight draw: few draws of an ill-conditioned net show
-    neither its mean nor its spread.
+    default `TOLERANCE` of the prediction's tag. Two standard errors are those of the measurement, widened for few
+    draws as Student's t is (`student`), or those that ``log2_std / sqrt(weight_draws)`` implies, whichever are larger:
+    few draws of an ill-conditioned net show neither its mean nor its spread. Uninitialised memory is no signal, and
+    left out.
 
     Raises:
         OptionError: a tolerance that is not a number >= 0.
@@ -201,10 +204,13 @@ def compare(
     """
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
+    predicted, measured = ([s for s in signals if not uninitialised(s.op)] for signals in (predicted, measured))
     seen = {signal.name: signal for signal in measured}
     foreseen = {signal.name for signal in predicted}
     comparisons = tuple(
-        _compare_one(signal, seen[signal.name], weight_draws, tolerance) for signal in predicted if signal.name in seen
+        _compare_one(signal, seen[signal.name], draws, weight_draws, tolerance)
+        for signal in predicted
+        if signal.name in seen
     )
     if not comparisons and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
@@ -226,11 +232,12 @@ def log2_ratio(predicted: float, measured: float) -> float:
     return math.log2(predicted) - math.log2(measured)
 
 
-def _compare_one(predicted: Signal, measured: Signal, weight_draws: int, tolerance: float | None) -> Comparison:
+def _compare_one(
+    predicted: Signal, measured: Signal, draws: int, weight_draws: int, tolerance: float | None
+) -> Comparison:
     error = log2_ratio(predicted.second_moment, measured.second_moment)
     implied = predicted.log2_std / math.sqrt(weight_draws)
-    seen = measured.log2_error
-    standard_error = implied if math.isnan(seen) else max(seen, implied)
+    seen = 0.0 if math.isnan(measured.log2_error) else measured.log2_error
     base = TOLERANCE[predicted.tag] if tolerance is None else tolerance
     return Comparison(
         name=predicted.name,
@@ -241,10 +248,15 @@ def _compare_one(predicted: Signal, measured: Signal, weight_draws: int, toleran
         predicted=predicted.second_moment,
         measured=measured.second_moment,
         error=error,
-        standard_error=standard_error,
+        standard_error=max(seen, implied),
         spread=predicted.log2_std,
-        allowed=base + 2 * standard_error,
+        allowed=base + max(student(draws) * seen, 2 * implied),
     )
+
+
+def student(draws: int) -> float:
+    """Return how many seen standard errors are as unlikely to be exceeded as 2 known ones (95.4 %, Student's t)."""
+    return float(special.stdtrit(draws - 1, special.ndtr(2.0))) if draws > 1 else 0.0
 
 
 def _plain(value: Any) -> Any:

@@ -102,7 +102,9 @@ def plan(
         from wellposed import graphs, methods, zoo
 
         stages.next()
-        module, args, kwargs = zoo.load(model, device="meta")
+        # A function of the user's own may read values while it builds; the libraries' models do not.
+        device = "cpu" if ".py:" in model else "meta"
+        module, args, kwargs = zoo.load(model, device=device)
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()

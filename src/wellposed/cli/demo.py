@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 Case = tuple[str, Callable[[], tuple["nn.Module", tuple[Any, ...], dict[str, Any]]]]
 
-_DRAWS = 8
+_DRAWS = 4
 
 
 def run(*, small: bool, seed: int) -> bool:
@@ -65,11 +64,14 @@ def _show_case(
     console: Console, name: str, load: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], seed: int
 ) -> bool:
     """Analyse, initialise and check one model, print the summary, and return whether the check passed."""
-    names = ("building", "tracing", "propagating", "planning", "initialising", f"checking {_DRAWS} draws")
-    with show.Stages(*names) as stages:
+    checking = f"checking {_DRAWS} draws"
+    with show.Stages("building", "tracing", "propagating", "planning", "initialising", checking) as stages:
+        import torch
+
         from wellposed import checks, graphs, methods, signals
 
         stages.next()
+        torch.manual_seed(seed)
         model, args, kwargs = load()
         stages.next()
         graph = graphs.trace(model, *args, **kwargs)
@@ -79,51 +81,46 @@ def _show_case(
         plan = methods.plan(graph, seed=seed)
         stages.next()
         plan.apply_(model)
-        after = signals.propagate(graph, weights=plan)
         stages.next()
         verdict = checks.check(graph, plan=plan, draws=_DRAWS, seed=seed)
     console.rule(f"[bold]{escape(name)}", align="left")
-    _print_summary(console, graph, plan, before, after, verdict, stages.seconds)
+    _print_summary(console, graph, plan, before, verdict, stages.seconds)
     return verdict.ok
 
 
 def _print_summary(
-    console: Console,
-    graph: Graph,
-    plan: Plan,
-    before: Signals,
-    after: Signals,
-    verdict: Verdict,
-    seconds: dict[str, float],
+    console: Console, graph: Graph, plan: Plan, before: Signals, verdict: Verdict, seconds: dict[str, float]
 ) -> None:
-    weights = sum(math.prod(parameter.shape) for parameter in graph.parameters.values())
+    numbers = sum(math.prod(parameter.shape) for parameter in graph.parameters.values())
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(
         "model",
         f"{escape(graph.model)}: {show.plural(len(graph), 'operation')}, "
-        f"{show.plural(len(graph.parameters), 'parameter')} with {show.plural(weights, 'number')}",
+        f"{show.plural(len(graph.parameters), 'parameter')} with {show.plural(numbers, 'number')}",
     )
-    table.add_row("signals", coverage(after))
+    table.add_row("input", escape(plan.inputs))
+    table.add_row("signals", show.tags(plan.coverage))
     table.add_row("plan", f"{escape(plan.method)}: {show.actions(plan)}")
     table.add_row("time", ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items()))
     console.print(table)
-    console.print("[dim]second moment E[x²] of the signals, from input to output (one scale)[/]")
+    console.print("[dim]second moment of what every weight puts out, from the input to the output:[/]")
+    weighted = _weighted(plan)
     series = {
-        "own init": [signal.second_moment for signal in before],
-        "planned": [signal.second_moment for signal in after],
-        "measured": [node.measured for node in verdict.comparisons],
+        "own init": [signal.second_moment for signal in before if signal.name in weighted],
+        "planned": [node.predicted for node in verdict.comparisons if node.name in weighted],
+        "measured": [node.measured for node in verdict.comparisons if node.name in weighted],
     }
     for line in depth_lines(series, console.width):
         console.print(line)
     show.verdict_lines(verdict)
 
 
-def coverage(signals: Signals) -> str:
-    """Return how the signals were come by: ``"120 exact, 43 approximate"``."""
-    counts = Counter(signal.tag for signal in signals)
-    return ", ".join(f"[{show.TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.most_common())
+def _weighted(plan: Plan) -> set[str]:
+    """Return the names of the nodes that a drawn weight belongs to."""
+    drawn = (said for said in plan.prescriptions.values() if said.fan_in is not None and said.op is not None)
+    return {said.op.rpartition(" (")[0] for said in drawn if said.op is not None}
 
 
 def depth_lines(series: dict[str, list[float]], width: int) -> list[str]:

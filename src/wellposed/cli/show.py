@@ -107,6 +107,11 @@ def actions(plan: Plan) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.most_common())
 
 
+def tags(counts: Mapping[str, int]) -> str:
+    """Return how signals were come by, in markup: ``"120 exact, 43 approximate"``."""
+    return ", ".join(f"[{TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.items() if count)
+
+
 def plan(planned: Plan, graph: Graph) -> None:
     """Print a plan: one line about the model, the table (with reasons where there is room), and the plan's warnings."""
     console = out()
@@ -114,6 +119,7 @@ def plan(planned: Plan, graph: Graph) -> None:
         f"[bold]{escape(graph.model)}[/]: {plural(len(graph), 'operation')}, "
         f"{plural(len(graph.parameters), 'parameter')}; {actions(planned)}"
     )
+    console.print(f"input {escape(planned.inputs)}; signals: {tags(planned.coverage)}")
     console.print(planned.table(reasons=console.width >= _WIDE))
     for warning in planned.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -227,8 +227,8 @@ def _rehearse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Se
         return None
     if other is not None and _shapes(result) != _shapes(other):
         raise NeedsValuesError(f"{func} reads values that depend on the model's parameters or float inputs")
-    if isinstance(result, torch.Tensor):
-        return meta_like(result)
+    if not isinstance(result, (list, tuple)):
+        return meta_like(result) if isinstance(result, torch.Tensor) else result
     if func is _aten._pack_padded_sequence.default:
         return meta_like(result[0]), result[1]
     return type(result)([meta_like(t) if isinstance(t, torch.Tensor) else t for t in result])
@@ -236,5 +236,5 @@ def _rehearse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Se
 
 def _shapes(result: Any) -> list[Any]:
     """Return the shapes of an operator's results."""
-    items = [result] if isinstance(result, torch.Tensor) else list(result)
+    items = list(result) if isinstance(result, (list, tuple)) else [result]
     return [tuple(item.shape) if isinstance(item, torch.Tensor) else item for item in items]

@@ -14,12 +14,16 @@ from wellposed.graphs.aliasing import Record
 from wellposed.graphs.execution import NeedsValuesError
 
 _READERS: frozenset[Any] = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
+_DEVICE: Any = torch.Tensor.device.__get__
+_CPU = torch.device("cpu")
 _INDEXERS: frozenset[Any] = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 _MAKERS: frozenset[Any] = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
 class PythonReads(TorchFunctionMode):
     """Gives ``tolist`` and ``numpy`` the known values of meta tensors, and keeps the values of new constants.
+
+    Every tensor says that it is on CPU: models choose their way by the device, and know none called meta.
 
     While it is active PyTorch also leaves its fused inference kernels for transformer layers aside, because these do
     not support overridden functions; so the layers' own operators are seen.
@@ -32,6 +36,8 @@ class PythonReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func == _DEVICE:
+            return _CPU
         if func in _READERS and args[0].device.type == "meta":
             record = self.find(args[0])
             if not record.base.known or record.real is None:

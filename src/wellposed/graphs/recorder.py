@@ -76,7 +76,7 @@ class RawValue:
         self.index = index
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):
     """Records operators into `nodes` and `values`; `Execution` runs them."""
 
     def __init__(

@@ -44,6 +44,7 @@ def unwrap_all(model: nn.Module) -> nn.Module:
         module.__dict__.pop(name, None)
         module._parameters[name] = parameter
     for module in inner.modules():
+        module._parameters.pop("_flat_param", None)
         if getattr(module, "_compiled_call_impl", None) is not None:
             module._compiled_call_impl = None
         for registry in _HOOKS:
@@ -56,10 +57,12 @@ def unwrap_all(model: nn.Module) -> nn.Module:
 def flat_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Return module, name and a meta tensor of the full shape for every parameter that FSDP keeps in a flat shard."""
     found: list[tuple[nn.Module, str, nn.Parameter]] = []
+    seen: set[int] = set()
     for wrapper in model.modules():
         flat: Any = getattr(wrapper, "_flat_param", None)
-        if flat is None:
+        if flat is None or id(flat) in seen:
             continue
+        seen.add(id(flat))
         for info, shape in zip(flat._param_infos, flat._shapes, strict=True):
             full = nn.Parameter(torch.empty(shape, dtype=flat.dtype, device="meta"))
             found.append((info.module, info.param_name, full))

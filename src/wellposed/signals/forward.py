@@ -17,7 +17,7 @@ from wellposed.signals.inputs import Input
 from wellposed.signals.registry import Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.state import Dependence, State, concatenate, make_state, pooled, weakest
+from wellposed.signals.state import Dependence, Dims, State, concatenate, make_state, pooled, weakest
 from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
 
 MASKED = -1e4
@@ -94,9 +94,9 @@ class Call:
         """Return a new independent source for the part of a result that depends on nothing before it."""
         return self.run.root()
 
-    def covariance(self, x: State, y: State) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-        """Return the covariance kernel of two states in x's atoms, None when they are independent."""
-        return None if self.independent else self.run.dependence.between(x, y)
+    def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
+        return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)
 
     def value_of(self, position: int) -> int | None:
         """Return the id of the value that is the operator's argument at ``position``."""

@@ -206,3 +206,57 @@ def polynomial(coefficients: Array, kernel: Array) -> Array:
 def volume(sizes: Sequence[int]) -> int:
     """Number of positions."""
     return math.prod(sizes)
+
+
+@lru_cache(maxsize=512)
+def _ends(size: int, length: int) -> Array:
+    """Return P[d, p]: how often position p is an end of a pair at displacement d (rows sum to 1)."""
+    matrix = np.zeros((length, size))
+    position = np.arange(size)
+    for lag in range(size):
+        row = min(lag, length - 1)
+        matrix[row] += (position < size - lag).astype(float) + (position >= lag)
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    matrix.setflags(write=False)
+    return matrix
+
+
+def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
+    """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
+    for dim, length in enumerate(lengths):
+        size = values.shape[dim]
+        if size > 1 and length > 1:
+            values = np.moveaxis(np.tensordot(values, _ends(size, length), axes=([dim], [1])), -1, dim)
+        elif size > 1:
+            values = values.mean(axis=dim, keepdims=True)
+    return values
+
+
+def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Sequence[int]) -> Array:
+    """Return C(p): the covariance of each position with the mean over the atoms ``over``, for its lag-0 in the others.
+
+    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
+    """
+    kernel = corr[tuple(slice(None) if dim in over else slice(0, 1) for dim in range(corr.ndim))]
+    profiles = [dim for dim in over if kernel.shape[dim] > 2]
+    kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
+    if not profiles:
+        level = std.mean(axis=tuple(over), keepdims=True) if over else std
+        return np.asarray(std * level * kernel)
+    kernel = promote(kernel, [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)])
+    for dim in profiles:  # displacements of both signs, for a sum around a ring of twice the size
+        size = sizes[dim]
+        index = np.minimum(np.arange(2 * size), 2 * size - np.arange(2 * size))
+        kernel = np.take(kernel, np.minimum(index, size - 1), axis=dim)
+    field = np.broadcast_to(
+        std, np.broadcast_shapes(std.shape, tuple(sizes[dim] if dim in profiles else 1 for dim in range(std.ndim)))
+    )
+    shape = [2 * sizes[dim] for dim in profiles]
+    spectrum = np.fft.rfftn(field, shape, axes=profiles) * np.fft.rfftn(kernel, axes=profiles)
+    total = np.fft.irfftn(spectrum, shape, axes=profiles)
+    total = total[tuple(slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim))]
+    count = math.prod(sizes[dim] for dim in profiles)
+    rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
+    if rest:
+        total = total.mean(axis=tuple(rest), keepdims=True)
+    return np.asarray(field * total / count)

@@ -54,16 +54,22 @@ class Pointwise:
         return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)))
 
 
+Dims = tuple["int | None", ...]
+Operate = Callable[[Array, Dims], Array]
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """How a state follows its parent linearly: x - E x = operate(parent - E parent) + what is independent of it.
 
-    ``operate`` maps a covariance kernel with the parent to one with the child; the second argument are the labels of
-    the kernel's dimensions.
+    ``operate`` maps a covariance kernel with the parent to one with the child; its second argument says which dimension
+    of the kernel belongs to each of the parent's atoms. ``dims`` gives for each of the child's atoms the parent's (None
+    where the parent is broadcast); left out, they are the same.
     """
 
     parent: State
-    operate: Callable[[Array, tuple[Atom, ...]], Array]
+    operate: Operate
+    dims: Dims | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -551,12 +557,17 @@ def _union(states: Sequence[State]) -> int:
 
 
 class Aligned(NamedTuple):
-    """A state's arrays written in the atoms of a common layout; ``cat_corr`` keeps a skipped axis as last dimension."""
+    """A state's arrays written in the atoms of a common layout.
+
+    ``dims`` gives for each common atom the state's own (None where it is broadcast), or is None where the state had to
+    be rewritten. ``cat_corr`` keeps a skipped axis as last dimension.
+    """
 
     mean: Array
     var: Array
     corr: Array
-    cat_corr: Array | None
+    dims: Dims | None
+    cat_corr: Array | None = None
 
 
 def align_many(
@@ -569,10 +580,12 @@ def align_many(
     """
     first = states[0]
     if skip is None and all(s.axes == first.axes and s.sizes == first.sizes for s in states[1:]):
-        return [Aligned(s.mean, s.var, s.corr, None) for s in states], first.axes, first.atoms
+        same = tuple(range(len(first.atoms)))
+        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first.axes, first.atoms
     states = [pooled(s) for s in states]
     rank = max(len(s.axes) for s in states)
     states = [replace(s, axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
+    serials = [s.serial for s in states]
     for axis in range(rank):
         if axis == skip:
             continue
@@ -593,7 +606,7 @@ def align_many(
             for s, source in zip(states, sources, strict=True):
                 source.append(s.axes[axis][k] if s.axes[axis] else None)
     result = []
-    for s, source in zip(states, sources, strict=True):
+    for s, source, serial in zip(states, sources, serials, strict=True):
         skipped = list(s.axes[skip]) if skip is not None else []
         used = [i for i in source if i is not None]
         order = used + skipped
@@ -615,7 +628,8 @@ def align_many(
             cat_corr = corr
             corr = corr[..., 0]
             mean, var = mean.mean(axis=-1), (mean**2 + var).mean(axis=-1) - mean.mean(axis=-1) ** 2
-        result.append(Aligned(mean, var, corr, cat_corr))
+        dims = tuple(source) if s.serial == serial else None
+        result.append(Aligned(mean, var, corr, dims, cat_corr))
     return result, tuple(axes), tuple(atoms)
 
 
@@ -656,7 +670,7 @@ class Dependence:
     """Covariances between states of one pass, found by following links from the later state to the earlier one."""
 
     def __init__(self) -> None:
-        self._memo: dict[tuple[int, int], Array | None] = {}
+        self._memo: dict[tuple[int, int, Dims], Array | None] = {}
         self._next_root = 0
 
     def root(self) -> int:
@@ -665,43 +679,66 @@ class Dependence:
         self._next_root += 1
         return bit
 
-    def between(self, x: State, y: State) -> Array | None:
-        """Return the covariance kernel of two states in x's atoms, or None when they are independent."""
+    def between(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
+        """Return the covariance kernel of two states in common atoms, or None when they are independent.
+
+        ``x_dims`` and ``y_dims`` give each common atom's place in the states (see `Aligned`).
+        """
         if not (x.roots & y.roots):
             return None
-        return self._expand(x, y, 0)
+        where: list[int | None] = [None] * len(y.atoms)
+        for i, j in zip(x_dims, y_dims, strict=True):
+            if j is not None:
+                where[j] = i
+        kernel = self._expand(x, y, tuple(where), 0)
+        return None if kernel is None else _placed(kernel, x_dims)
 
-    def _expand(self, x: State, y: State, depth: int) -> Array | None:
-        if x.serial == y.serial:
-            return x.covariance()
+    def _expand(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+        # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
         if not (x.roots & y.roots) or depth > 200:
             return None
-        key = (x.serial, y.serial)
+        if x.serial == y.serial:
+            return x.covariance() if where == tuple(range(len(where))) else None
+        key = (x.serial, y.serial, where)
         if key in self._memo:
             return self._memo[key]
-        later, earlier = (x, y) if x.serial > y.serial else (y, x)
-        labels = {atom.label for atom in x.atoms}
         result: Array | None = None
-        for link in later.links:
-            part = self._expand(link.parent, earlier, depth + 1) if later is x else self._expand(earlier, link.parent, depth + 1)
-            if part is None:
-                continue
-            atoms = link.parent.atoms if later is x else earlier.atoms
-            if later is x and {a.label for a in atoms} != labels:
-                continue  # written in other indices than x's
-            part = link.operate(part, atoms)
-            if later is x:
-                part = _in_order(part, atoms, x.atoms)
-            result = part if result is None else _add(result, part)
+        if y.serial > x.serial:
+            for link in y.links:
+                dims = link.dims if link.dims is not None else tuple(range(len(y.atoms)))
+                places: list[int | None] = [None] * len(link.parent.atoms)
+                for i, j in zip(where, dims, strict=True):
+                    if j is not None:
+                        places[j] = i
+                part = self._expand(x, link.parent, tuple(places), depth + 1)
+                if part is not None:
+                    part = link.operate(part, tuple(places))
+                    result = part if result is None else _add(result, part)
+        else:
+            for link in x.links:
+                dims = link.dims if link.dims is not None else tuple(range(len(x.atoms)))
+                inner = tuple(None if i is None else dims[i] for i in where)
+                part = self._expand(link.parent, y, inner, depth + 1)
+                if part is not None:
+                    part = _placed(link.operate(part, tuple(range(len(link.parent.atoms)))), dims)
+                    result = part if result is None else _add(result, part)
         self._memo[key] = result
         return result
 
 
-def _in_order(kernel: Array, have: tuple[Atom, ...], want: tuple[Atom, ...]) -> Array:
-    if have == want:
+def _placed(kernel: Array, dims: Dims) -> Array:
+    """Reorder a kernel's dimensions; along an index that it lacks it is constant."""
+    if dims == tuple(range(kernel.ndim)):
         return kernel
-    where = {atom.label: i for i, atom in enumerate(have)}
-    return kernel.transpose([where[atom.label] for atom in want])
+    used = [i for i in dims if i is not None]
+    missing = [i for i in range(kernel.ndim) if i not in used]
+    kernel = kernel[tuple(0 if i in missing else slice(None) for i in range(kernel.ndim))]
+    kernel = kernel.transpose([sum(j not in missing for j in range(i)) for i in used])
+    for at, i in enumerate(dims):
+        if i is None:
+            kernel = np.expand_dims(kernel, at)
+            kernel = np.concatenate([kernel, kernel], axis=at)
+    return np.asarray(kernel)
 
 
 def _add(a: Array, b: Array) -> Array:
@@ -709,11 +746,6 @@ def _add(a: Array, b: Array) -> Array:
     return kernels.promote(a, lengths) + kernels.promote(b, lengths)
 
 
-def scaled_by(factor: float) -> Callable[[Array, tuple[Atom, ...]], Array]:
+def scaled_by(factor: float) -> Operate:
     """Return the link operator of a multiplication by a number."""
-    return lambda kernel, _atoms: kernel * factor
-
-
-def bits(roots: int) -> int:
-    """Number of independent sources in a set of roots."""
-    return roots.bit_count()
+    return lambda kernel, _where: kernel * factor

@@ -12,7 +12,7 @@ from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
-from wellposed.signals.state import Atom, Link, Pointwise, State, align, expand, make_state, pooled, scaled_by, weakest
+from wellposed.signals.state import Aligned, Link, Pointwise, State, align, expand, make_state, pooled, scaled_by, weakest
 
 aten = torch.ops.aten
 
@@ -80,7 +80,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     sp, sq = np.sqrt(p.var), np.sqrt(q.var)
     kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
-    cross = _cross(call, x, y, atoms)
+    cross = _cross(call, x, y, p, q)
     if cross is not None:
         lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
         cross = kernels.promote(cross, lengths)
@@ -93,7 +93,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         var = np.maximum(var + 2 * a * b * limit * product, 0.0)
     else:
         kernel = a * a * kp + b * b * kq
-    links = tuple(Link(s, scaled_by(c)) for s, c in ((x, a), (y, b)) if s.roots)
+    links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     inherited, own = _spread(shares)
     result = State(
@@ -122,14 +122,14 @@ def normalised(kernel: Array, var: Array) -> Array:
     return np.asarray(corr, dtype=np.float64)
 
 
-def _cross(call: Call, x: State, y: State, atoms: tuple[Atom, ...]) -> Array | None:
-    if not x.var.any() or not y.var.any():
+def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
+    if p.dims is None or q.dims is None or not x.var.any() or not y.var.any():
         return None
-    kernel = call.covariance(x, y)
-    if kernel is None or {a.label for a in x.atoms} != {a.label for a in atoms}:
-        return None
-    where = {a.label: i for i, a in enumerate(x.atoms)}
-    return kernel.transpose([where[a.label] for a in atoms])
+    return call.covariance(x, y, p.dims, q.dims)
+
+
+def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
+    return tuple(Link(s, scaled_by(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
 
 
 def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
@@ -168,13 +168,8 @@ def multiply(call: Call, x: State, y: State) -> State:
         return fused
     x, y = pooled(x), pooled(y)
     p, q, axes, atoms = align(x, y)
-    cross = _cross(call, x, y, atoms)
+    cross = _cross(call, x, y, p, q)
     lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
-    for dim, atom in enumerate(atoms):  # means that are not zero turn one operand's correlation into the result's
-        if atom.size > 1 and lengths[dim] == 1 and p.mean.shape[dim] == q.mean.shape[dim] == 1:
-            continue
-        if lengths[dim] == 1:
-            lengths[dim] = 1
     sp, sq = np.sqrt(p.var), np.sqrt(q.var)
     kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
@@ -192,9 +187,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
         cross = kernels.promote(cross, lengths)
         kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * float(np.mean(p.mean * q.mean)) * cross
-    links = tuple(
-        Link(s, scaled_by(float(np.mean(m)))) for s, m in ((x, q.mean), (y, p.mean)) if s.roots and np.any(m)
-    )
+    links = _links([(x, p, float(np.mean(q.mean))), (y, q, float(np.mean(p.mean)))])
     lever = None
     if x.lever is not None and not y.roots:
         lever = x.lever
@@ -335,7 +328,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kernel = share**2 * kp + (1 - share) ** 2 * kq
     kernel[(0,) * kernel.ndim] = float(np.mean(var))
     inherited, own = _spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)])
-    links = tuple(Link(s, scaled_by(w)) for s, w in ((x, share), (y, 1 - share)) if s.roots)
+    links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         atoms,
         axes,

@@ -11,7 +11,7 @@ from wellposed.signals import kernels
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.merge import normalised
+from wellposed.signals.rules.merge import linear, normalised
 from wellposed.signals.state import Link, State, expand, make_state, pooled, scaled_by
 
 
@@ -69,27 +69,28 @@ def feature_dropout(call: Call, x: State, rate: float, train: bool = True) -> St
 _ALPHA = -1.7580993408473766
 
 
-@rule(
-    overloads("alpha_dropout.default", "alpha_dropout_.default", "feature_alpha_dropout.default", "feature_alpha_dropout_.default"),
-    source="Klambauer et al. 2017",
-)
-def alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
-    """Dropout to SELU's negative limit, followed by the affine map that keeps N(0, 1)."""
-    if not train or rate <= 0:
-        return x
-    keep = 1.0 - float(rate)
+def _alpha_drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
+    """Replace dropped elements by SELU's negative limit, then apply the affine map that keeps N(0, 1).
+
+    With y = x - limit this is inverted dropout of y, scaled and shifted; so the masks' common part is `_drop`'s.
+    """
+    keep = 1.0 - rate
     a = (keep + _ALPHA**2 * keep * (1 - keep)) ** -0.5
     b = -a * (1 - keep) * _ALPHA
-    x = pooled(x)
-    mean = a * (keep * x.mean + (1 - keep) * _ALPHA) + b
-    second = keep * (x.mean**2 + x.var) + (1 - keep) * _ALPHA**2
-    var = a * a * (second - (keep * x.mean + (1 - keep) * _ALPHA) ** 2)
-    covariance = x.covariance() * (a * keep) ** 2
-    covariance[(0,) * covariance.ndim] = float(np.mean(var))
-    return x.changed(
-        mean=mean, var=var, corr=normalised(covariance, var), base=None, fn=None, gauss=False,
-        links=(Link(x, scaled_by(a * keep)),) if x.roots else (), roots=x.roots | call.root(),
-    )  # fmt: skip
+    dropped = _drop(call, linear(call, pooled(x), 1.0, -_ALPHA), rate, shared)
+    return linear(call, dropped, a * keep, a * _ALPHA + b)
+
+
+@rule(overloads("alpha_dropout.default", "alpha_dropout_.default"), source="Klambauer et al. 2017")
+def alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """Dropout to SELU's negative limit, followed by the affine map that keeps N(0, 1)."""
+    return _alpha_drop(call, x, float(rate), []) if train and rate > 0 else x
+
+
+@rule(overloads("feature_alpha_dropout.default", "feature_alpha_dropout_.default"), source="Klambauer et al. 2017")
+def feature_alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """The same of whole channels."""
+    return _alpha_drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
 
 
 def _filled(call: Call, mean: float, var: float) -> State:

@@ -12,7 +12,7 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, normalised
-from wellposed.signals.state import Atom, Link, Pointwise, State, make_state, pooled, reshape, scaled_by
+from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape, scaled_by
 
 
 def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool = True) -> State:
@@ -37,15 +37,15 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
 
     if centre:
         common = kernels.pair_mean(covariance, x.sizes, dims)
-        here = common[(0,) * common.ndim] if common.ndim else common
+        here = float(common.ravel()[0])
         centre_of = average(x.mean)
         square = average(x.var) - here + average(x.mean**2) - centre_of**2
-        std = x.std()
-        typical = np.sqrt(average(x.var))
-        ratio = np.divide(std, typical, out=np.ones_like(std * typical), where=typical > 0)
-        shared = here * ratio
-        var = np.maximum(x.var - 2 * shared + here, 0.0)
-        kernel = covariance - common
+        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+        here_of = average(shared)
+        var = np.maximum(x.var - 2 * shared + here_of, 0.0)
+        # far pairs lie near the borders, where positions depend less on the mean
+        relative = kernels.mean_at_pairs(shared, covariance.shape) / here_of.mean() if here else np.ones_like(shared)
+        kernel = covariance - common * (2 * relative - 1)
         mean = x.mean - centre_of
     else:
         square = average(x.var + x.mean**2)
@@ -64,13 +64,12 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
         assert x.fn is not None
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
     inverse = 1.0 / float(np.mean(scale))
-    labels = {x.atoms[i].label for i in dims}
-    sizes = {atom.label: atom.size for atom in x.atoms}
+    sizes = x.sizes
 
-    def operate(k: Array, atoms: tuple[Atom, ...]) -> Array:
-        inside = [i for i, atom in enumerate(atoms) if atom.label in labels]
+    def operate(k: Array, where: Dims) -> Array:
         if centre:
-            k = k - kernels.pair_mean(k, [sizes.get(a.label, a.size) for a in atoms], inside)
+            inside = {where[i]: sizes[i] for i in dims if where[i] is not None}
+            k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))  # type: ignore[arg-type]
         return k * inverse
 
     return x.changed(

@@ -25,7 +25,7 @@ FUNCTIONS = (
     "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink",
     "sqrt", "square", "tan", "tanh", "threshold", "trunc", "sgn", "positive", "clamp", "clamp_min", "clamp_max", "clip",
 )  # fmt: skip
-OTHERS = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Scalar", "floor_divide.Scalar")
+OTHERS = ("pow.Tensor_Scalar", "pow_.Scalar", "floor_divide.Scalar")
 
 
 def _functional(op: torch._ops.OpOverload) -> Any:
@@ -78,7 +78,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     corr[(0,) * corr.ndim] = 1.0
     before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
     after = fluctuation(expansion.square_powers, base.corr, base.sizes)
-    own = base.own * after / before if before > 0 else base.own
+    own = max(base.own * after / before, 0.0) if before > 0 else base.own
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         base.atoms,
@@ -111,6 +111,12 @@ def _plain(value: Any) -> bool:
 
 _names = [f"{name}{suffix}.default" for name in FUNCTIONS for suffix in ("", "_")]
 rule(overloads(*_names, *OTHERS), family="pointwise", source="signals: 5.3 (quadrature)", blockwise=True)(_elementwise)
+
+
+@rule(overloads("pow.Scalar"), source="signals: 5.3 (quadrature)", blockwise=True)
+def power_of(call: Call, number: float, x: State) -> State:
+    """number ** x."""
+    return apply_pointwise(call, x, Pointwise(("power of", float(number)), lambda t: torch.pow(float(number), t)))
 
 
 @rule(overloads("prelu.default"), source="AutoInit, appendix A (PReLU)")

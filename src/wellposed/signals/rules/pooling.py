@@ -15,7 +15,7 @@ from wellposed.signals.expansion import is_homogeneous
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Atom, Link, Pointwise, State, merge_atoms, pooled
+from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
 SAMPLES = 4096
@@ -127,14 +127,10 @@ def filtered(
     full_zero = float(full.ravel()[0])
     new_corr = np.clip(full / full_zero, -1.0, 1.0) if full_zero > 0 else np.ones_like(full)
     new_corr[(0,) * new_corr.ndim] = 1.0
-    labels = {x.atoms[i].label: step for i, step in pairs}
-    same_grid = {a.label for a in atoms} == {a.label for a in x.atoms}
+    same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
 
-    def operate(kernel: Array, kernel_atoms: tuple[Atom, ...]) -> Array:
-        for dim, atom in enumerate(kernel_atoms):
-            if atom.label in labels:
-                kernel = _one_sided(kernel, dim, labels[atom.label], cap)
-        return kernel * total
+    def operate(kernel: Array, where: Dims) -> Array:
+        return _through(kernel, where, pairs, cap) * total
 
     return x.changed(
         atoms=atoms,
@@ -148,6 +144,14 @@ def filtered(
         lever=None,
         gauss=x.gauss or float(np.prod([s.kernel for s in used] or [1])) >= 16,
     )
+
+
+def _through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], cap: int) -> Array:
+    for i, step in pairs:
+        dim = where[i]
+        if dim is not None:
+            kernel = _one_sided(kernel, dim, step, cap)
+    return kernel
 
 
 def _one_sided(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
@@ -345,15 +349,11 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     cap = kernels.lag_cap(len(space))
     corr = window.correlations(cap)
     var = np.maximum(second - mean**2, 0.0)
-    same_grid = {a.label for a in atoms} == {a.label for a in x.atoms}
-    labels = {base.atoms[i].label: step for i, step in pairs}
+    same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
     slope = window.slope
 
-    def operate(kernel: Array, kernel_atoms: tuple[Atom, ...]) -> Array:
-        for dim, atom in enumerate(kernel_atoms):
-            if atom.label in labels:
-                kernel = _one_sided(kernel, dim, labels[atom.label], cap)
-        return kernel * slope
+    def operate(kernel: Array, where: Dims) -> Array:
+        return _through(kernel, where, pairs, cap) * slope
 
     return State(
         atoms,

@@ -93,13 +93,18 @@ def _square(call: Call, x: State) -> State:
 
 @rule(overloads("var.dim", "var.correction", "var.default"), source="definition: E x² - (E x)², over the axes")
 def variance(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None) -> State:
-    """Variance over axes; the fluctuation of the estimate is that of the mean square."""
+    """Variance over axes; the fluctuation of the estimate is that of the mean squared distance to the mean."""
     axes = _axes(x, dim)
-    x = pooled(x)
+    x = linear(call, pooled(x), 1.0, -x.pooled_mean)
     second = averaged(call, _square(call, x), axes, keepdim=keepdim)
     first = averaged(call, x, axes, keepdim=keepdim)
-    level = max(second.pooled_mean - first.second_moment, 0.0)
-    return second.changed(mean=np.full((1,) * len(second.atoms), level), links=(), base=None, fn=None)
+    count = math.prod(x.shape[a] for a in axes)
+    lost = float(correction) if correction is not None else float(unbiased)
+    factor = count / (count - lost) if count > lost else 1.0
+    level = max(second.pooled_mean - first.second_moment, 0.0) * factor
+    return second.changed(
+        mean=np.full((1,) * len(second.atoms), level), var=second.var * factor**2, links=(), base=None, fn=None
+    )
 
 
 @rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")

@@ -70,7 +70,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
 
     def extend(array: Array, fill: float) -> Array:
         full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
-        if full.shape[i] == 1:
+        if full.shape[i] == 1 and mode != "constant":
             return full
         widths = [(before, after) if k == i else (0, 0) for k in range(full.ndim)]
         if mode == "constant":
@@ -116,8 +116,8 @@ def _from_sources(corr: Array, dim: int, source: Array, size: int) -> Array:
     return np.moveaxis(np.tensordot(corr, matrix, axes=([dim], [1])), -1, dim)
 
 
-def resized(x: State, space: list[int], sizes: list[int]) -> State:
-    """Return the state with axes resampled to the nearest position."""
+def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = False) -> State:
+    """Return the state with axes resampled to the nearest position (``centred``: nearest to the cells' centres)."""
     for axis, size in zip(space, sizes, strict=True):
         x = _one_atom(x, axis)
         have = x.shape[axis]
@@ -129,7 +129,8 @@ def resized(x: State, space: list[int], sizes: list[int]) -> State:
             x = x.changed(corr=np.repeat(x.corr, 2, axis=i))
             continue
         i = x.axes[axis][0]
-        source = np.minimum((np.arange(size) * have) // size, have - 1)
+        places = ((2 * np.arange(size) + 1) * have) // (2 * size) if centred else (np.arange(size) * have) // size
+        source = np.minimum(places, have - 1)
 
         def take(array: Array, i: int = i, source: Array = source) -> Array:
             return array if array.shape[i] == 1 else np.take(array, source, axis=i)
@@ -162,7 +163,8 @@ def resized(x: State, space: list[int], sizes: list[int]) -> State:
 def upsample_nearest(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Repeat the nearest element."""
     rank = len(x.shape)
-    return resized(x, list(range(2, rank)), list(call.shape()[2:]))
+    centred = "exact" in call.node.op._schema.name
+    return resized(x, list(range(2, rank)), list(call.shape()[2:]), centred=centred)
 
 
 @rule(

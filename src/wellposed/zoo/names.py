@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,25 +47,20 @@ def load(name: str, device: str = "cpu") -> Loaded:
             "a model is named as torchvision:NAME, timm:NAME, transformers:CONFIG or path/to/file.py:function; "
             f"got {name!r}"
         )
-    with _construction(device):
+    if library == "transformers":
+        from wellposed.zoo.configurations import from_config
+
+        return from_config(model, import_library("transformers"), device)
+    with torch.device(device):
         if library == "torchvision":
             return _from_torchvision(model)
         if library == "timm":
             return _from_timm(model)
-        if library == "transformers":
-            from wellposed.zoo_transformers import from_config
-
-            return from_config(model, _import("transformers"))
         if library.endswith(".py"):
             return _from_file(Path(library), model)
     raise OptionError(
         f"unknown model library {library!r}{near_matches(library, ('torchvision', 'timm', 'transformers'))}"
     )
-
-
-def _construction(device: str) -> AbstractContextManager[Any]:
-    """Return the context in which a model is made on ``device``."""
-    return nullcontext() if device == "cpu" else torch.device(device)
 
 
 def import_torchvision() -> ModuleType:
@@ -79,7 +73,7 @@ def import_torchvision() -> ModuleType:
         OptionError: torchvision is not installed.
     """
     try:
-        return _import("torchvision")
+        return import_library("torchvision")
     except RuntimeError as error:
         if "operator torchvision::" not in str(error):
             raise
@@ -89,10 +83,10 @@ def import_torchvision() -> ModuleType:
     for schema in _TORCHVISION_OPERATORS:
         library.define(schema)
     _LIBRARIES.append(library)
-    return _import("torchvision")
+    return import_library("torchvision")
 
 
-def _import(name: str) -> ModuleType:
+def import_library(name: str) -> ModuleType:
     """Import one of the extras; timm and transformers import torchvision, so its operators are seen to first."""
     try:
         if name != "torchvision" and importlib.util.find_spec("torchvision") is not None:
@@ -139,7 +133,7 @@ def _from_torchvision(name: str) -> Loaded:
 
 def _from_timm(name: str) -> Loaded:
     """Make one of ``timm.list_models()``."""
-    timm = _import("timm")
+    timm = import_library("timm")
     names = timm.list_models()
     if name not in names:
         raise OptionError(f"timm has no model {name!r}{near_matches(name, names)}")
@@ -163,10 +157,9 @@ def _from_file(path: Path, function: str) -> Loaded:
         functions = [key for key, value in vars(module).items() if callable(value)]
         raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
     made = make()
-    model, args, kwargs = made, (), {}
-    if isinstance(made, tuple):
-        model, args, kwargs = (*made, (), {})[:3] if len(made) < 3 else made
-    if not isinstance(model, nn.Module) or not isinstance(kwargs, dict):
+    parts = made if isinstance(made, tuple) else (made,)
+    model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
+    if not isinstance(model, nn.Module) or not isinstance(kwargs, dict) or len(parts) > 3:
         raise OptionError(
             f"{function} of {str(path)!r} must return a model, (model, args) or (model, args, kwargs); "
             f"got {type(made).__name__}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.errors import OptionError, TraceError, near_matches
+from wellposed.graphs import trace
 
 _DEPTHS = re.compile(
     r"^(num_hidden_layers|num_layers|n_layers?|n_hidden_layers|depth|encoder_layers|decoder_layers|num_encoder_layers|"
@@ -36,6 +37,11 @@ _WIDTHS = {
     "decoder_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
     "d_kv": 16,
     "embedding_size": 64,
     "num_experts": 4,
@@ -48,28 +54,42 @@ _VOCABULARY = 512
 _TOKENS = 16
 
 
-def from_config(name: str, transformers: Any) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+def from_config(name: str, transformers: Any, device: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model for a configuration file, or for a model type in a small configuration, and an example input.
 
+    What a model can be called with is found out by tracing it on meta.
+
     Raises:
-        OptionError: there is no such file or model type, or no model can be made from it.
+        OptionError: there is no such file or model type, or no model of it takes one of the example inputs.
     """
-    if name.endswith(".json") or Path(name).exists():
+    configs: Iterable[Any]
+    if name.endswith(".json"):
         if not Path(name).exists():
             raise OptionError(f"there is no configuration file {name!r}")
-        config = transformers.AutoConfig.from_pretrained(name)
-        model = make_model(config, transformers)
-        return model, (), next(example_inputs(model))
-    if name not in model_types(transformers):
+        configs = [transformers.AutoConfig.from_pretrained(name)]
+    elif name in model_types(transformers):
+        configs = small_configs(name, transformers)
+    else:
         raise OptionError(f"transformers has no model type {name!r}{near_matches(name, model_types(transformers))}")
-    problems: list[str] = []
-    for config in small_configs(name, transformers):
+    problem: Exception | None = None
+    for config in configs:
         try:
-            model = make_model(config, transformers)
-            return model, (), next(example_inputs(model))
-        except Exception as error:  # each library version refuses other combinations, by whatever class of error
-            problems.append(f"{type(error).__name__}: {error}")
-    raise OptionError(f"no model of type {name!r} could be made: {problems[-1]}")
+            with torch.device("meta"):
+                sketch = make_model(config, transformers)
+        except Exception as error:  # each model class refuses other configurations, by whatever class of error
+            problem = error
+            continue
+        for kwargs in example_inputs(sketch):
+            try:
+                trace(sketch, **kwargs)
+            except TraceError as error:
+                problem = error
+                continue
+            if device == "meta":
+                return sketch, (), kwargs
+            with torch.device(device):
+                return make_model(config, transformers), (), kwargs
+    raise OptionError(f"no model of {name!r} takes one of the example inputs: {problem}") from problem
 
 
 def model_types(transformers: Any) -> list[str]:
@@ -104,7 +124,7 @@ def small_configs(model_type: str, transformers: Any) -> Iterator[Any]:
 
 def shrink(config: Any, widths: bool) -> None:
     """Make a configuration and those inside it two layers deep and, with ``widths``, narrow. Changes ``config``."""
-    for key, item in list(vars(config).items()):
+    for item in list(vars(config).values()):
         if hasattr(item, "model_type") and hasattr(item, "to_dict"):
             shrink(item, widths)
     entries = dict(vars(config))
@@ -114,7 +134,7 @@ def shrink(config: Any, widths: bool) -> None:
         if _DEPTHS.match(key) and not _NOT_DEPTHS.search(key) and old > 2:
             for other, items in entries.items():
                 if isinstance(items, (list, tuple)) and len(items) == old:
-                    setattr(config, other, type(items)(items[:1]) + type(items)(items[-1:]))
+                    setattr(config, other, type(items)([items[0], items[-1]]))
             setattr(config, key, 2)
         elif widths and key in _WIDTHS and old > _WIDTHS[key]:
             setattr(config, key, _WIDTHS[key])

@@ -1,0 +1,342 @@
+"""The one test that every rule must pass: its prediction against many real passes of the operator itself.
+
+A `Case` is a small function of signals (and weights) that ends in the operator. It is traced and propagated, then run
+in double precision on fresh inputs and fresh weights, and the predicted state is held against the sample:
+
+* mean, variance and second moment, pooled and by position along every axis (and every pair of short axes);
+* covariances: of neighbours along every axis, and of means over every axis and over all (which is what pooling,
+  normalisation and the next contraction make of correlations).
+
+A prediction passes when it lies within `ERRORS` standard errors of the sample. Where a rule is a stated approximation,
+or holds in a limit that a small tensor does not reach, the case says how large the error may be and why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from wellposed.graphs import Graph, Node, trace
+from wellposed.signals import Input, kernels, registry
+from wellposed.signals.forward import Pass, run_pass
+from wellposed.signals.state import State
+from wellposed.signals.weights import PrescribedWeights
+
+ERRORS = 5.0
+"""Standard errors of the sample within which a prediction must lie (two-sided chance of a false alarm: 6e-7)."""
+ENOUGH = 4000
+"""Least number of values behind an average by a pair of positions."""
+ROUNDING = 1e-9
+"""Share of the operator's scale that counts as rounding."""
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+# ---- what goes in ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Gaussian input: white, or an image (N, C, H, W) whose pixels are correlated as exp(-|dy|/reach - |dx|/(2 reach))."""
+
+    shape: tuple[int, ...]
+    mean: float = 0.0
+    std: float = 1.0
+    reach: float = 0.0
+    channels: float = 0.0
+
+    def profiles(self) -> list[Array]:
+        return [np.exp(-np.arange(n) / (self.reach * (1 + i))) for i, n in enumerate(self.shape[2:])]
+
+    def descriptor(self) -> Input:
+        if not self.reach:
+            return Input.white(self.mean, self.std**2)
+        profile = self.profiles()[0]
+        for other in self.profiles()[1:]:
+            profile = np.multiply.outer(profile, other)
+        return Input.image(profile, self.mean, self.std**2, self.channels)
+
+    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent reference: white noise through the Cholesky roots of the correlation matrices."""
+        noise = torch.randn((count, *self.shape), generator=generator, dtype=torch.float64)
+        if self.reach:
+            common = torch.randn((count, self.shape[0], 1, *self.shape[2:]), generator=generator, dtype=torch.float64)
+            noise = self.channels**0.5 * common + (1 - self.channels) ** 0.5 * noise
+            for axis, profile in enumerate(self.profiles(), start=3):
+                lags = np.abs(np.subtract.outer(np.arange(profile.size), np.arange(profile.size)))
+                root = torch.from_numpy(np.linalg.cholesky(profile[lags]))
+                noise = torch.tensordot(noise, root, dims=([axis], [1])).movedim(-1, axis)
+        return self.mean + self.std * noise
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter, drawn N(mean, std²) for every pass (constant where std is 0)."""
+
+    shape: tuple[int, ...]
+    std: float = 1.0
+    mean: float = 0.0
+
+    @property
+    def distribution(self) -> str:
+        return "normal" if self.std else "constant"
+
+    @property
+    def constant(self) -> float | None:
+        return None if self.std else self.mean
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of an operator.
+
+    Attributes:
+        label: tells the cases of one operator apart.
+        function: called with a tensor per source, and the weights by keyword; ends in the operator.
+        sources: the inputs.
+        weights: the parameters, by name.
+        draws: number of real passes.
+        bound: how far the prediction may be off beyond the sample's error, as a share of the operator's scale (its rms
+            for means, its second moment for variances and covariances).
+        why: the reason for the bound.
+        flat: the reason why the rule does not follow positions, where it does not (then only pooled figures are held).
+        training: mode to trace and run in.
+        sampled: whether the rule is expected to pass and leave this case to sampling.
+        only: which outputs are tested (all if None).
+    """
+
+    label: str
+    function: Callable[..., Any]
+    sources: tuple[Source, ...] = (Source((4, 6)),)
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    draws: int = 400
+    bound: float = 0.0
+    why: str = ""
+    flat: str = ""
+    training: bool = True
+    sampled: bool = False
+    only: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        assert bool(self.bound) == bool(self.why), f"{self.label}: a bound needs a reason, and a reason a bound"
+
+
+class Function(nn.Module):
+    """A function of signals and weights as a module."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.function = case.function
+        for name, weight in case.weights.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(weight.shape, dtype=torch.float64)))
+
+    def forward(self, *xs: torch.Tensor) -> Any:
+        return self.function(*xs, **dict(self.named_parameters()))
+
+
+# ---- prediction and sample ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was predicted and seen for the outputs of a case's last operator."""
+
+    graph: Graph
+    node: Node
+    run: Pass
+    states: tuple[State, ...]
+    samples: tuple[torch.Tensor, ...]
+
+
+def traced(case: Case) -> tuple[Function, Graph]:
+    module = Function(case).train(case.training)
+    examples = [torch.zeros(s.shape, dtype=torch.float64) for s in case.sources]
+    return module, trace(module, *examples, training=case.training)
+
+
+def predict(case: Case, graph: Graph, **options: Any) -> Pass:
+    named = {graph.values[v].name: s.descriptor() for v, s in zip(graph.inputs, case.sources, strict=True)}
+    return run_pass(graph, PrescribedWeights(graph, dict(case.weights)), inputs=named, **options)[1]
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree] if tree.is_floating_point() else []
+    return [t for item in tree for t in tensors(item)]
+
+
+def sample(case: Case, module: Function) -> list[torch.Tensor]:
+    """The outputs of many passes on fresh inputs and weights, stacked: (draws, *shape) each."""
+    seed = zlib.crc32(case.label.encode())
+    generator = torch.Generator().manual_seed(seed)
+    inputs = [s.draw(case.draws, generator) for s in case.sources]
+    drawn = {
+        name: w.mean + w.std * torch.randn((case.draws, *w.shape), generator=generator, dtype=torch.float64)
+        for name, w in case.weights.items()
+    }
+    parameters = dict(module.named_parameters())
+    torch.manual_seed(seed + 1)
+    rows = []
+    with torch.inference_mode():
+        for d in range(case.draws):
+            for name, values in drawn.items():
+                parameters[name].data.copy_(values[d])
+            rows.append([t.clone() for t in tensors(module(*(x[d] for x in inputs)))])
+    return [torch.stack(column).double() for column in zip(*rows, strict=True)]
+
+
+def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any) -> Found:
+    """Trace, propagate and sample a case; its outputs must be those of ``op``."""
+    module, graph = traced(case)
+    outputs = [v for v in graph.outputs if graph.values[v].is_signal]
+    node = graph.nodes[graph.values[outputs[0]].node]  # type: ignore[index]
+    if op is not None and node.op is not op:
+        seen = ", ".join(n.op_name for n in graph)
+        raise AssertionError(f"{case.label} is to end in {op}, but ends in {node.op} (it runs {seen})")
+    run = predict(case, graph, **options)
+    states = tuple(run.states[v] for v in outputs)
+    assert all(s is not None for s in states), f"{case.label}: an output without a state"
+    return Found(graph, node, run, states, tuple(sample(case, module)))  # type: ignore[arg-type]
+
+
+# ---- comparison -----------------------------------------------------------------------------------------------------
+
+
+def dense(state: State, array: Array) -> Array:
+    """Write a map by atoms as an array of the tensor's shape."""
+    full = np.broadcast_to(array, state.sizes)
+    order = [i for axis in state.axes for i in axis]
+    return np.ascontiguousarray(full.transpose(order)).reshape(state.shape)
+
+
+def dense_moments(state: State) -> tuple[Array, Array]:
+    """Mean and variance of every element."""
+    if state.blocks:
+        parts = [dense_moments(block) for block in state.blocks]
+        return tuple(np.concatenate(p, axis=state.block_axis) for p in zip(*parts, strict=True))  # type: ignore[return-value]
+    return dense(state, state.mean), dense(state, state.var)
+
+
+def discrepancies(case: Case, state: State, y: torch.Tensor) -> Iterator[str]:
+    """Say every way in which a predicted state and a sample (draws, *shape) differ."""
+    assert tuple(y.shape[1:]) == state.shape, f"predicted shape {state.shape}, real shape {tuple(y.shape[1:])}"
+    values = y.numpy()
+    rms = float(np.sqrt(np.mean(values * values)))
+    mean, var = dense_moments(state)
+    judge = _Judge(case, rms)
+    axes = range(1, values.ndim)
+    square = values * values
+    # pooled
+    yield from judge("mean", mean.mean(), values.reshape(len(values), -1).mean(axis=1), rms)
+    yield from judge("second moment", (mean**2 + var).mean(), square.reshape(len(values), -1).mean(axis=1), rms**2)
+    if not case.flat:
+        # by position
+        for kept in (*itertools.combinations(axes, 1), *itertools.combinations(axes, 2)):
+            size = int(np.prod([values.shape[a] for a in kept]))
+            # an average of few products is far from normal: its standard error says little
+            if size == 1 or (len(kept) == 2 and values.size < ENOUGH * size):
+                continue
+            over = tuple(a for a in axes if a not in kept)
+            down = tuple(a - 1 for a in over)
+            where = f"along axes {[a - 1 for a in kept]}"
+            yield from judge(f"mean {where}", mean.mean(axis=down), values.mean(axis=over), rms)
+            yield from judge(f"second moment {where}", (mean**2 + var).mean(axis=down), square.mean(axis=over), rms**2)
+    yield from _covariances(case, judge, state, values, rms)
+
+
+def _covariances(case: Case, judge: _Judge, state: State, values: Array, rms: float) -> Iterator[str]:
+    if state.blocks:
+        at = 0
+        for block in state.blocks:
+            width = block.shape[state.block_axis]
+            part = np.take(values, range(at, at + width), axis=1 + state.block_axis)
+            yield from _covariances(case, judge, block, part, rms)
+            at += width
+        return
+    draws = len(values)
+    if case.flat:  # positions are not told apart: neither are their means
+        centred = values - values.mean()
+    else:
+        centred = (values - values.mean(axis=0)) * np.sqrt(draws / (draws - 1))
+    covariance = state.covariance()
+    rank = len(state.axes)
+    for axis in range(rank):
+        members = state.axes[axis]
+        size = state.shape[axis]
+        if size == 1 or case.flat:
+            continue
+        atom = members[0]
+        if len(members) == 1:
+            lengths = [min(4, size) if i == atom and n > 1 else n for i, n in enumerate(state.corr.shape)]
+            corr = kernels.promote(state.corr, lengths)
+            kernel = corr * kernels.autocorrelation(state.std(), corr.shape)
+            for lag in (1, 2):
+                if lag >= size:
+                    continue
+                index = [0] * kernel.ndim
+                index[atom] = lag
+                expected = 0.0 if kernel.shape[atom] == 1 else float(kernel[tuple(index)])
+                ahead = np.take(centred, range(lag, size), axis=1 + axis)
+                here = np.take(centred, range(size - lag), axis=1 + axis)
+                seen = (ahead * here).reshape(draws, -1).mean(axis=1)
+                yield from judge(f"covariance at displacement {lag} along axis {axis}", expected, seen, rms**2)
+    groups = [(axis,) for axis in range(rank)] if not case.flat else []
+    for group in (*groups, tuple(range(rank))):
+        atoms = [i for axis in group for i in state.axes[axis]]
+        expected = float(kernels.pair_mean(covariance, state.sizes, atoms).ravel()[0])
+        seen = (centred.mean(axis=tuple(1 + a for a in group)) ** 2).reshape(draws, -1).mean(axis=1)
+        yield from judge(f"covariance averaged over axes {list(group)}", expected, seen, rms**2)
+
+
+class _Judge:
+    """Compares a prediction with the mean of a sample, in standard errors of the sample."""
+
+    def __init__(self, case: Case, rms: float) -> None:
+        self.case, self.rms = case, rms
+
+    def __call__(self, what: str, predicted: Any, seen: Array, scale: float) -> Iterator[str]:
+        """``seen`` is (draws, ...), ``predicted`` one of ``...``."""
+        predicted = np.asarray(predicted, dtype=np.float64)
+        average = seen.mean(axis=0)
+        error = seen.std(axis=0, ddof=1) / np.sqrt(len(seen))
+        allowed = ERRORS * error + (self.case.bound + ROUNDING) * scale
+        excess = np.abs(predicted - average) - allowed
+        if not np.all(excess <= 0.0):  # NaN fails
+            worst = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
+            off = float(np.abs(predicted - average)[worst] / max(float(error[worst]), 1e-300))
+            yield (
+                f"{what}{f' at {tuple(map(int, worst))}' if worst else ''}: predicted {float(predicted[worst]):.6g}, "
+                f"seen {float(average[worst]):.6g} ± {float(error[worst]):.2g} ({off:.1f} standard errors"
+                f"{f', bound {self.case.bound:g} of {scale:.4g}' if self.case.bound else ''})"
+            )
+
+
+def verify(op: torch._ops.OpOverload | None, case: Case, **options: Any) -> Found:
+    """Hold an operator's rule against the operator; raises AssertionError with every difference."""
+    found = examine(case, op, **options)
+    sampled = {o.node for o in found.run.outcomes if o.tag == "sampled" and o.note}
+    assumed = {o.node for o in found.run.outcomes if o.tag == "assumed"}
+    assert not assumed, f"{case.label}: {found.node.op} was assumed"
+    assert (found.node.index in sampled) == case.sampled, (
+        f"{case.label}: {'was' if found.node.index in sampled else 'was not'} left to sampling"
+    )
+    rule = registry.find(found.node.op)
+    if rule is not None and rule.tag == "exact" and not case.sampled:
+        assert all(s.tag == "exact" for s in found.states), f"{case.label}: an exact rule gave {found.states[0].tag}"
+    lines = [
+        f"output {i}: {line}" if len(found.states) > 1 else line
+        for i, (state, y) in enumerate(zip(found.states, found.samples, strict=True))
+        if case.only is None or i in case.only
+        for line in discrepancies(case, state, y)
+    ]
+    if lines:
+        head = f"{case.label}: {found.node.op_name} is not what its rule says:"
+        raise AssertionError("\n  ".join([head, *lines[:12], *([f"... and {len(lines) - 12} more"] if len(lines) > 12 else [])]))
+    return found

@@ -1,0 +1,156 @@
+"""Specifications of normalisations, noise and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tests.signals.driver import Case, Source, Weight
+
+aten = torch.ops.aten
+Spec = tuple[Any, list[Case]]
+FIELD = Source((8, 3, 8, 8), mean=0.3, reach=1.0, channels=0.4)
+WHITE = Source((4, 6, 8, 8), mean=0.3)
+TOKENS = Source((3, 4, 64), mean=0.4, std=1.5)
+AFFINE = {"g": Weight((3,), 0.0, 1.3), "b": Weight((3,), 0.0, -0.4)}
+
+
+def ratio(count: float) -> dict[str, Any]:
+    """Bound for statistics over ``count`` independent elements."""
+    return {
+        "bound": 4.0 / count,
+        "why": f"a ratio is taken for a ratio of means: off by the relative variance of the statistics, 2/n to 4/n for n = {count:g} independent values",
+    }
+
+
+def specs() -> Iterator[Spec]:
+    yield from _norms()
+    yield from _noise()
+    yield from _reductions()
+
+
+def _norms() -> Iterator[Spec]:
+    bn = aten.batch_norm.default
+    none = (None, None)
+
+    def batch(x: torch.Tensor, g: Any = None, b: Any = None) -> torch.Tensor:
+        return bn(x, g, b, None, None, True, 0.1, 1e-5, False)
+
+    yield bn, [
+        Case("batch norm", batch, (WHITE,), **ratio(256)),
+        Case("batch norm of a field", batch, (FIELD,), **ratio(100)),
+        Case("batch norm after relu", lambda x: batch(torch.relu(x)), (FIELD,), **ratio(100)),
+        Case("batch norm, affine", batch, (FIELD,), AFFINE, **ratio(100)),
+        Case("batch norm, drawn gains", batch, (FIELD,), {"g": Weight((3,), 0.3, 1.0), "b": Weight((3,), 0.5)}, **ratio(100)),
+        Case("batch norm of features", batch, (Source((128, 3), mean=0.4, std=2.0),), AFFINE, **ratio(128)),
+        Case("batch norm of padded", lambda x: batch(aten.pad(x, [1, 1, 1, 1])), (Source((8, 3, 4, 4), mean=1.0),), **ratio(128)),
+        Case("batch norm of a product", lambda x, w: batch(torch.relu(aten.linear(torch.relu(x), w))), (Source((64, 8)),), {"w": Weight((3, 8))}, **ratio(20)),
+        Case(
+            "batch norm in evaluation",
+            lambda x: bn(x, *none, torch.full((3,), 0.2, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64), False, 0.1, 1e-5, False),
+            (FIELD,),
+            training=False,
+        ),
+    ]  # fmt: skip
+    instance = aten.instance_norm.default
+    yield instance, [
+        Case("instance norm", lambda x: instance(x, *none, *none, True, 0.1, 1e-5, False), (WHITE,), **ratio(64)),
+        Case("instance norm of a field", lambda x, g, b: instance(torch.relu(x), g, b, *none, True, 0.1, 1e-5, False), (FIELD,), AFFINE, **ratio(16)),
+    ]  # fmt: skip
+    layer = aten.layer_norm.default
+    token = {"g": Weight((64,), 0.0, 0.7), "b": Weight((64,), 0.0, 0.2)}
+    yield layer, [
+        Case("layer norm", lambda x: layer(x, [64]), (TOKENS,), **ratio(64)),
+        Case("layer norm, affine, after relu", lambda x, g, b: layer(torch.relu(x), [64], g, b), (TOKENS,), token, **ratio(32)),
+        Case("layer norm, drawn gains", lambda x, g, b: layer(x, [64], g, b), (TOKENS,), {"g": Weight((64,), 0.2, 1.0), "b": Weight((64,), 0.5)}, **ratio(64)),
+        Case("layer norm of an image", lambda x: layer(x, [3, 8, 8]), (FIELD,), **ratio(20)),
+        Case("layer norm of correlated tokens", lambda x, w: layer(aten.linear(torch.relu(x), w), [64]), (Source((3, 4, 16)),), {"w": Weight((64, 16))}, **ratio(32)),
+    ]  # fmt: skip
+    rms = aten.rms_norm.default
+    yield rms, [
+        Case("rms norm", lambda x: rms(x, [64]), (TOKENS,), **ratio(64)),
+        Case("rms norm, gain, eps", lambda x, g: rms(torch.relu(x), [64], g, 0.1), (TOKENS,), {"g": Weight((64,), 0.0, 0.7)}, **ratio(26)),
+    ]  # fmt: skip
+    group = aten.group_norm.default
+    yield group, [
+        Case("group norm", lambda x: group(x, 2), (WHITE,), **ratio(192)),
+        Case("group norm, affine", lambda x, g, b: group(torch.relu(x), 3, g, b), (FIELD,), AFFINE, **ratio(16)),
+        Case("group norm, one group", lambda x: group(x, 1), (FIELD,), **ratio(20)),
+    ]
+    yield aten._weight_norm.default, [
+        Case("weight norm", lambda v, g: aten._weight_norm(v, g, 0), (), {"v": Weight((4, 32), 0.6), "g": Weight((4, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
+        Case("weight norm of a kernel", lambda v, g: aten._weight_norm(v, g, 1), (), {"v": Weight((6, 4, 3, 3), 0.6), "g": Weight((1, 4, 1, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
+    ]  # fmt: skip
+
+
+def _noise() -> Iterator[Spec]:
+    after = lambda op, *rest: lambda x: op(torch.relu(x), *rest)  # noqa: E731
+    drop = aten.dropout.default
+    yield drop, [
+        Case("dropout", lambda x: drop(x, 0.3, True), (WHITE,)),
+        Case("dropout after relu", after(drop, 0.2, True), (FIELD,)),
+        Case("dropout of everything", lambda x: drop(x, 1.0, True), (WHITE,)),
+    ]
+    yield aten.dropout_.default, [Case("dropout_", lambda x: aten.dropout_(torch.relu(x), 0.3, True), (FIELD,))]
+    yield aten.native_dropout.default, [
+        Case("native_dropout", lambda x: aten.native_dropout(torch.relu(x), 0.3, True), (FIELD,))
+    ]
+    for name, before in (("feature_dropout", torch.relu), ("feature_dropout_", torch.relu)):
+        op = getattr(aten, name).default
+        yield op, [Case(name, lambda x, op=op: op(before(x), 0.3, True), (FIELD,), draws=1000)]
+    for name in ("alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"):
+        op = getattr(aten, name).default
+        yield op, [Case(name, lambda x, op=op: op(torch.selu(x), 0.2, True), (FIELD,), draws=1000)]
+    blank = lambda x: torch.empty_like(x)  # noqa: E731
+    small = (Source((8, 8)),)
+    yield aten.bernoulli_.float, [Case("bernoulli_", lambda x: aten.bernoulli_.float(blank(x), 0.3), small)]
+    yield aten.bernoulli.p, [Case("bernoulli p", lambda x: aten.bernoulli.p(x, 0.3), small)]
+    yield aten.bernoulli.default, [Case("bernoulli", lambda x: aten.bernoulli(torch.sigmoid(x)), small)]
+    real = {"dtype": torch.float64}
+    yield aten.rand.default, [Case("rand", lambda x: aten.rand.default([8, 8], **real), small)]
+    yield aten.rand.generator, [Case("rand generator", lambda x: aten.rand.generator([8, 8], generator=None, **real), small)]
+    yield aten.rand_like.default, [Case("rand_like", lambda x: aten.rand_like(x), small)]
+    yield aten.randn.default, [Case("randn", lambda x: aten.randn.default([8, 8], **real), small)]
+    yield aten.randn.generator, [Case("randn generator", lambda x: aten.randn.generator([8, 8], generator=None, **real), small)]
+    yield aten.randn_like.default, [Case("randn_like", lambda x: aten.randn_like(x), small)]
+    yield aten.uniform_.default, [Case("uniform_", lambda x: aten.uniform_(blank(x), -0.5, 2.0), small)]
+    yield aten.normal_.default, [Case("normal_", lambda x: aten.normal_(blank(x), 0.5, 2.0), small)]
+    yield aten.exponential_.default, [Case("exponential_", lambda x: aten.exponential_(blank(x), 2.0), small)]
+
+
+def _reductions() -> Iterator[Spec]:
+    relu = torch.relu
+    yield aten.mean.dim, [
+        Case("mean over space", lambda x: aten.mean.dim(relu(x), [2, 3]), (FIELD,)),
+        Case("mean over channels", lambda x: aten.mean.dim(relu(x), [1], True), (FIELD,)),
+        Case("mean over samples", lambda x: aten.mean.dim(relu(x), [0]), (FIELD,)),
+        Case("mean of padded rows", lambda x: aten.mean.dim(aten.pad(x, [1, 1, 1, 1]), [3]), (FIELD,)),
+        Case("mean over tokens", lambda x, w: aten.mean.dim(aten.linear(relu(x), w), [1]), (TOKENS,), {"w": Weight((5, 64), 0.2)}),
+    ]  # fmt: skip
+    yield aten.mean.default, [Case("mean of all", lambda x: aten.mean(relu(x)), (FIELD,))]
+    yield aten.sum.dim_IntList, [
+        Case("sum over space", lambda x: aten.sum.dim_IntList(relu(x), [2, 3], True), (FIELD,)),
+        Case("sum over the last", lambda x: aten.sum.dim_IntList(x, [-1]), (TOKENS,)),
+    ]
+    yield aten.sum.default, [Case("sum of all", lambda x: aten.sum(relu(x)), (FIELD,))]
+    yield aten.var.dim, [
+        Case("variance of features", lambda x: aten.var.dim(x, [-1]), (TOKENS,), **ratio(64)),
+        Case("biased variance", lambda x: aten.var.dim(relu(x), [-1], False, True), (TOKENS,), **ratio(64)),
+    ]
+    yield aten.var.correction, [
+        Case("variance of a field", lambda x: aten.var.correction(x, [2, 3], correction=1), (FIELD,), **ratio(16)),
+        Case("variance without correction", lambda x: aten.var.correction(x, [-1], correction=0), (TOKENS,), **ratio(64)),
+    ]
+    yield aten.var.default, [Case("variance of all", lambda x: aten.var(x), (WHITE,), **ratio(1500))]
+    yield aten.std.dim, [Case("deviation of features", lambda x: aten.std.dim(x, [-1]), (TOKENS,), **ratio(64))]
+    yield aten.std.correction, [
+        Case("deviation of channels", lambda x: aten.std.correction(relu(x), [2, 3], correction=0, keepdim=True), (WHITE,), **ratio(64))
+    ]  # fmt: skip
+    yield aten.std.default, [Case("deviation of all", lambda x: aten.std(x), (WHITE,), **ratio(1500))]
+    norm = aten.linalg_vector_norm.default
+    yield norm, [
+        Case("norm of features", lambda x: norm(x, 2, [-1]), (TOKENS,), **ratio(64)),
+        Case("norm of channels, kept", lambda x: norm(relu(x), 2, [-1], True), (TOKENS,), **ratio(32)),
+        Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled", bound=0.02, why="left to sampling, of 16 draws"),
+    ]  # fmt: skip
