@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import gc
 import json
-import signal
+import multiprocessing
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,8 @@ from wellposed import zoo
 from wellposed.graphs import trace
 from wellposed.zoo import configurations
 
-PATIENCE = 100
+CONTEXT = multiprocessing.get_context("fork")
+PATIENCE = 60
 """Seconds after which a model is given up."""
 LARGEST = 3e8
 """Parameters of the largest model that is built on CPU when tracing it on meta does not do."""
@@ -73,37 +72,27 @@ def transformers_models() -> Iterator[tuple[str, str]]:
         yield model_type, model_type
 
 
-class GivenUpError(BaseException):
-    """Raised by the alarm; not an `Exception`, so that no model and no tracer takes it for its own."""
-
-
-@contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """Raise `GivenUpError` in the block after ``seconds``."""
-
-    def stop(*_: Any) -> None:
-        raise GivenUpError(f"took more than {seconds} s")
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
-
-
 def limited(library: str, family: str, name: str) -> Row:
-    """`one`, given up after `PATIENCE` seconds."""
+    """`one` in a process of its own, given up after `PATIENCE` seconds; libraries are imported before, once."""
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=lambda: sender.send(one(library, family, name)))
+    process.start()
+    sender.close()
     try:
-        with time_limit(PATIENCE):
-            return one(library, family, name)
-    except GivenUpError as error:
-        return Row(library, family, name, "failed", reason=str(error))
+        if receiver.poll(PATIENCE):
+            return receiver.recv()
+        reason = f"took more than {PATIENCE} s"
+    except EOFError:
+        reason = "the process died"
+    finally:
+        process.kill()
+        process.join()
+    return Row(library, family, name, "failed", reason=reason)
 
 
 def one(library: str, family: str, name: str) -> Row:
     """Trace one model, on meta first."""
+    torch.set_num_threads(1)
     if library == "transformers":
         return one_transformers(name)
     reason = ""
@@ -220,7 +209,6 @@ def main() -> None:
                 file=sys.stderr,
                 flush=True,
             )
-            gc.collect()
     text = table(rows)
     print(text)
     if options.output:

@@ -85,11 +85,11 @@ NAMES = [
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "clip",
     "cos", "cosh", "deg2rad", "elu", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "gelu",
     "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2",
-    "log_sigmoid", "logit", "mish", "nan_to_num", "neg", "positive", "reciprocal", "relu", "relu6", "round", "rsqrt",
+    "log_sigmoid", "logit", "mish", "nan_to_num", "neg", "reciprocal", "relu", "relu6", "round", "rsqrt",
     "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "sqrt", "square", "tan",
     "tanh", "threshold", "trunc",
 ]  # fmt: skip
-_FUNCTIONAL_ONLY = {"hardshrink", "log_sigmoid", "positive", "softplus", "softshrink", "gelu"}
+_FUNCTIONAL_ONLY = {"hardshrink", "log_sigmoid", "softplus", "softshrink", "gelu"}
 
 
 def specs() -> Iterator[Spec]:

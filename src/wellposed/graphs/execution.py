@@ -9,6 +9,7 @@ import torch
 
 from wellposed.graphs.aliasing import Record
 from wellposed.graphs.operators import Traits
+from wellposed.graphs.shapes import quick_result
 
 _aten = torch.ops.aten
 _META = torch.device("meta")
@@ -96,6 +97,9 @@ class Execution:
             meta_kwargs["pin_memory"] = False
         if effects.factory:
             meta_kwargs["device"] = _META
+        quick = quick_result(func, meta_args, meta_kwargs)
+        if quick is not None:
+            return quick
         try:
             return func(*meta_args, **meta_kwargs)
         except (RuntimeError, NotImplementedError) as error:

@@ -91,6 +91,7 @@ class State:
         lever: parameter that scales this value linearly and whose scale is still to be chosen.
         inherited: variance of ln(second moment) that comes from weight draws before the last contraction.
         own: the same from the last contraction's draw.
+        excess: what a norm per channel adds to the correlation (see `quadratic`).
         mask: for scores that are masked before a softmax, where they are let through.
         softmax: for the result of a softmax, the variance of its logits and E sum a².
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
@@ -111,6 +112,7 @@ class State:
     lever: str | None = None
     inherited: float = 0.0
     own: float = 0.0
+    excess: Array | None = None
     mask: torch.Tensor | None = None
     softmax: tuple[float, float] | None = None
     blocks: tuple[State, ...] = ()
@@ -156,7 +158,7 @@ class State:
 
     def changed(self, **changes: object) -> State:
         """Return a copy with other fields and a serial of its own."""
-        return replace(self, serial=next(_serial), **changes)  # type: ignore[arg-type]
+        return replace(self, serial=next(_serial), **{"excess": None, **changes})  # type: ignore[arg-type]
 
     def as_new(self, roots: int = 0, **changes: object) -> State:
         """Return a copy that depends on nothing before it."""
@@ -201,6 +203,16 @@ def make_state(
         corr.reshape(corr.shape if count else ()),
         **fields,  # type: ignore[arg-type]
     )
+
+
+def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> State:
+    """Return a state any two elements of which have the correlation ``rho``."""
+    state = make_state(shape, mean, var)
+    if rho == 0.0 or not state.atoms:
+        return state
+    corr = np.full((2,) * len(state.atoms), rho)
+    corr[(0,) * corr.ndim] = 1.0
+    return replace(state, corr=corr)
 
 
 # ---- views ----------------------------------------------------------------------------------------------------------
@@ -258,6 +270,7 @@ def _derived(
         state,
         serial=next(_serial),
         links=(),
+        excess=None,
         blocks=(),
         block_axis=-1,
         base=None,
@@ -299,6 +312,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         mean=state.mean.transpose(order),
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
+        excess=None,
         base=None,
         fn=None,
         links=(),
@@ -366,8 +380,8 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     raw = float(kernels.pair_mean(state.covariance(), state.sizes).ravel()[0])
     var = max(second - mean * mean, 0.0)
     rest = (raw * total - float(np.mean(state.var))) / max(total - 1, 1) / var if var > 0 else 0.0
-    fresh = make_state(shape, mean, var, pairs=[rest if rest > 1e-6 else None] * len(shape), tag=weakest(state.tag, "approximate"))
-    return replace(fresh, roots=state.roots, lever=state.lever, inherited=state.inherited, own=state.own)
+    fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
+    return replace(fresh, tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, inherited=state.inherited, own=state.own)
 
 
 def expand(state: State, shape: Sequence[int]) -> State:
@@ -389,7 +403,7 @@ def expand(state: State, shape: Sequence[int]) -> State:
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
     return replace(
-        state, atoms=tuple(atoms), axes=tuple(axes), mean=mean, var=var, corr=corr, serial=next(_serial), links=(), base=None, fn=None
+        state, atoms=tuple(atoms), axes=tuple(axes), mean=mean, var=var, corr=corr, serial=next(_serial), links=(), excess=None, base=None, fn=None
     )
 
 
@@ -424,7 +438,8 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     length = corr.shape[atom]
     if step > 1 and length > 2:
         corr = np.take(corr, np.minimum(np.arange(0, (length - 1) // step + 2) * step, length - 1), axis=atom)
-    corr = kernels.shorten(corr, state.sizes, [count if i == atom else n for i, n in enumerate(corr.shape)])
+    if corr.shape[atom] > count:  # displacements that the part still has
+        corr = np.take(corr, range(max(count, 1)), axis=atom)
     if count == 1 or drop:
         remaining = [i for i in range(len(state.atoms)) if i != atom]
         mean, var = mean.reshape([mean.shape[i] for i in remaining]), var.reshape([var.shape[i] for i in remaining])
@@ -439,7 +454,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         atoms = tuple(Atom(label, count) if i == atom else a for i, a in enumerate(state.atoms))
         axes = state.axes
     return replace(
-        state, atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, serial=next(_serial), links=(), base=None, fn=None
+        state, atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, serial=next(_serial), links=(), excess=None, base=None, fn=None
     )
 
 

@@ -8,6 +8,7 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from wellposed.signals import kernels, windows
 from wellposed.signals.contraction import Product, describe
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
+from wellposed.signals.quadratic import excess
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, normalised
 from wellposed.signals.state import Atom, State, align, expand, merge_atoms, new_label, pooled, weakest
@@ -110,8 +112,6 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     if "o" in product.out_axes and len(bias.axes) == 1:
         where = product.out_axes.index("o")
         axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
-        from dataclasses import replace
-
         bias = replace(bias, axes=axes)
     return combine(call, result, bias, 1.0, product.bias_scale)
 
@@ -326,7 +326,39 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
                 moved = np.expand_dims(moved, at)
         return np.asarray(moved)
 
-    return _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
+    result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
+    uneven = None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
+    return result if uneven is None else replace(result, excess=arrange(uneven))
+
+
+def _uneven_filters(data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int) -> Array | None:
+    """Return what a norm per channel will add to the correlation: filters differ in how smooth they are."""
+    pairs = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None and s.out > 1]
+    if not pairs or math.prod(s.kernel for _, s in pairs) == 1:
+        return None
+    covariance = data.covariance()
+    members = data.axes[channel_axis]
+    rho = 0.0
+    if members and covariance.shape[members[0]] > 1 and covariance.ravel()[0] > 0:
+        index = tuple(1 if i == members[0] else 0 for i in range(covariance.ndim))
+        rho = min(max(float(covariance[index] / covariance.ravel()[0]), 0.0), 1.0)
+    for i in members:
+        covariance = np.take(covariance, [0], axis=i)
+    others = [i for i in range(covariance.ndim) if i not in members]
+    kernel = covariance - kernels.pair_mean(covariance, data.sizes, others)
+    dims = [i for i, _ in pairs]
+    kernel = kernel[tuple(slice(None) if i in dims else slice(0, 1) for i in range(kernel.ndim))]
+    cap = kernels.lag_cap(len(space))
+    return excess(
+        kernel,
+        dims,
+        [s.kernel for _, s in pairs],
+        [s.stride for _, s in pairs],
+        [s.dilation for _, s in pairs],
+        [min(s.out, cap) for _, s in pairs],
+        channels,
+        rho,
+    )
 
 
 def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int) -> Array:

@@ -41,14 +41,19 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         from wellposed.signals.state import concatenate
 
         return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
-    fn = None
+    affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
+    base, fn = x.base, None
     if x.fn is not None:
-        fn = x.fn.then(Pointwise(("affine", scale, shift), lambda t: scale * t + shift))
+        fn = x.fn.then(affine)
+    elif x.roots and x.lever is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
+        base, fn = x, affine
     return x.changed(
         mean=scale * x.mean + shift,
         var=scale * scale * x.var,
+        base=base,
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
+        excess=x.excess,
     )
 
 
@@ -356,7 +361,9 @@ def two_operands(call: Call, x: Any, y: Any) -> State | None:
         number = b if isinstance(b, float) else float(b.mean.ravel()[0])
         if a.shape != call.shape():
             return None
-        return scalar_pointwise(call, a, op, number)
+        if op._overloadname == "Scalar":
+            return scalar_pointwise(call, a, op, number)
+        return apply_pointwise(call, a, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
     if isinstance(a, State) and isinstance(b, State):
         return _fused(call, a, b, (str(op),), lambda p, q: op(p, q))
     return None

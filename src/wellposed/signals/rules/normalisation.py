@@ -15,7 +15,7 @@ from wellposed.signals.rules.merge import combine, linear, multiply, normalised
 from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape, scaled_by
 
 
-def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool = True) -> State:
+def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool = True, per_channel: bool = False) -> State:
     """Return (x - mean) / std, the statistics taken over the axes ``over`` (RMS without ``centre``).
 
     The statistics are those of one draw: what elements that are averaged together have in common is taken out, so
@@ -44,7 +44,8 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
         here_of = average(shared)
         var = np.maximum(x.var - 2 * shared + here_of, 0.0)
         # far pairs lie near the borders, where positions depend less on the mean
-        relative = kernels.mean_at_pairs(shared, covariance.shape) / here_of.mean() if here else np.ones_like(shared)
+        level = float(here_of.mean())
+        relative = kernels.mean_at_pairs(shared, covariance.shape) / level if level > 0 else np.ones((1,) * shared.ndim)
         kernel = covariance - common * (2 * relative - 1)
         mean = x.mean - centre_of
     else:
@@ -57,13 +58,19 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
     kernel = kernel / float(np.mean(scale**2))
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     shared_part = float(here) / max(float(np.mean(x.var)), 1e-300)
-    keep_base = x.base is not None and x.fn is not None and shared_part < 0.05 and scale.size == 1 and centre_of.size == 1
+    keep_base = x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and scale.size == 1 and centre_of.size == 1
     fn = base = None
     if keep_base:
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
         assert x.fn is not None
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
     inverse = 1.0 / float(np.mean(scale))
+    corr = normalised(kernel, var)
+    if x.excess is not None and per_channel:
+        lengths = [max(a, b) for a, b in zip(corr.shape, x.excess.shape, strict=True)]
+        padded = np.zeros(lengths)
+        padded[tuple(slice(0, n) for n in x.excess.shape)] = x.excess
+        corr = np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0)
     sizes = x.sizes
 
     def operate(k: Array, where: Dims) -> Array:
@@ -75,7 +82,7 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
     return x.changed(
         mean=mean,
         var=var,
-        corr=normalised(kernel, var),
+        corr=corr,
         base=base,
         fn=fn,
         links=(Link(x, operate),) if x.roots else (),
@@ -113,7 +120,7 @@ def batch_norm(
 ) -> State:  # fmt: skip
     """Statistics over batch and space (training), or running statistics (evaluation)."""
     if training or running_mean is None:
-        result = normalise(call, x, [i for i in range(len(x.axes)) if i != 1], eps)
+        result = normalise(call, x, [i for i in range(len(x.axes)) if i != 1], eps, per_channel=True)
     else:
         result = _with_running(call, x, running_mean, running_var, eps)
     return affine(call, result, weight, bias, [1])
@@ -131,7 +138,7 @@ def instance_norm(
 ) -> State:  # fmt: skip
     """Statistics over space, for each sample and channel."""
     if use_input_stats or running_mean is None:
-        result = normalise(call, x, list(range(2, len(x.axes))), eps)
+        result = normalise(call, x, list(range(2, len(x.axes))), eps, per_channel=True)
     else:
         result = _with_running(call, x, running_mean, running_var, eps)
     return affine(call, result, weight, bias, [1])

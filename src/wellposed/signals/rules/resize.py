@@ -97,10 +97,10 @@ def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: in
     """Correlation by displacement when borders repeat inner positions."""
     name = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
     source = np.pad(np.arange(size), (before, after), mode=name)  # type: ignore[call-overload]
-    return _from_sources(corr, dim, source, size)
+    return from_sources(corr, dim, source, size)
 
 
-def _from_sources(corr: Array, dim: int, source: Array, size: int) -> Array:
+def from_sources(corr: Array, dim: int, source: Array, size: int) -> Array:
     """Correlation profile of positions that are copies of inner positions ``source``."""
     total = source.size
     length = corr.shape[dim]
@@ -135,7 +135,7 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         def take(array: Array, i: int = i, source: Array = source) -> Array:
             return array if array.shape[i] == 1 else np.take(array, source, axis=i)
 
-        corr = _from_sources(x.corr, i, source, have)
+        corr = from_sources(x.corr, i, source, have)
         mean, var = take(x.mean), take(x.var)
         if size == 1:
             keep = [k for k in range(len(x.atoms)) if k != i]

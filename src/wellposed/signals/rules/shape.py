@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+import math
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,28 @@ import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.forward import Call, known_state
+from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
-from wellposed.signals.state import State, concatenate, expand, make_state, permute, pooled, reshape, select
+from wellposed.signals.rules.resize import from_sources
+from wellposed.signals.state import (
+    Atom,
+    State,
+    concatenate,
+    exchangeable,
+    expand,
+    make_state,
+    merge_atoms,
+    new_label,
+    permute,
+    pooled,
+    reshape,
+    select,
+)
 
 _SAME = (
-    "detach.default", "detach_.default", "alias.default", "contiguous.default", "clone.default", "to.dtype", "to.device",
-    "to.dtype_layout", "to.other", "_to_copy.default", "type_as.default", "lift_fresh.default", "lift_fresh_copy.default",
-    "lift.default", "resolve_conj.default", "resolve_neg.default", "real.default", "broadcast_tensors.default",
+    "contiguous.default", "clone.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "_to_copy.default",
+    "type_as.default", "lift_fresh_copy.default",
 )  # fmt: skip
 
 
@@ -84,6 +99,12 @@ def movedim(call: Call, x: State, source: Any, destination: Any) -> State:
 def expanded(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Repeat along new or single indices: perfectly correlated there."""
     return expand(x, call.shape())
+
+
+@rule(overloads("broadcast_tensors.default"), source="definition")
+def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
+    """Every tensor expanded to their common shape."""
+    return tuple(expand(_as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
 
 
 @rule(overloads("select.int"), source="definition")
@@ -159,20 +180,41 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     for tensor in tensors:
         state = _as_state(call, tensor)
         parts.append(reshape(state, (*state.shape[:at], 1, *state.shape[at:])))
-    return pooled(concatenate(parts, at))
+    return concatenate(parts, at)
 
 
-@rule(overloads("flip.default", "roll.default"), source="definition")
-def reorder(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
-    """Positions in another order: the map by position is averaged, the correlation by displacement kept."""
-    x = pooled(x)
-    dims = rest[-1] if rest else kwargs.get("dims", [])
-    axes = range(len(x.axes)) if not dims else [d % len(x.axes) for d in dims]
-    mean, second = x.mean, x.mean**2 + x.var
-    for axis in axes:
-        for i in x.axes[axis]:
-            mean, second = mean.mean(axis=i, keepdims=True), second.mean(axis=i, keepdims=True)
-    return x.changed(mean=mean, var=np.maximum(second - mean**2, 0.0), base=None, fn=None, links=())
+@rule(overloads("flip.default"), source="definition")
+def flip(call: Call, x: State, dims: Any) -> State:
+    """Positions in reverse: maps are reversed, correlations by displacement stay."""
+    for dim in dims:
+        x = _reordered(x, dim, np.arange(x.shape[dim])[::-1])
+    return x
+
+
+@rule(overloads("roll.default"), source="definition")
+def roll(call: Call, x: State, shifts: Any, dims: Any = ()) -> State:
+    """Positions shifted in a circle: neighbours across the seam are far from each other."""
+    shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
+    if not dims:  # all axes as one
+        return reshape(_reordered(reshape(x, (math.prod(x.shape),)), 0, np.roll(np.arange(math.prod(x.shape)), shifts[0])), x.shape)
+    for shift, dim in zip(shifts, dims if isinstance(dims, (list, tuple)) else [dims], strict=True):
+        x = _reordered(x, dim, np.roll(np.arange(x.shape[dim]), shift))
+    return x
+
+
+def _reordered(x: State, axis: int, source: Array) -> State:
+    """Return the state whose position p along an axis is position ``source[p]`` of x."""
+    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    if not x.axes[axis]:
+        return x
+    i = x.axes[axis][0]
+    size = x.atoms[i].size
+    corr = x.corr
+    if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
+        corr = from_sources(corr, i, source, size)
+    atoms = tuple(a if k != i else Atom(hash((a.label, source.tobytes())), size) for k, a in enumerate(x.atoms))
+    mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
+    return x.changed(atoms=atoms, mean=mean, var=var, corr=corr, base=None, fn=None, links=())
 
 
 @rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition")
@@ -215,8 +257,6 @@ def index(call: Call, x: State, indices: Any) -> State | None:
 
 def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], shape: tuple[int, ...]) -> State:
     """Pick along one axis: the other axes stay as they are."""
-    from wellposed.signals.state import merge_atoms
-
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat = 1
     for n in index_shape:
@@ -230,8 +270,6 @@ def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], 
     # two picks hit the same element with probability 1/size when there are more picks than elements
     chance = 1.0 / size if flat > size else 0.0
     corr = np.concatenate([same, other + chance * (same - other)], axis=i) if flat > 1 and (other.any() or chance) else same
-    from wellposed.signals.state import Atom, new_label
-
     if flat == 1:
         keep = [k for k in range(len(x.atoms)) if k != i]
         where = {old: new for new, old in enumerate(keep)}
@@ -259,9 +297,8 @@ def _picked(call: Call, x: State) -> State:
     covariance = float(kernels.pair_mean(x.covariance(), x.sizes).ravel()[0]) if total > 1 else 0.0
     var = float(np.mean(x.var))
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
-    pairs = [rho if rho > 1e-3 else None] * len(shape)
-    state = make_state(shape, x.pooled_mean, x.pooled_var, pairs=pairs, roots=x.roots | call.root())
-    return replace(state, inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
+    state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
+    return replace(state, roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
 
 
 @rule(
@@ -269,12 +306,13 @@ def _picked(call: Call, x: State) -> State:
         "copy_.default", "index_put_.default", "index_put.default", "masked_fill.Tensor", "masked_scatter.default", "slice_scatter.default",
         "select_scatter.default", "scatter.src",
     ),
+    torch.ops.wellposed.view_write.default,
     tag="approximate",
     source="mixture of two signals",
 )  # fmt: skip
 def write(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
     """Part of a tensor is overwritten: a mixture by the shares of positions."""
-    name = call.node.op._schema.name.removeprefix("aten::")
+    name = call.node.op._schema.name.rpartition("::")[2]
     if name == "copy_":
         source = operand(call, rest[0])
         if isinstance(source, float):
@@ -285,20 +323,46 @@ def write(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
     if not sources or not isinstance(target, State):
         return None
     source = sources[-1]
-    total = 1
-    for n in call.shape():
-        total *= n
-    written = 1
-    for n in source.shape:
-        written *= n
-    share = min(written / max(total, 1), 1.0)
+    total = math.prod(call.shape())
+    share = min(_written(name, rest, source, target) / max(total, 1), 1.0)
     whole = make_state(call.shape(), source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
     return mixture(call, whole, target, share)
+
+
+def _written(name: str, rest: tuple[Any, ...], source: State, target: State) -> float:
+    """Return how many elements are overwritten."""
+    total = math.prod(target.shape)
+    if name.startswith("masked"):
+        return _share_of(rest[0]) * total
+    if name.startswith("index_put"):
+        count = float(total)
+        picked = [(axis, item) for axis, item in enumerate(rest[0]) if item is not None]
+        for axis, item in picked:
+            sizes = target.shape[axis : axis + len(item.shape)] if item.dtype == torch.bool else (target.shape[axis],)
+            count /= math.prod(sizes)
+        masks = [_share_of(item) * math.prod(item.shape) for _, item in picked if item.dtype == torch.bool]
+        places = [math.prod(item.shape) for _, item in picked if item.dtype != torch.bool]
+        return count * max([*masks, *places], default=1)
+    if name == "scatter":
+        return math.prod(rest[1].shape)
+    return math.prod(source.shape)
+
+
+def _share_of(mask: Any) -> float:
+    """Share of a mask that holds; a half where its values are not known."""
+    return float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.5
 
 
 @rule(overloads("unfold.default"), source="definition, windows as elements picked alike")
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
+    rank = len(x.shape)
+    axis = dimension % rank
+    if size == step:  # windows side by side: the axis is cut
+        count = call.shape()[axis]
+        x = select(x, axis, 0, count * size, 1, drop=False)
+        cut_up = reshape(x, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
+        return permute(cut_up, [*(i for i in range(rank + 1) if i != axis + 1), axis + 1])
     return _picked(call, x)
 
 

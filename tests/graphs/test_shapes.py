@@ -1,0 +1,88 @@
+"""The quick results on meta are PyTorch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from wellposed.graphs.shapes import _RULES, quick_result
+
+aten = torch.ops.aten
+
+
+def m(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+UNARY = [op for op, rule in _RULES.items() if rule.__name__ == "_pointwise" and op is not aten.roll.default]
+BINARY = [op for op, rule in _RULES.items() if rule.__name__ == "_binary"]
+PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
+    *((op, (m(2, 3, 4),)) for op in UNARY),
+    *((op, (m(3, dtype=torch.bfloat16),)) for op in UNARY),
+    *((op, (m(2, 3, 4), m(*shape))) for op in BINARY for shape in ((2, 3, 4), (4,), (3, 1), (1, 1, 4))),
+    *((op, (m(2, 3), 2.5)) for op in BINARY),
+    (aten.roll.default, (m(2, 4, 4, 3), [1, 1], [1, 2])),
+    (aten.softmax.int, (m(2, 3, 4), -1)),
+    (aten.linear.default, (m(2, 3), m(5, 3), m(5))),
+    (aten.linear.default, (m(2, 7, 4, 3), m(5, 3))),
+    (aten.linear.default, (m(2, 3, 7).transpose(1, 2), m(5, 3), m(5))),
+    (aten.matmul.default, (m(3, 4), m(4, 5))),
+    (aten.matmul.default, (m(2, 6, 3, 4), m(2, 6, 5, 4).transpose(2, 3))),
+    (aten.bmm.default, (m(6, 3, 4), m(6, 4, 5))),
+    (aten.layer_norm.default, (m(2, 3, 4), [4], m(4), m(4), 1e-5)),
+    (aten.layer_norm.default, (m(2, 3, 4), [3, 4])),
+    (aten.batch_norm.default, (m(2, 3, 4, 4), m(3), m(3), m(3), m(3), True, 0.1, 1e-5, False)),
+    (aten.batch_norm.default, (m(2, 3), None, None, m(3), m(3), False, 0.1, 1e-5, False)),
+    (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 6))),
+]
+
+
+@pytest.mark.parametrize(("op", "args"), PLAIN, ids=[f"{i}-{op}" for i, (op, _) in enumerate(PLAIN)])
+def test_quick_results_are_those_of_pytorch(op: Any, args: tuple[Any, ...]) -> None:
+    with torch.inference_mode():
+        quick = quick_result(op, list(args), {})
+        expected = op(*args)
+    assert quick is not None
+    assert quick.shape == expected.shape
+    assert quick.dtype == expected.dtype
+    if op is not aten.scaled_dot_product_attention.default:
+        assert quick.stride() == expected.stride()
+
+
+def test_every_rule_has_a_plain_case() -> None:
+    assert {op for op, _ in PLAIN} == set(_RULES)
+
+
+def test_attention_lies_as_the_kernel_on_cpu_leaves_it() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)
+    real = aten.scaled_dot_product_attention.default(q, k, v)
+    quick = quick_result(aten.scaled_dot_product_attention.default, [t.to("meta") for t in (q, k, v)], {})
+    assert quick is not None
+    assert quick.stride() == real.stride()
+
+
+WRONG: list[tuple[Any, tuple[Any, ...]]] = [
+    (aten.linear.default, (m(2, 3), m(5, 4))),
+    (aten.linear.default, (m(2, 3), m(5, 3), m(4))),
+    (aten.linear.default, (m(2, 3), m(5, 3, dtype=torch.float64))),
+    (aten.matmul.default, (m(3, 4), m(5, 5))),
+    (aten.layer_norm.default, (m(2, 3), [4])),
+    (aten.layer_norm.default, (m(2, 3), [3], m(4))),
+    (aten.batch_norm.default, (m(2, 3, 4), m(4), m(4), None, None, True, 0.1, 1e-5, False)),
+    (aten.add.Tensor, (m(2, 3), m(2))),
+    (aten.softmax.int, (m(2, 3), 2)),
+    (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 9), m(2, 4, 7, 9))),
+    # Right, but not plain: other dtypes and layouts come out.
+    (aten.add.Tensor, (m(2, 3), m(2, 3, dtype=torch.float64))),
+    (aten.mul.Tensor, (m(2, 3), m(3, 2).t())),
+    (aten.add.Tensor, (m(3), m(2, 3))),
+    (aten.gelu.default, (m(2, 3).t(),)),
+    (aten.softmax.int, (m(2, 3), 1, torch.float64)),
+]
+
+
+@pytest.mark.parametrize(("op", "args"), WRONG, ids=[f"{i}-{op}" for i, (op, _) in enumerate(WRONG)])
+def test_everything_else_is_left_to_pytorch(op: Any, args: tuple[Any, ...]) -> None:
+    assert quick_result(op, list(args), {}) is None
