@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -411,8 +413,6 @@ plain("Orthogonal", lambda: parametrizations.orthogonal(nn.Linear(6, 6)), x(4, 6
 
 def _old_weight_norm(module: nn.Module) -> nn.Module:
     """The hook-based weight_norm, without its deprecation warning."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return nn.utils.weight_norm(module)
@@ -592,3 +592,85 @@ class FunctionalModule(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = nn.Softmax(dim=-1)(self.act[0](self.fc(x)))
         return torch.vmap(lambda row: row * row.sum())(y)
+
+
+# ------------------------------------------------------------------------------------------- gradients and transforms
+
+
+@case(x(4, 3))
+class Forces(nn.Module):
+    """Differentiates in its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3, 8)
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.detach().requires_grad_(True)
+        with torch.enable_grad():
+            energy = self.out(torch.tanh(self.hidden(x))).sum()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        return energy, force
+
+
+@case(x(4, 3))
+class FunctionalTransforms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.weight = nn.Parameter(torch.randn(3, 3))
+        self.inner = [nn.Linear(3, 3, bias=False)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        slopes = torch.vmap(torch.func.grad(lambda row: self.fc(row).sin().sum()))(x)
+        swapped = torch.func.functional_call(self.inner[0], {"weight": self.weight}, (slopes,))
+        return torch.cond(x.shape[0] > 2, lambda a: self.fc(a), lambda a: a, (swapped,))
+
+
+@case(x(2, 16, 16))
+class FlexibleAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(2, 16, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j))
+
+
+@case(x(4, 6))
+class ClampedWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fc.weight.data.clamp_(-0.01, 0.01)
+        return self.fc(x)
+
+
+@case(x(4, 6))
+class DataReplaced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        z = torch.zeros_like(y)
+        z.data = y * 2
+        return z + 1
+
+
+def _scripted(compile: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compile(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)))
+
+
+plain("Scripted", lambda: _scripted(torch.jit.script), x(4, 6))
+plain("JitTraced", lambda: _scripted(lambda model: torch.jit.trace(model, torch.ones(4, 6))), x(4, 6))
+plain("SymbolicallyTraced", lambda: _scripted(torch.fx.symbolic_trace), x(4, 6))

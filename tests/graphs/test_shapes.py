@@ -21,7 +21,11 @@ BINARY = [op for op, rule in _RULES.items() if rule.__name__ == "_binary"]
 PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     *((op, (m(2, 3, 4),)) for op in UNARY),
     *((op, (m(3, dtype=torch.bfloat16),)) for op in UNARY),
+    *((op, (m(2, 3, 4).transpose(0, 2),)) for op in UNARY),
     *((op, (m(2, 3, 4), m(*shape))) for op in BINARY for shape in ((2, 3, 4), (4,), (3, 1), (1, 1, 4))),
+    *((op, (m(2, 3, 1, 1), m(2, 3, 4, 4))) for op in BINARY),
+    *((op, (m(4, 3).t(), m(4, 3).t())) for op in BINARY),
+    *((op, (m(3), m(2, 3))) for op in BINARY),
     *((op, (m(2, 3), 2.5)) for op in BINARY),
     (aten.roll.default, (m(2, 4, 4, 3), [1, 1], [1, 2])),
     (aten.softmax.int, (m(2, 3, 4), -1)),
@@ -35,7 +39,7 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.layer_norm.default, (m(2, 3, 4), [3, 4])),
     (aten.batch_norm.default, (m(2, 3, 4, 4), m(3), m(3), m(3), m(3), True, 0.1, 1e-5, False)),
     (aten.batch_norm.default, (m(2, 3), None, None, m(3), m(3), False, 0.1, 1e-5, False)),
-    (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 6))),
+    (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 8))),
 ]
 
 
@@ -47,20 +51,37 @@ def test_quick_results_are_those_of_pytorch(op: Any, args: tuple[Any, ...]) -> N
     assert quick is not None
     assert quick.shape == expected.shape
     assert quick.dtype == expected.dtype
-    if op is not aten.scaled_dot_product_attention.default:
-        assert quick.stride() == expected.stride()
+    assert quick.stride() == expected.stride()
 
 
 def test_every_rule_has_a_plain_case() -> None:
     assert {op for op, _ in PLAIN} == set(_RULES)
 
 
-def test_attention_lies_as_the_kernel_on_cpu_leaves_it() -> None:
-    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)
-    real = aten.scaled_dot_product_attention.default(q, k, v)
-    quick = quick_result(aten.scaled_dot_product_attention.default, [t.to("meta") for t in (q, k, v)], {})
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mask", [None, (5, 7), (2, 1, 5, 7)])
+def test_attention_lies_as_the_kernel_on_cpu_leaves_it(groups: int, transposed: bool, mask: Any) -> None:
+    shapes = ((2, 4, 5, 8), (2, groups, 7, 8), (2, groups, 7, 8))
+    tensors = [torch.randn(*shape) for shape in shapes]
+    if transposed:
+        tensors = [torch.randn(b, n, h, w).transpose(1, 2) for b, h, n, w in shapes]
+    if mask is not None:
+        tensors.append(torch.ones(mask, dtype=torch.bool))
+    options = {"enable_gqa": groups != 4}
+    real = aten.scaled_dot_product_attention.default(*tensors, **options)
+    quick = quick_result(aten.scaled_dot_product_attention.default, [t.to("meta") for t in tensors], options)
     assert quick is not None
+    assert quick.shape == real.shape
     assert quick.stride() == real.stride()
+
+
+@pytest.mark.parametrize("x", [torch.randn(2, 3, 4).transpose(0, 2), torch.randn(2, 3, 4).transpose(1, 2)])
+def test_layer_norm_lies_as_the_kernel_on_cpu_leaves_it(x: torch.Tensor) -> None:
+    args = (list(x.shape[-1:]), None, None, 1e-5)
+    quick = quick_result(aten.layer_norm.default, [x.to("meta"), *args], {})
+    assert quick is not None
+    assert quick.stride() == aten.layer_norm.default(x, *args).stride()
 
 
 WRONG: list[tuple[Any, tuple[Any, ...]]] = [
@@ -77,8 +98,8 @@ WRONG: list[tuple[Any, tuple[Any, ...]]] = [
     # Right, but not plain: other dtypes and layouts come out.
     (aten.add.Tensor, (m(2, 3), m(2, 3, dtype=torch.float64))),
     (aten.mul.Tensor, (m(2, 3), m(3, 2).t())),
-    (aten.add.Tensor, (m(3), m(2, 3))),
-    (aten.gelu.default, (m(2, 3).t(),)),
+    (aten.add.Tensor, (m(3, 1), m(2, 3, 4).transpose(0, 1))),
+    (aten.gelu.default, (m(2, 3)[:, :2],)),
     (aten.softmax.int, (m(2, 3), 1, torch.float64)),
 ]
 

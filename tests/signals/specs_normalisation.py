@@ -152,5 +152,5 @@ def _reductions() -> Iterator[Spec]:
     yield norm, [
         Case("norm of features", lambda x: norm(x, 2, [-1]), (TOKENS,), **ratio(64)),
         Case("norm of channels, kept", lambda x: norm(relu(x), 2, [-1], True), (TOKENS,), **ratio(32)),
-        Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled", bound=0.02, why="left to sampling, of 16 draws"),
+        Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled"),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ Spec = tuple[Any, list[Case]]
 X = Source((4, 6), mean=0.4)
 FIELD = Source((2, 4, 6, 8), mean=0.3, reach=1.5, channels=0.4)
 TOKENS = Source((3, 4, 6), mean=0.4)
-ORDER = "the map by position is averaged"
+ALIKE = "one average correlation stands for all pairs along the axis"
 PICKED = "picked elements are taken for any elements"
 SOURCES = (FIELD,)
 
@@ -39,9 +39,9 @@ def specs() -> Iterator[Spec]:
 
 
 def _same() -> Iterator[Spec]:
-    for name in ("detach", "alias", "contiguous", "clone", "lift", "lift_fresh", "lift_fresh_copy", "resolve_conj", "resolve_neg", "real", "detach_"):
+    for name in ("contiguous", "clone", "lift_fresh_copy"):
         op = getattr(aten, name).default
-        yield op, [case(name, lambda x, op=op: op(padded(x)))]
+        yield op, [case(name, lambda x, op=op: op(padded(x).transpose(1, 3)))]
     double = torch.float64
     yield aten.to.dtype, [case("to dtype", lambda x: aten.to.dtype(padded(x).float(), double))]
     yield aten.to.device, [case("to device", lambda x: aten.to.device(padded(x), x.device, torch.float32))]
@@ -49,7 +49,7 @@ def _same() -> Iterator[Spec]:
     yield aten.to.other, [case("to other", lambda x: aten.to.other(padded(x).float(), x))]
     yield aten._to_copy.default, [case("to copy", lambda x: aten._to_copy(padded(x), dtype=torch.float32))]
     yield aten.type_as.default, [case("type as", lambda x: aten.type_as(padded(x).float(), x))]
-    yield aten.broadcast_tensors.default, [case("broadcast", lambda x: aten.broadcast_tensors([x, x[:1]]), X, only=(0,))]
+    yield aten.broadcast_tensors.default, [case("broadcast", lambda x: aten.broadcast_tensors([x[:, :1], relu(x)[0]]), X)]
 
 
 def _views() -> Iterator[Spec]:
@@ -139,20 +139,24 @@ def _joined() -> Iterator[Spec]:
         op = getattr(aten, name).default
         yield op, [
             case(f"{name} channels", lambda x, y, op=op: op([relu(x), y], 1), Source((2, 4, 6, 8), mean=0.3, reach=1.5), y),
-            case(f"{name} correlated channels", lambda x, y, op=op: op([relu(x), y], 1), FIELD, y),
+            case(f"{name} correlated channels", lambda x, y, op=op: op([relu(x), y], 1), FIELD, y, average=ALIKE),
             case(f"{name} tokens", lambda x, y, op=op: op([relu(x), y], 1), TOKENS, Source((3, 2, 6), mean=-1.0, std=0.5)),
             case(f"{name} samples", lambda x, y, op=op: op([x, y], 0), X, Source((3, 6), std=2.0)),
         ]
     yield aten.stack.default, [
         case("stack", lambda x, y: aten.stack([x, y], 1), X, Source((4, 6), mean=-1.0, std=0.5)),
-        case("stack last", lambda x: aten.stack([x, relu(x)], -1), X),
+        case("stack last", lambda x: aten.stack([x, x - 1.0], -1), X, flat="parts of one concatenation are taken for strangers"),
     ]
-    yield aten.flip.default, [case("flip", lambda x: aten.flip(padded(x), [3]), flat=ORDER)]
+    yield aten.flip.default, [case("flip", lambda x: aten.flip(padded(x), [3, 1]))]
     yield aten.roll.default, [
-        case("roll", lambda x: aten.roll(padded(x), [1], [3]), flat=ORDER),
+        case("roll", lambda x: aten.roll(padded(x), [1], [3]), average="the rolled border counts among the pairs"),
         case("roll both", lambda x: aten.roll(relu(x), [2, 3], [2, 3])),
+        case("roll as one", lambda x: aten.roll(x, [2]), X),
     ]
-    yield aten.unfold.default, [case("unfold", lambda x: aten.unfold(relu(x), 3, 2, 2), flat=PICKED)]
+    yield aten.unfold.default, [
+        case("patches", lambda x: aten.unfold(padded(x), 3, 3, 3)),
+        case("overlapping windows", lambda x: aten.unfold(relu(x), 3, 3, 2), flat=PICKED),
+    ]
 
 
 def _picks() -> Iterator[Spec]:

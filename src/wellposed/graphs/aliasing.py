@@ -64,13 +64,15 @@ class Step:
 class Record:
     """One tensor object of the running model.
 
-    ``tensor`` is what operators are run on, ``real`` its twin with real values where they are known.
+    ``tensor`` is what operators are run on, ``storage`` identifies the memory that it had, ``real`` is its twin with
+    real values where they are known.
     """
 
-    __slots__ = ("base", "parent", "real", "step", "tensor", "value", "version")
+    __slots__ = ("base", "parent", "real", "step", "storage", "tensor", "value", "version")
 
     def __init__(self, tensor: torch.Tensor, base: Base, value: int, real: torch.Tensor | None) -> None:
         self.tensor = tensor
+        self.storage = tensor.untyped_storage()._cdata
         self.base = base
         self.value = value
         self.version = base.version

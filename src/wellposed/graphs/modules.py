@@ -52,7 +52,7 @@ class ModuleStack:
         index = self.counts.get(key, 0)
         self.counts[key] = index + 1
         children = module._modules
-        leaf = not children or all(name == "parametrizations" for name in children)
+        leaf = not children or all(name == "parametrizations" for name in children.keys())  # noqa: SIM118 - not a dict if scripted
         self.stack.append((key, Call(path, class_name(module), index, leaf)))
 
     def leave(self, module: nn.Module, _args: Any, _output: Any) -> None:

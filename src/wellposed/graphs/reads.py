@@ -14,8 +14,11 @@ from wellposed.graphs.aliasing import Record
 from wellposed.graphs.execution import NeedsValuesError
 
 _READERS: frozenset[Any] = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
-_DEVICE: Any = torch.Tensor.device.__get__
-_CPU = torch.device("cpu")
+_PLACES: dict[Any, Any] = {
+    torch.Tensor.device.__get__: torch.device("cpu"),
+    torch.Tensor.is_cpu.__get__: True,  # type: ignore[attr-defined]
+    torch.Tensor.is_meta.__get__: False,  # type: ignore[attr-defined]
+}
 _INDEXERS: frozenset[Any] = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 _MAKERS: frozenset[Any] = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
@@ -36,8 +39,8 @@ class PythonReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func == _DEVICE:
-            return _CPU
+        if func in _PLACES:
+            return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
             record = self.find(args[0])
             if not record.base.known or record.real is None:

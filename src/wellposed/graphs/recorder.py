@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wellposed.graphs.aliasing import Record, Step, current, new_alias, new_root, new_view, same_geometry, write
@@ -13,9 +15,11 @@ from wellposed.graphs.execution import Execution, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
 from wellposed.graphs.operators import Traits, traits
+from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
 _aten = torch.ops.aten
+_EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
 )
@@ -77,7 +81,12 @@ class RawValue:
 
 
 class Recorder(TorchDispatchMode):
-    """Records operators into `nodes` and `values`; `Execution` runs them."""
+    """Records operators into `nodes` and `values`; `Execution` runs them.
+
+    Operators of higher order (``flex_attention``) are taken apart into those that their eager version runs.
+    """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self, modules: ModuleStack, engine: Literal["meta", "real"], constant_name: Callable[[torch.Tensor], str]
@@ -86,6 +95,7 @@ class Recorder(TorchDispatchMode):
         self.modules = modules
         self.meta = engine == "meta"
         self.execution = Execution(self.meta)
+        self.reads: AbstractContextManager[Any] = PythonReads(self.find) if self.meta else nullcontext()
         self.constant_name = constant_name
         self.nodes: list[RawNode] = []
         self.values: list[RawValue] = []
@@ -121,7 +131,9 @@ class Recorder(TorchDispatchMode):
     def find(self, tensor: torch.Tensor) -> Record:
         """Return the record of a tensor that an operator receives."""
         record = self.records.get(id(tensor))
-        return record if record is not None else self._adopt(tensor)
+        if record is None or (record.tensor is tensor and record.storage != tensor.untyped_storage()._cdata):
+            return self._adopt(tensor)
+        return record
 
     def _adopt(self, tensor: torch.Tensor) -> Record:
         """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
@@ -208,6 +220,9 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            with self.reads, self:
+                return func.py_kernels[_EAGER](*args, **kwargs)
         seen: list[tuple[torch.Tensor, Record]] = []
         refs = tuple([self._ref(arg, seen) for arg in args])
         ref_kwargs = {key: self._ref(arg, seen) for key, arg in kwargs.items()} if kwargs else {}

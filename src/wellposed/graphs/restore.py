@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
     hooks, caches) have their items put back too. Tensors' contents are the caller's concern.
     """
     saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
+    states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
     for module in model.modules():
         attributes = module.__dict__
         containers = [(value, value.copy()) for value in attributes.values() if isinstance(value, _CONTAINERS)]
@@ -32,19 +34,48 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
         for attributes, before, containers in saved:
             for container, items in containers:
                 _put_back(container, items)
-            attributes.clear()
-            attributes.update(before)
+            if not _same(attributes, before):
+                attributes.clear()
+                attributes.update(before)
+        for parameter, requires_grad, grad in states:
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
+            if parameter.grad is not grad:
+                parameter.grad = grad
+
+
+def _same(container: Any, items: Any) -> bool:
+    """Whether a container still holds exactly these objects, in this order."""
+    if len(container) != len(items):
+        return False
+    if isinstance(container, dict):
+        return all(a == b for a, b in zip(container, items, strict=True)) and all(
+            a is b for a, b in zip(container.values(), items.values(), strict=True)
+        )
+    return all(a is b for a, b in zip(container, items, strict=True))
 
 
 def _put_back(container: Any, items: Any) -> None:
     """Give a container its earlier items back."""
-    if not container and not items:
+    if _same(container, items):
         return
     container.clear()
     if isinstance(container, list):
         container.extend(items)
     else:
         container.update(items)
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Keep Python's cyclic garbage collector from running: a tracing makes many small objects and little garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

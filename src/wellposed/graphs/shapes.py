@@ -23,32 +23,45 @@ def quick_result(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor |
     return None if rule is None else rule(*args, **kwargs)
 
 
-def _plain(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_contiguous() and x.is_floating_point()
+def _dense(x: Any) -> bool:
+    """Whether ``x`` is floating point and fills its memory without gaps, in any order of axes."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return False
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _pointwise(x: Tensor, *_: Any, **options: Any) -> Tensor | None:
     """An operator of one tensor that keeps shape and dtype."""
-    return torch.empty_like(x) if _plain(x) and options.get("dtype") is None else None
+    return torch.empty_like(x) if _dense(x) and options.get("dtype") is None else None
 
 
 def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
-    return torch.empty_like(x) if _plain(x) and dtype is None and -x.dim() <= dim < x.dim() else None
+    plain = x.is_contiguous() and x.is_floating_point() and dtype is None
+    return torch.empty_like(x) if plain and -x.dim() <= dim < x.dim() else None
 
 
 def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
-    """An operator of two tensors of one dtype that broadcast, or of a tensor and a number."""
-    if not _plain(x):
-        return None
+    """An operator of two tensors of one dtype, of which one broadcasts to the other, or of a tensor and a number."""
     if isinstance(y, (int, float)):
-        return torch.empty_like(x)
-    if not _plain(y) or x.dtype != y.dtype:
+        return torch.empty_like(x) if _dense(x) else None
+    if not _dense(x) or not _dense(y) or x.dtype != y.dtype or not x.dim() or not y.dim():
         return None
     if x.shape == y.shape:
-        return torch.empty_like(x)
-    if y.dim() <= x.dim() and all(b in (1, a) for a, b in zip(reversed(x.shape), reversed(y.shape), strict=False)):
-        return torch.empty_like(x) if y.dim() and x.dim() else None
-    return None
+        return torch.empty_like(x) if x.stride() == y.stride() else None
+    small, large = (x, y) if x.numel() < y.numel() else (y, x)
+    if not x.is_contiguous() or not y.is_contiguous() or small.dim() > large.dim():
+        return None
+    fits = all(b in (1, a) for a, b in zip(reversed(large.shape), reversed(small.shape), strict=False))
+    return torch.empty_like(large) if fits else None
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -71,21 +84,20 @@ def _layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, *_: Any
 ) -> Tensor | None:
     wanted = tuple(shape)
-    if not _plain(x) or not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
+    if not x.is_floating_point() or not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
         return None
     if any(t is not None and (tuple(t.shape) != wanted or t.dtype != x.dtype) for t in (weight, bias)):
         return None
-    return torch.empty_like(x)
+    return torch.empty(x.shape, dtype=x.dtype, device=_META)
 
 
 def _batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, *_: Any
 ) -> Tensor | None:
-    if x.dim() < 2 or not _plain(x):
+    if x.dim() < 2 or not x.is_floating_point() or not x.is_contiguous():
         return None
-    if any(
-        t is not None and (tuple(t.shape) != (x.shape[1],) or t.dtype != x.dtype) for t in (weight, bias, mean, var)
-    ):
+    wanted = (x.shape[1],)
+    if any(t is not None and (tuple(t.shape) != wanted or t.dtype != x.dtype) for t in (weight, bias, mean, var)):
         return None
     return torch.empty_like(x)
 
@@ -97,17 +109,27 @@ def _attention(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     is_causal: bool = False,
-    **_: Any,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor | None:
-    """The result lies in memory as ``[batch, length, heads, width]``, as the fused kernels leave it."""
-    if mask is not None or dropout or not query.dim() == key.dim() == value.dim() == 4:
+    """The result lies in memory as the query does, as the fused kernels leave it."""
+    if dropout or not query.dim() == key.dim() == value.dim() == 4 or not _dense(query):
         return None
     batch, heads, length, width = query.shape
-    if key.shape != (batch, heads, key.shape[2], width) or value.shape[:3] != key.shape[:3]:
+    keys = key.shape[2]
+    groups = key.shape[1] if enable_gqa else heads
+    if heads % groups or key.shape != (batch, groups, keys, width) or value.shape != key.shape:
         return None
     if not query.dtype == key.dtype == value.dtype:
         return None
-    return torch.empty((batch, length, heads, value.shape[3]), dtype=query.dtype, device=_META).transpose(1, 2)
+    if mask is not None:
+        sizes = zip(reversed(mask.shape), (keys, length, heads, batch), strict=False)
+        if is_causal or mask.dim() > 4 or mask.dtype not in (torch.bool, query.dtype):
+            return None
+        if not all(size in (1, full) for size, full in sizes):
+            return None
+    return torch.empty_like(query)
 
 
 _RULES: dict[Any, Callable[..., Tensor | None]] = {

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from wellposed.errors import TraceError
+from wellposed.errors import InputError, TraceError
 from wellposed.graphs.build import Found, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.modules import ModuleStack
-from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.recorder import Recorder
-from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.restore import paused_collection, restored_attributes, restored_random_state
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_parameters
-from wellposed.graphs.tree import describe, input_tensors, output_tensors, substitute
+from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 
 Engine = Literal["meta", "real"]
+_ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
+"""Engines in the order in which they are tried, and whether they let the forward differentiate."""
+_NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
+"""What PyTorch says to a forward that differentiates, while it runs in inference mode."""
 
 
 def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:
@@ -45,22 +47,32 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     Raises:
         TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
             exception is the cause.
+        InputError: ``model`` is not a module.
         UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
     check_parameters(model)
     tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
     has_values = not flat_parameters(model) and all(tensor.device.type != "meta" for tensor in tensors)
-    try:
-        return _Tracing(model, args, kwargs, training, "meta").run()
-    except TraceError as error:
-        if not has_values:
-            if isinstance(error.__cause__, NeedsValuesError):
-                raise TraceError(
-                    f"{error}\nthe model or an input is on meta and has no values: make them on CPU (any weights will "
-                    "do) and trace those"
-                ) from error.__cause__
-            raise
-    return _Tracing(model, args, kwargs, training, "real").run()
+    failure: TraceError | None = None
+    for engine, differentiates in _ATTEMPTS:
+        if engine == "real" and not has_values:
+            continue
+        if differentiates != (failure is not None and any(sign in str(failure) for sign in _NEEDS_GRADIENTS)):
+            continue
+        try:
+            with paused_collection():
+                return _Tracing(model, args, kwargs, training, engine, differentiates).run()
+        except TraceError as error:
+            failure = error
+    assert failure is not None
+    if isinstance(failure.__cause__, NeedsValuesError):
+        raise TraceError(
+            f"{failure}\nthe model or an input is on meta and has no values: make them on CPU (any weights will do) "
+            "and trace those"
+        ) from failure.__cause__
+    raise failure
 
 
 class _Tracing:
@@ -73,6 +85,7 @@ class _Tracing:
         kwargs: Mapping[str, Any],
         training: bool | None,
         engine: Engine,
+        differentiates: bool = False,
     ) -> None:
         self.wrapped = model
         self.model = unwrap(model)
@@ -80,6 +93,7 @@ class _Tracing:
         self.kwargs = kwargs
         self.training = training
         self.engine: Engine = engine
+        self.differentiates = differentiates
         self.parameters: dict[int, Held] = {}
         self.originals: dict[int, int] = {}
         self.swapped: dict[int, torch.Tensor] = {}
@@ -92,22 +106,24 @@ class _Tracing:
     def run(self) -> Graph:
         """Trace, put everything back, and build the graph."""
         mode = self.model.training if self.training is None else self.training
-        with restored_random_state(), restored_attributes(self.wrapped), torch.inference_mode(), eager():
+        mode_of_autograd = torch.enable_grad() if self.differentiates else torch.inference_mode()
+        with restored_random_state(), restored_attributes(self.wrapped), mode_of_autograd, eager():
             if self.training is not None:
                 self.wrapped.train(self.training)
             self.model = unwrap_all(self.wrapped)
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name)
-            args, kwargs = substitute((self.args, dict(self.kwargs)), self._register_inputs(recorder))
+            args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
             self._swap_tensors(recorder)
             try:
-                with modules.watch(), self._reads(recorder), recorder:
+                with modules.watch(), recorder.reads, recorder:
                     output = self.model(*args, **kwargs)
             except Exception as error:
                 raise self._error(error, modules) from error
             finally:
-                for tensor, before in recorder.overwritten:
-                    tensor.copy_(before)
+                with torch.no_grad():
+                    for tensor, before in recorder.overwritten:
+                        tensor.copy_(before)
             outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
         return build_graph(
             recorder,
@@ -124,10 +140,6 @@ class _Tracing:
             ),
         )
 
-    def _reads(self, recorder: Recorder) -> AbstractContextManager[Any]:
-        """Return what watches reads and constants that no operator shows; the real engine has no need of it."""
-        return PythonReads(recorder.find) if self.engine == "meta" else nullcontext()
-
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:
         """Register every tensor of the example inputs; return their twins by id."""
         twins: dict[int, torch.Tensor] = {}
@@ -143,15 +155,23 @@ class _Tracing:
         return twins
 
     def _swap_tensors(self, recorder: Recorder) -> None:
-        """Put copies (on meta, or of buffers) in the place of parameters and buffers, one for each distinct tensor."""
+        """Put copies (on meta, or of buffers) in the place of parameters and buffers, one for each distinct tensor.
+
+        Scripted modules keep theirs; the recorder knows these as well.
+        """
         for path, module in self.model.named_modules(remove_duplicate=False):
             prefix = f"{path}." if path else ""
-            for name, parameter in module._parameters.items():
+            compiled = isinstance(module, torch.jit.ScriptModule)
+            for name, parameter in list(module._parameters.items()):
                 if parameter is not None:
-                    module._parameters[name] = self._swap_parameter(recorder, module, prefix + name, parameter)
-            for name, buffer in module._buffers.items():
+                    twin = self._swap_parameter(recorder, module, prefix + name, parameter)
+                    if not compiled:
+                        module._parameters[name] = twin
+            for name, buffer in list(module._buffers.items()):
                 if buffer is not None:
-                    module._buffers[name] = self._swap_buffer(recorder, prefix + name, buffer)
+                    other = self._swap_buffer(recorder, prefix + name, buffer)
+                    if not compiled:
+                        module._buffers[name] = other
 
     def _swap_parameter(
         self, recorder: Recorder, module: nn.Module, name: str, parameter: nn.Parameter

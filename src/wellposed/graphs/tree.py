@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,26 +43,22 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in walk(output)]
 
 
-def substitute(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
-    """Return ``tree`` with every tensor replaced by its twin; objects of unknown classes are passed on as they are."""
-    if isinstance(tree, torch.Tensor):
-        return twins.get(id(tree), tree)
-    if isinstance(tree, dict):
-        items = {key: substitute(item, twins) for key, item in tree.items()}
-        return items if type(tree) is dict else _rebuilt(tree, items)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*[substitute(item, twins) for item in tree])
-    if type(tree) in (list, tuple):
-        return type(tree)([substitute(item, twins) for item in tree])
-    return tree
+def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
+    """Return a copy of ``tree`` in which every tensor of ``twins`` (by id) is replaced by its twin.
 
-
-def _rebuilt(tree: dict[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return a mapping of a subclass of dict with other items (``ModelOutput``, ``OrderedDict``)."""
+    Objects of any class are copied, so that caches and the like which the model fills stay as the user passed them;
+    what cannot be copied is passed on as it is, its tensors too.
+    """
     try:
-        return type(tree)(items)
-    except TypeError:
-        return items
+        return copy.deepcopy(tree, dict(twins))
+    except Exception:  # classes refuse to be copied by whatever class of error
+        if isinstance(tree, torch.Tensor):
+            return twins.get(id(tree), tree)
+        if type(tree) is dict:
+            return {key: with_twins(item, twins) for key, item in tree.items()}
+        if type(tree) in (list, tuple):
+            return type(tree)([with_twins(item, twins) for item in tree])
+        return tree
 
 
 def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def unwrap(model: nn.Module) -> nn.Module:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
             continue
-        inner = next((model._modules[name] for name in _INNER if model._modules.get(name) is not None), None)
+        inner = next((child for name, child in model._modules.items() if name in _INNER and child is not None), None)
         if inner is None:
             return model
         model = inner
@@ -38,13 +38,14 @@ def unwrap_all(model: nn.Module) -> nn.Module:
     inner = unwrap(model)
     for module in list(model.modules()):
         for name, child in module._modules.items():
-            if child is not None:
+            if child is not None and unwrap(child) is not child:
                 module._modules[name] = unwrap(child)
     for module, name, parameter in flat:
         module.__dict__.pop(name, None)
         module._parameters[name] = parameter
     for module in inner.modules():
-        module._parameters.pop("_flat_param", None)
+        if "_flat_param" in module._parameters:
+            del module._parameters["_flat_param"]
         if getattr(module, "_compiled_call_impl", None) is not None:
             module._compiled_call_impl = None
         for registry in _HOOKS:

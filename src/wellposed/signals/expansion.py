@@ -81,32 +81,32 @@ def _conditioning(function: Pointwise, mean: float, std: float) -> tuple[float, 
     return sensitivity, own * own, same * same
 
 
-def _grid(values: Array) -> Array:
-    """Chebyshev nodes that cover the range of some values: more for a wider range."""
-    low, high = float(values.min()), float(values.max())
-    centre, width = 0.5 * (low + high), high - low
-    scale = max(abs(low), abs(high))
-    if width <= 1e-9 * max(scale, 1e-300):
-        return np.array([centre])
-    count = 3 if width < 0.05 * scale else 5 if width < 0.4 * scale else 8
-    return centre + 0.5 * width * np.cos(np.pi * (np.arange(count) + 0.5) / count) / np.cos(0.5 * np.pi / count)
+BINS = 12
+"""Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
 
 
-def _lagrange(nodes: Array, points: Array) -> Array:
-    """Values of the Lagrange polynomials of ``nodes`` at ``points``: array (points, nodes)."""
-    result = np.ones((points.size, nodes.size))
-    for i, node in enumerate(nodes):
-        for j, other in enumerate(nodes):
-            if i != j:
-                result[:, i] *= (points - other) / (node - other)
-    return result
+def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Array]:
+    """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
+    pairs = np.stack([mean, std], axis=1)
+    scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
+    keys = np.round(pairs / scale, 9)
+    groups, inverse, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    if len(groups) > 3 * BINS:
+        low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
+        both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
+        cells = np.minimum(((pairs - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
+        _, inverse, counts = np.unique(cells[:, 0] * 64 + cells[:, 1], return_inverse=True, return_counts=True)
+    inverse = inverse.ravel()
+    means = np.bincount(inverse, mean) / counts
+    stds = np.sqrt(np.bincount(inverse, std * std) / counts)
+    return means, stds, counts / mean.size, inverse
 
 
 def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
     """Work out g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
 
-    One position, or a homogeneous function of zero-mean x, is exact; several are interpolated between Chebyshev nodes
-    in mean and standard deviation.
+    One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
+    very many differ, in groups of nearly equal mean and standard deviation.
     """
     average = (float(mean.mean()), float(np.sqrt(np.mean(std * std))))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average))
@@ -129,20 +129,16 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
         )
     shape = np.broadcast_shapes(mean.shape, std.shape)
     flat_mean, flat_std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
-    means, stds = _grid(mean), _grid(std)
-    along_mean, along_std = _lagrange(means, flat_mean), _lagrange(stds, flat_std)
-    points = np.repeat(means, stds.size), np.abs(np.tile(stds, means.size))
-    a, second_at = hermite_many(function, *points)
-    basis = (along_mean[:, :, None] * along_std[:, None, :]).reshape(flat_mean.size, -1)
-    first_map, second_map = basis @ a[0], basis @ second_at
-    weights = basis.mean(axis=0)
-    powers = (a * a) @ weights
-    slopes = a[1] / np.maximum(points[1], 1e-300)
-    powers[ORDER] += max(float(second_at @ weights) - float(powers.sum()), 0.0)
+    means, stds, shares, where = _grouped(flat_mean, flat_std)
+    a, second_at = hermite_many(function, means, stds)
+    first_map, second_map = a[0][where], second_at[where]
+    powers = (a * a) @ shares
+    slopes = a[1] / np.maximum(stds, 1e-300)
+    powers[ORDER] += max(float(second_at @ shares) - float(powers.sum()), 0.0)
     return Expansion(
         first_map.reshape(shape),
         np.maximum(second_map, first_map**2).reshape(shape),
-        float(slopes @ weights),
+        float(slopes @ shares),
         np.maximum(powers, 0.0),
         sensitivity,
         square_powers,
@@ -153,6 +149,31 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
 def _rounded(mean: float, std: float) -> tuple[float, float]:
     # equal up to rounding means equal: the caches are hit by the many layers that share one state
     return float(f"{mean:.12g}"), float(f"{std:.12g}")
+
+
+_Z, _W = np.polynomial.hermite_e.hermegauss(7)
+_W = _W / _W.sum()
+
+
+def carried_spread(function: Pointwise, mean: float, std: float, drift: float, variance: float, slope: float) -> tuple[float, float]:
+    """Carry the distribution of ln(second moment) over weight draws, N(drift, variance), through a function.
+
+    Small spreads are multiplied by the slope d ln E f² / d ln E x²; large ones are followed at seven scales, because
+    far from the prediction the slope is another one (a GELU is linear for small signals and a ReLU for large ones).
+
+    Returns:
+        (drift, variance) of the result.
+    """
+    if variance < 1e-2 and abs(drift) < 1e-1:
+        return slope * drift, slope * slope * variance
+    offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
+    scale = np.exp(0.5 * np.append(offset, 0.0))
+    _, second = hermite_many(function, mean * scale, std * scale)
+    if not np.isfinite(second).all() or (second <= 0).any():
+        return slope * drift, slope * slope * variance
+    moved = np.log(second[:-1] / second[-1])
+    centre = float(_W @ moved)
+    return centre, float(_W @ (moved - centre) ** 2)
 
 
 def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:

@@ -20,7 +20,7 @@ from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.state import Dependence, Dims, State, concatenate, make_state, pooled, weakest
 from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
 
-MASKED = -1e4
+MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
 
 Assumptions = Literal["full", "independent"]
@@ -28,10 +28,14 @@ Assumptions = Literal["full", "independent"]
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An integer or boolean tensor whose values are not known before the model runs."""
+    """An integer or boolean tensor whose values are not known before the model runs.
+
+    ``state`` is that of a condition on signals (x > 0.5) as numbers 0 and 1, where it has been followed.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    state: State | None = None
 
 
 @dataclass(slots=True)
@@ -161,6 +165,7 @@ def run_pass(
         _state(run, value)
     for node in graph.nodes:
         if not any(graph.values[out].is_signal for out in node.outputs):
+            _follow_condition(run, node)
             continue
         try:
             results, tag, note = _apply(run, node)
@@ -281,7 +286,10 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
     masked = values <= MASKED
     if bool(masked.any()) and not bool(values[~masked].any()):
-        return replace(make_state(tuple(values.shape), 0.0, 0.0), mask=~masked)
+        lowest = float(values.min())
+        share = float(masked.double().mean()) if np.isfinite(lowest) else 0.0
+        mean, var = (share * lowest, share * (1 - share) * lowest**2) if share else (0.0, 0.0)
+        return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         kept = values[finite]
@@ -310,7 +318,7 @@ def _resolve(run: Pass, argument: Any) -> Any:
             scale = run.weights.known_scale(state.lever) if state.lever is not None else None
             return state if scale is None else rescaled(state, scale)
         known = run.graph.known.get(argument.value)
-        return known if known is not None else Unknown(info.shape, info.dtype)
+        return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
     if isinstance(argument, (list, tuple)):
         return type(argument)(_resolve(run, item) for item in argument)
     return argument
@@ -352,6 +360,18 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     if sampled is not None:
         return [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)], "sampled", "no rule: run on samples"
     return _assumed(call, incoming), "assumed", "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+
+
+def _follow_condition(run: Pass, node: Node) -> None:
+    """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
+    found = registry.find(node.op)
+    if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
+        return
+    args = tuple(_resolve(run, a) for a in node.args)
+    if any(isinstance(a, State) or (isinstance(a, Unknown) and a.state is not None) for a in args):
+        result = found.function(Call(run, node), *args, **{key: _resolve(run, a) for key, a in node.kwargs.items()})
+        if isinstance(result, State):
+            run.states[node.outputs[0]] = _checked(Call(run, node), found, 0, result, weakest(found.tag, result.tag))
 
 
 def _states_in(tree: Any) -> Iterable[State]:

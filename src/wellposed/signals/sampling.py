@@ -67,6 +67,11 @@ def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
     return make_state(shape, mean, var, pairs=pairs, tag="sampled", roots=root)
 
 
+def repetitions(elements: int) -> int:
+    """Return how often an operator that reads and writes so many elements is run: 65536 elements in all, 2 to 256 times."""
+    return max(2, min(256, (1 << 16) // max(elements, 1)))
+
+
 def sample_operator(
     graph: Graph,
     node: Node,
@@ -79,7 +84,7 @@ def sample_operator(
     if sum(sizes) > LIMIT:
         return None
     generator = torch.Generator().manual_seed(node.index)
-    repeats = max(2, min(16, (1 << 16) // max(sum(sizes), 1)))
+    repeats = repetitions(sum(sizes))
     draws: list[list[Any]] = []
     state = torch.random.get_rng_state()
     try:

@@ -91,8 +91,9 @@ class State:
         lever: parameter that scales this value linearly and whose scale is still to be chosen.
         inherited: variance of ln(second moment) that comes from weight draws before the last contraction.
         own: the same from the last contraction's draw.
+        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
         excess: what a norm per channel adds to the correlation (see `quadratic`).
-        mask: for scores that are masked before a softmax, where they are let through.
+        mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
         softmax: for the result of a softmax, the variance of its logits and E sum a².
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
     """
@@ -112,8 +113,10 @@ class State:
     lever: str | None = None
     inherited: float = 0.0
     own: float = 0.0
+    drift: float = 0.0
     excess: Array | None = None
     mask: torch.Tensor | None = None
+    scores: State | None = None
     softmax: tuple[float, float] | None = None
     blocks: tuple[State, ...] = ()
     block_axis: int = -1
@@ -381,7 +384,7 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     var = max(second - mean * mean, 0.0)
     rest = (raw * total - float(np.mean(state.var))) / max(total - 1, 1) / var if var > 0 else 0.0
     fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
-    return replace(fresh, tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, inherited=state.inherited, own=state.own)
+    return replace(fresh, tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, inherited=state.inherited, own=state.own, drift=state.drift)
 
 
 def expand(state: State, shape: Sequence[int]) -> State:
@@ -535,6 +538,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
         gauss=all(s.gauss for s in states) and not varying,
         inherited=float(np.dot(weights, [s.inherited for s in states])),
         own=float(np.dot(weights, [s.own for s in states])),
+        drift=float(np.dot(weights, [s.drift for s in states])),
         lever=states[0].lever if len({s.lever for s in states}) == 1 else None,
     )
     if iid:

@@ -2,6 +2,7 @@
 
 from wellposed.signals.rules import (
     attention,
+    conditions,
     contraction,
     embedding,
     merge,
@@ -17,6 +18,7 @@ from wellposed.signals.rules import (
 
 __all__ = [
     "attention",
+    "conditions",
     "contraction",
     "embedding",
     "merge",

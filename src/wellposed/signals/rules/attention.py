@@ -18,9 +18,9 @@ from wellposed.signals import kernels
 from wellposed.signals.forward import MASKED, Call, Unknown
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.merge import normalised, operand
+from wellposed.signals.rules.merge import masked, normalised, operand
 from wellposed.signals.rules.products import tilt
-from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, weakest
+from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, reshape, weakest
 
 
 @lru_cache(maxsize=1)
@@ -85,6 +85,8 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
     axis = dim % len(x.axes)
     mask = x.mask
+    if x.scores is not None:
+        x = reshape(x.scores, x.shape)
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     total = x.shape[axis]
     if not x.axes[axis]:
@@ -144,7 +146,11 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
     number = float(value)
     if number <= MASKED:
         kept = ~mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
-        return x.changed(mask=kept, base=None, fn=None) if x.shape == call.shape() else None
+        if kept is None or x.shape != call.shape():
+            return x if x.shape == call.shape() else None
+        out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
+        spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
+        return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
     from wellposed.signals.rules.merge import mixture
 
@@ -256,6 +262,7 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         roots=q.roots | v.roots | call.root(),
         inherited=v.inherited,
         own=v.own,
+        drift=v.drift,
     )
 
 

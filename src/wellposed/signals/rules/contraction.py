@@ -218,6 +218,7 @@ def _fresh(
         gauss=True,
         roots=call.root(),
         inherited=data.inherited + data.own + weight.inherited,
+        drift=data.drift - 0.5 * data.own,
         own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if weight.var.any() else data.own,
     )
 

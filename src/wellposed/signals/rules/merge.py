@@ -26,6 +26,8 @@ def operand(call: Call, value: Any) -> State | float:
         if value.ndim == 0:
             return float(value)
         return known_state(value.to(torch.float64), call.root())
+    if isinstance(value, Unknown) and value.state is not None:
+        return value.state
     if isinstance(value, Unknown):
         if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
             return make_state(value.shape, 1.0, 0.0, tag="assumed")
@@ -57,19 +59,20 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     )
 
 
-def _spread(parts: list[tuple[float, State]]) -> tuple[float, float]:
-    """Variances of ln(second moment) of a sum whose parts have these shares of the second moment."""
+def _spread(parts: list[tuple[float, State]]) -> dict[str, float]:
+    """Spread of ln(second moment) of a sum whose parts have these shares of the second moment."""
     total = sum(share for share, _ in parts) or 1.0
     inherited = sum((share / total) * s.inherited**0.5 for share, s in parts) ** 2
     own = sum((share / total) ** 2 * s.own for share, s in parts)
-    return float(inherited), float(own)
+    drift = sum((share / total) * s.drift for share, s in parts)
+    return {"inherited": float(inherited), "own": float(own), "drift": float(drift)}
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     """Return a x + b y, with what the two have in common (signals that share an ancestor do not add like strangers)."""
     shape = call.shape()
-    if y.mask is not None and x.shape == shape:
-        return x.changed(mask=y.mask, base=None, fn=None)
+    if y.mask is not None and x.shape == shape and a == b == 1.0:
+        return masked(x, y.mask, y.pooled_mean, y.pooled_var)
     if y.is_constant and x.shape == shape:
         return linear(call, x, a, b * float(y.mean.ravel()[0]))
     if x.is_constant and y.shape == shape:
@@ -100,7 +103,6 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         kernel = a * a * kp + b * b * kq
     links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
-    inherited, own = _spread(shares)
     result = State(
         atoms,
         axes,
@@ -111,10 +113,15 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
         links=links,
         roots=x.roots | y.roots,
-        inherited=inherited,
-        own=own,
+        **_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)
+
+
+def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
+    """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
+    x = pooled(x)
+    return x.changed(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False)
 
 
 def normalised(kernel: Array, var: Array) -> Array:
@@ -211,6 +218,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         lever=lever,
         inherited=(x.inherited**0.5 + y.inherited**0.5) ** 2,
         own=x.own + y.own,
+        drift=x.drift + y.drift,
     )
     return result if result.shape == shape else expand(result, shape)
 
@@ -302,15 +310,20 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
 @rule(overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"), tag="approximate", source="mixture of two signals")
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
-    if not isinstance(condition, torch.Tensor):
-        share = 0.5
-        if isinstance(condition, State):
-            return None
-    else:
-        share = float(condition.double().mean()) if condition.numel() else 1.0
-    a, b = operand(call, x), operand(call, y)
     shape = call.shape()
-    return mixture(call, _state(call, a, shape), _state(call, b, shape), share)
+    a, b = (_state(call, operand(call, value), shape) for value in (x, y))
+    if isinstance(condition, Unknown) and condition.state is not None:
+        return chosen(call, _state(call, condition.state, shape), a, b)
+    share = 0.5
+    if isinstance(condition, torch.Tensor):
+        share = float(condition.double().mean()) if condition.numel() else 1.0
+    return mixture(call, a, b, share)
+
+
+def chosen(call: Call, condition: State, x: State, y: State) -> State:
+    """Return c x + (1 - c) y for a condition c on signals (0 or 1), with what the three have in common."""
+    refused = linear(call, condition, -1.0, 1.0)
+    return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
 
 
 def _state(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
@@ -332,7 +345,6 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
     kernel = share**2 * kp + (1 - share) ** 2 * kq
     kernel[(0,) * kernel.ndim] = float(np.mean(var))
-    inherited, own = _spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)])
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         atoms,
@@ -343,8 +355,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
         tag=weakest(x.tag, y.tag),
         links=links,
         roots=x.roots | y.roots,
-        inherited=inherited,
-        own=own,
+        **_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
     )
 
 

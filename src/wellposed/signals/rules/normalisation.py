@@ -26,7 +26,7 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
         scale = 1.0 if x.second_moment > 0 else 0.0
         return x.changed(
             mean=np.zeros((1,) * len(x.atoms)), var=np.full((1,) * len(x.atoms), scale), base=None, fn=None, links=(),
-            roots=call.root(), inherited=0.0, own=0.0,
+            roots=call.root(), inherited=0.0, own=0.0, drift=0.0,
         )  # fmt: skip
     dims = [i for axis in over for i in x.axes[axis]]
     covariance = x.covariance()
@@ -37,11 +37,10 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
 
     if centre:
         common = kernels.pair_mean(covariance, x.sizes, dims)
-        here = float(common.ravel()[0])
         centre_of = average(x.mean)
-        square = average(x.var) - here + average(x.mean**2) - centre_of**2
         shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
         here_of = average(shared)
+        square = average(x.var) - here_of + average(x.mean**2) - centre_of**2
         var = np.maximum(x.var - 2 * shared + here_of, 0.0)
         # far pairs lie near the borders, where positions depend less on the mean
         level = float(here_of.mean())
@@ -50,14 +49,14 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
         mean = x.mean - centre_of
     else:
         square = average(x.var + x.mean**2)
-        var, kernel, mean, here = x.var, covariance, x.mean, 0.0
+        var, kernel, mean, level = x.var, covariance, x.mean, 0.0
         centre_of = np.zeros_like(mean)
     scale = np.sqrt(np.maximum(square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
     var, mean = var / scale**2, mean / scale
     kernel = kernel / float(np.mean(scale**2))
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
-    shared_part = float(here) / max(float(np.mean(x.var)), 1e-300)
+    shared_part = level / max(float(np.mean(x.var)), 1e-300)
     keep_base = x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and scale.size == 1 and centre_of.size == 1
     fn = base = None
     if keep_base:
@@ -88,6 +87,7 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
         links=(Link(x, operate),) if x.roots else (),
         inherited=0.0,
         own=0.0,
+        drift=0.0,
         lever=None,
     )
 

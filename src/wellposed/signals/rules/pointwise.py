@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
+from wellposed.signals.expansion import carried_spread, fluctuation
 from wellposed.signals.expansion import expand as expand_function
-from wellposed.signals.expansion import fluctuation
 from wellposed.signals.forward import Call
 from wellposed.signals.gaussian import ORDER
 from wellposed.signals.registry import overloads, rule
@@ -79,6 +79,14 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
     after = fluctuation(expansion.square_powers, base.corr, base.sizes)
     own = max(base.own * after / before, 0.0) if before > 0 else base.own
+    drift, inherited = carried_spread(
+        composed,
+        float(np.mean(base.mean)),
+        float(np.sqrt(np.mean(base.var))),
+        base.drift,
+        base.inherited,
+        expansion.sensitivity,
+    )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         base.atoms,
@@ -92,8 +100,9 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         fn=composed,
         links=links,
         roots=base.roots | call.root(),
-        inherited=base.inherited * expansion.sensitivity**2,
+        inherited=inherited,
         own=own if average > 0 else 0.0,
+        drift=drift,
     )
 
 

@@ -15,6 +15,7 @@ from wellposed.signals.expansion import is_homogeneous
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.merge import normalised
 from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
@@ -78,6 +79,35 @@ def box(kernel: Array, dims: list[int], steps: list[Axis], cap: int) -> Array:
     return kernel
 
 
+def _cut_box(kernel: Array, dims: list[int], steps: list[Axis], cap: int, include_padding: bool) -> Array:
+    """`box` of the windows as they are: those that the border cuts have fewer taps (averaged over positions)."""
+    for dim, step in zip(dims, steps, strict=True):
+        if not step.padded:
+            kernel = box(kernel, [dim], [step], cap)
+            continue
+        kernel = _lags_needed(kernel, dim, step, cap)
+        if kernel.shape[dim] > 1:
+            lags = min(step.out, max(cap, 2)) if step.out > 1 else 1
+            kernel = windows.along(_cut_pair_table(step, include_padding, kernel.shape[dim], lags), kernel, dim)
+    return kernel
+
+
+@lru_cache(maxsize=256)
+def _cut_pair_table(step: Axis, include_padding: bool, lags_in: int, lags_out: int) -> Array:
+    """Return M[d, l] = average over p of the sum over taps a of p and b of p + d, at distance l, of w_a w_b."""
+    index = windows.table(step)
+    valid = index >= 0
+    weights = valid / (step.kernel if include_padding else np.maximum(valid.sum(axis=1, keepdims=True), 1))
+    matrix, pairs = np.zeros((lags_out, lags_in)), np.zeros(lags_out)
+    for d in range(step.out):
+        near, far = slice(0, step.out - d), slice(d, step.out)
+        distance = np.minimum(np.abs(index[near, :, None] - index[far, None, :]), lags_in - 1)
+        products = weights[near, :, None] * weights[far, None, :]
+        np.add.at(matrix[min(d, lags_out - 1)], distance.ravel(), products.ravel())
+        pairs[min(d, lags_out - 1)] += step.out - d
+    return np.asarray(matrix / pairs[:, None])
+
+
 @lru_cache(maxsize=1024)
 def _classes(step: Axis, include_padding: bool, divisor: float) -> tuple[Array, Array, Array]:
     """Return the class of every output position, each class's tap weights (class, tap), and whether taps are valid."""
@@ -123,14 +153,11 @@ def filtered(
         corr = _lags_needed(corr, i, step, cap)
     factor = _class_factors(corr, dims, used, include_padding)
     var = std * std * factor
-    full = box(x.covariance(), dims, used, cap)
-    full_zero = float(full.ravel()[0])
-    new_corr = np.clip(full / full_zero, -1.0, 1.0) if full_zero > 0 else np.ones_like(full)
-    new_corr[(0,) * new_corr.ndim] = 1.0
+    new_corr = normalised(_cut_box(x.covariance(), dims, used, cap, include_padding), np.maximum(var, 0.0))
     same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
 
     def operate(kernel: Array, where: Dims) -> Array:
-        return _through(kernel, where, pairs, cap) * total
+        return _through(kernel, where, pairs, include_padding) * total
 
     return x.changed(
         atoms=atoms,
@@ -146,26 +173,38 @@ def filtered(
     )
 
 
-def _through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], cap: int) -> Array:
+def _through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], include_padding: bool) -> Array:
     for i, step in pairs:
         dim = where[i]
         if dim is not None:
-            kernel = _one_sided(kernel, dim, step, cap)
+            kernel = _one_sided(kernel, dim, step, include_padding)
     return kernel
 
 
-def _one_sided(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
-    """Average over the taps of one of the two elements: Cov(z, mean of window)(d)."""
-    if kernel.shape[dim] == 1 and step.kernel == 1:
+def _one_sided(kernel: Array, dim: int, step: Axis, include_padding: bool) -> Array:
+    """Average over the taps of one of the two elements: Cov(z, mean of window)(d), averaged over positions."""
+    if step.kernel == 1:
         return kernel
-    kernel = _promoted(kernel, dim, min(step.size, max(step.kernel, kernel.shape[dim])))
-    length = kernel.shape[dim]
-    matrix = np.zeros((length, length))
-    centre = step.before
-    for lag in range(length):
-        for tap in range(step.kernel):
-            matrix[lag, min(abs(lag + tap * step.dilation - centre), length - 1)] += 1.0 / step.kernel
-    return windows.along(matrix, kernel, dim)
+    if kernel.shape[dim] != 2:
+        kernel = _promoted(kernel, dim, min(step.size, max((step.kernel - 1) * step.dilation + 2, kernel.shape[dim])))
+    return windows.along(_one_sided_table(step, include_padding, kernel.shape[dim]), kernel, dim)
+
+
+@lru_cache(maxsize=256)
+def _one_sided_table(step: Axis, include_padding: bool, length: int) -> Array:
+    """Return M[d, l]: weight of the taps at distance l from a position d away from the window's own, on one grid."""
+    index = windows.table(step)
+    valid = index >= 0
+    weights = valid / (step.kernel if include_padding else np.maximum(valid.sum(axis=1, keepdims=True), 1))
+    matrix, pairs = np.zeros((length, length)), np.zeros(length)
+    place = np.arange(step.out)
+    for shift in range(-step.out + 1, step.out):
+        rows = place[max(0, -shift) : step.out - max(0, shift)]
+        lag = min(abs(shift), length - 1)
+        distance = np.minimum(np.abs(index[rows] - (rows + shift)[:, None]), length - 1)
+        np.add.at(matrix[lag], distance.ravel(), weights[rows].ravel())
+        pairs[lag] += rows.size
+    return np.asarray(matrix / np.maximum(pairs, 1)[:, None])
 
 
 def _averaged(array: Array, dim: int, step: Axis, share: Array) -> Array:
@@ -353,7 +392,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     slope = window.slope
 
     def operate(kernel: Array, where: Dims) -> Array:
-        return _through(kernel, where, pairs, cap) * slope
+        return _through(kernel, where, pairs, False) * slope
 
     return State(
         atoms,
@@ -367,6 +406,16 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
         inherited=x.inherited,
         own=x.own,
     )
+
+
+def _lagrange(nodes: Array, points: Array) -> Array:
+    """Values of the Lagrange polynomials of ``nodes`` at ``points``: array (points, nodes)."""
+    result = np.ones((points.size, nodes.size))
+    for i, node in enumerate(nodes):
+        for j, other in enumerate(nodes):
+            if i != j:
+                result[:, i] *= (points - other) / (node - other)
+    return result
 
 
 class _Window:
@@ -483,8 +532,6 @@ class _Window:
             return np.asarray(stack[0] * (std_map / self.std_level) ** power)
         if levels.size == 1:
             return np.asarray(stack[0])
-        from wellposed.signals.expansion import _lagrange
-
         basis = _lagrange(levels, std_map.ravel()).reshape(*std_map.shape, levels.size)
         return np.asarray((np.moveaxis(stack, 0, -1) * basis).sum(axis=-1))
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
-from wellposed.signals.forward import Call, known_state
+from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
@@ -41,6 +41,8 @@ def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
     """The same values."""
     if isinstance(x, torch.Tensor):
         return known_state(x.to(torch.float64), call.root())
+    if isinstance(x, Unknown):
+        x = x.state
     return x if isinstance(x, State) and x.shape == call.shape() else None
 
 

@@ -1,0 +1,144 @@
+"""Every registered rule against the operator itself, from one specification per operator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.signals.driver import Case, Source, Weight, verify
+from tests.signals.specs import SPECS
+
+from wellposed.signals import operators, rule, unregister
+from wellposed.signals.rules.merge import linear
+
+aten = torch.ops.aten
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Tensors are small: threads cost more than they give."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_registered_operator_is_specified():
+    """A rule without a specification fails here, and a specification without a rule."""
+    registered, specified = set(operators()), set(SPECS)
+    assert not registered - specified, f"no specification of {sorted(map(str, registered - specified))}"
+    assert not specified - registered, f"no rule for {sorted(map(str, specified - registered))}"
+    assert all(SPECS.values()), f"no case of {[str(op) for op, cases in SPECS.items() if not cases]}"
+
+
+def test_labels_are_unique():
+    """A label seeds a case's draws and names it."""
+    labels = [case.label for cases in SPECS.values() for case in cases]
+    assert len(set(labels)) == len(labels), [x for x in set(labels) if labels.count(x) > 1]
+
+
+@pytest.mark.parametrize("op", SPECS, ids=lambda op: str(op).removeprefix("aten."))
+def test_rule(op):
+    for case in SPECS[op]:
+        verify(op, case)
+
+
+# ---- the driver notices ---------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """Puts a wrong rule in the place of a right one for a while."""
+
+    def __init__(self, op, wrong):
+        self.op, self.wrong = op, wrong
+
+    def __enter__(self):
+        self.right = unregister(self.op)
+        rule(self.op, source="wrong on purpose", tag=self.right.tag)(self.wrong(self.right.function))
+
+    def __exit__(self, *failure):
+        unregister(self.op)
+        right = self.right
+        rule(self.op, source=right.source, tag=right.tag, family=right.family, blockwise=right.blockwise)(right.function)
+
+
+def _uncorrelated(state):
+    return state.changed(corr=state.corr[(slice(0, 1),) * state.corr.ndim], base=None, fn=None)
+
+
+def _positionless(state):
+    return state.changed(
+        mean=state.mean.mean(keepdims=True), var=(state.var + state.mean**2).mean(keepdims=True) - state.mean.mean() ** 2
+    )
+
+
+WRONG = {
+    "variance off by a tenth": lambda s: s.changed(var=1.1 * s.var, base=None, fn=None),
+    "mean off by a twentieth of the deviation": lambda s: s.changed(mean=s.mean + 0.05 * s.std(), base=None, fn=None),
+    "correlations forgotten": _uncorrelated,
+}
+FIELD = Source((2, 3, 6, 6), mean=0.2, reach=2.0, channels=0.5)
+EXAMPLES = {
+    aten.relu.default: Case("broken relu", torch.relu, (FIELD,)),
+    aten.conv2d.default: Case(
+        "broken conv2d", lambda x, w: torch.conv2d(torch.relu(x), w, padding=1), (FIELD,), {"w": Weight((4, 3, 3, 3), 0.3)}
+    ),
+    aten.avg_pool2d.default: Case("broken avg_pool2d", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1], [1, 1]), (FIELD,)),
+}
+
+
+@pytest.mark.parametrize("op", EXAMPLES, ids=str)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_driver_notices_a_wrong_rule(op, wrong):
+    verify(op, EXAMPLES[op])
+    with (
+        Broken(op, lambda right: lambda call, *a, **k: WRONG[wrong](right(call, *a, **k))),
+        pytest.raises(AssertionError, match="is not what its rule says"),
+    ):
+        verify(op, EXAMPLES[op])
+    verify(op, EXAMPLES[op])
+
+
+def test_the_driver_notices_a_map_that_forgets_positions():
+    op = aten.conv2d.default
+    with (
+        Broken(op, lambda right: lambda call, *a, **k: _positionless(right(call, *a, **k))),
+        pytest.raises(AssertionError, match=r"second moment along axes"),
+    ):
+        verify(op, EXAMPLES[op])
+
+
+def test_the_driver_notices_a_missing_dependence():
+    """x + relu(x), with relu's result taken for a stranger."""
+    case = Case("broken sum", lambda x: x + torch.relu(x), (FIELD,))
+    verify(aten.add.Tensor, case)
+    with (
+        Broken(aten.relu.default, lambda right: lambda call, x: right(call, x).as_new(roots=call.root())),
+        pytest.raises(AssertionError, match=r"second moment: predicted"),
+    ):
+        verify(aten.add.Tensor, case)
+
+
+def test_the_driver_notices_a_wrong_operator():
+    with pytest.raises(AssertionError, match=r"is to end in aten\.tanh\.default, but ends in aten\.relu\.default"):
+        verify(aten.tanh.default, Case("another operator", torch.relu))
+
+
+def test_the_driver_notices_a_rule_that_gives_up():
+    case = Case("given up", torch.tanh)
+    with (
+        Broken(aten.tanh.default, lambda right: lambda call, x: None),
+        pytest.raises(AssertionError, match="given up: was left to sampling"),
+    ):
+        verify(aten.tanh.default, case)
+
+
+def test_a_bound_needs_a_reason():
+    with pytest.raises(AssertionError, match="a bound needs a reason"):
+        Case("lenient", torch.relu, bound=0.1)
+
+
+def test_an_equivalent_rule_passes():
+    """The driver judges what a rule says, not how: another way to write the same is as good."""
+    with Broken(aten.neg.default, lambda right: lambda call, x: linear(call, x, -1.0)):
+        verify(aten.neg.default, Case("negation as a multiple", torch.neg, (FIELD,)))
