@@ -19,6 +19,8 @@ Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 CASES: dict[str, Callable[[], Case]] = {}
 REAL: set[str] = set()
 """Cases that read float values, so that only the real engine can trace them."""
+DIFFERENTIATING = {"Forces"}
+"""Cases that call autograd in their forward."""
 
 
 def case(*args: Any, real: bool = False, **kwargs: Any) -> Callable[[type[nn.Module]], type[nn.Module]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.graphs.cases import CASES
+from tests.graphs.cases import CASES, DIFFERENTIATING
 from torch import nn
 
 from wellposed.errors import TraceError
@@ -62,7 +63,8 @@ def prepared(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         parameter.requires_grad_(i % 3 != 0)
     for i, module in enumerate(model.modules()):
         module.training = i % 2 == 0
-    model.register_forward_hook(lambda *_: None)
+    if not isinstance(model, torch.jit.ScriptModule):
+        model.register_forward_hook(lambda *_: None)
     return model, args, kwargs
 
 
@@ -72,7 +74,7 @@ def test_trace_changes_nothing(name: str, engine: Any) -> None:
     model, args, kwargs = prepared(name)
     before = list(fingerprint(model, args, kwargs))
     if engine == "real":
-        _Tracing(model, args, kwargs, True, "real").run()
+        _Tracing(model, args, kwargs, True, "real", name in DIFFERENTIATING).run()
     else:
         trace(model, *args, **kwargs)
     assert list(fingerprint(model, args, kwargs)) == before
@@ -128,3 +130,42 @@ def test_modes_are_kept_with_training_none() -> None:
     graph = trace(model, torch.randn(3), training=None)
     assert [node.name for node in graph] == ["1"]
     assert graph.training
+
+
+@lru_cache
+def table(length: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(float(length), device=device)
+
+
+def memoised(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    held = lru_cache(function)
+
+    @wraps(function)
+    def wrapper(*args: Any) -> torch.Tensor:
+        return held(*args)
+
+    return wrapper
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    @memoised
+    def scale(self, length: int) -> torch.Tensor:
+        return 1 / (1 + torch.arange(float(length)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) * table(4, x.device) + self.scale(4)
+
+
+@pytest.mark.parametrize("engine", ["meta", "real"])
+def test_memoised_functions_do_not_remember_the_tracing(engine: Any) -> None:
+    model, x = Remembering(), torch.randn(2, 4)
+    table.cache_clear()
+    _Tracing(model, (x,), {}, True, engine).run()
+    model(x).sum().backward()
+    assert not table(4, x.device).is_inference()
+    graph = trace(model, x)
+    assert torch.equal(run(graph, parameters=dict(model.named_parameters()))[0], model(x))

@@ -112,6 +112,7 @@ class Case:
             are not held apart).
         training: mode to trace and run in.
         sampled: whether the rule is expected to pass and leave this case to sampling.
+        repeated: how often a rule that works on samples runs the operator (its own error counts, too).
         only: which outputs are tested (all if None).
     """
 
@@ -126,6 +127,7 @@ class Case:
     average: str = ""
     training: bool = True
     sampled: bool = False
+    repeated: int = 0
     only: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -172,7 +174,7 @@ def predict(case: Case, graph: Graph, **options: Any) -> Pass:
 
 def tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
-        return [tree] if tree.is_floating_point() or tree.dtype == torch.bool else []
+        return [tree]
     return [t for item in tree for t in tensors(item)]
 
 
@@ -192,14 +194,16 @@ def sample(case: Case, module: Function) -> list[torch.Tensor]:
         for d in range(case.draws):
             for name, values in drawn.items():
                 parameters[name].data.copy_(values[d])
-            rows.append([t.clone() for t in tensors(module(*(x[d] for x in inputs)))])
+            made = tensors(module(*(x[d] for x in inputs)))
+            rows.append([t.clone() for t in made if t.is_floating_point()] or [t for t in made if t.dtype == torch.bool])
     return [torch.stack(column).double() for column in zip(*rows, strict=True)]
 
 
 def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any) -> Found:
     """Trace, propagate and sample a case; its outputs must be those of ``op``."""
     module, graph = traced(case)
-    outputs = [v for v in graph.outputs if graph.values[v].is_signal or graph.values[v].dtype == torch.bool]
+    signals = [v for v in graph.outputs if graph.values[v].is_signal]
+    outputs = signals or [v for v in graph.outputs if graph.values[v].dtype == torch.bool]
     node = graph.nodes[graph.values[outputs[0]].node]  # type: ignore[index]
     if op is not None and node.op is not op:
         seen = ", ".join(n.op_name for n in graph)
@@ -340,7 +344,7 @@ def verify(op: torch._ops.OpOverload | None, case: Case, **options: Any) -> Foun
     if rule is not None and rule.tag == "exact" and not case.sampled:
         assert all(s.tag == "exact" for s in found.states), f"{case.label}: an exact rule gave {found.states[0].tag}"
     sizes = [int(np.prod(found.graph.values[v].shape)) for v in (*found.node.inputs, *found.node.outputs)]
-    repeated = repetitions(sum(sizes)) if case.sampled else 0
+    repeated = repetitions(sum(sizes)) if case.sampled else case.repeated
     lines = [
         f"output {i}: {line}" if len(found.states) > 1 else line
         for i, (state, y) in enumerate(zip(found.states, found.samples, strict=True))

@@ -11,6 +11,7 @@ from tests.signals import (
     specs_merge,
     specs_normalisation,
     specs_pointwise,
+    specs_sequence,
     specs_shape,
     specs_windows,
 )
@@ -23,6 +24,7 @@ _FILES = (
     specs_windows,
     specs_normalisation,
     specs_shape,
+    specs_sequence,
     specs_lookup,
 )
 

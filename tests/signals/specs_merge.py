@@ -61,6 +61,7 @@ def specs() -> Iterator[Spec]:
     yield from _products()
     yield from _mixtures()
     yield from _others()
+    yield from _conditions()
 
 
 RECIPROCAL = "the reciprocal's mean and variance are taken to second order in r = (std/mean)²: the next terms are 3 r² and 8 r²"
@@ -111,11 +112,37 @@ def _mixtures() -> Iterator[Spec]:
     mask = MASK.clone()
     yield aten.where.self, [
         Case("where", lambda x, y: aten.where.self(mask, x, relu(y)), (X, Y), flat=TAKEN),
-        Case("thresholded relu written out", lambda x: aten.where.self(x > 1.0, x, torch.zeros_like(x)), (X,)),
+        Case("thresholded relu", lambda x: aten.where.self(x > 1.0, x, torch.zeros_like(x)), (FIELD,)),
+        Case("chosen by a stranger", lambda x, y, z: aten.where.self(z > 0.3, x, y), (FIELD, OTHER, Source((2, 3, 6, 6)))),
+        Case("chosen by itself", lambda x: aten.where.self((x > 0.3) & ~(x > 1.0), x, -0.5 * x), (FIELD,)),
     ]
     yield aten.where.ScalarOther, [Case("where scalar", lambda x: aten.where.ScalarOther(mask, x, 0.5), (X,), flat=TAKEN)]
     yield aten.where.ScalarSelf, [Case("where other", lambda x: aten.where.ScalarSelf(mask, 0.5, x), (X,), flat=TAKEN)]
     yield aten.where.Scalar, [Case("where scalars", lambda x: aten.where.Scalar(mask, 0.5, 0.0), (X,), draws=2)]
+
+
+def _conditions() -> Iterator[Spec]:
+    for name in ("gt", "ge", "lt", "le"):
+        packet = getattr(aten, name)
+        yield packet.Scalar, [Case(f"{name} scalar", lambda x, p=packet: p.Scalar(x, 0.5), (FIELD,))]
+        yield packet.Tensor, [Case(f"{name} tensor", lambda x, y, p=packet: p.Tensor(x, y), (FIELD, OTHER))]
+    for name in ("eq", "ne"):
+        packet = getattr(aten, name)
+        yield packet.Scalar, [Case(f"{name} scalar", lambda x, p=packet: p.Scalar(relu(x), 0.0), (FIELD,))]
+        yield packet.Tensor, [Case(f"{name} tensor", lambda x, p=packet: p.Tensor(relu(x), x), (FIELD,))]
+    for name in ("logical_not.default", "bitwise_not.default"):
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(aten, packet), overload)
+        yield op, [Case(name, lambda x, op=op: op(x > 0.4), (FIELD,))]
+    for name in (
+        "logical_and.default", "bitwise_and.Tensor", "__and__.Tensor", "logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"
+    ):  # fmt: skip
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(aten, packet), overload)
+        yield op, [
+            Case(f"{name} of relatives", lambda x, op=op: op(x > 0.4, x < 0.9), (FIELD,)),
+            Case(f"{name} of strangers", lambda x, y, op=op: op(x > 0.4, y < 0.0), (FIELD, OTHER)),
+        ]
 
 
 def _others() -> Iterator[Spec]:

@@ -89,7 +89,7 @@ NAMES = [
     "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "sqrt", "square", "tan",
     "tanh", "threshold", "trunc",
 ]  # fmt: skip
-_FUNCTIONAL_ONLY = {"hardshrink", "log_sigmoid", "softplus", "softshrink", "gelu"}
+_FUNCTIONAL_ONLY = {"hardshrink", "log_sigmoid", "softplus", "softshrink"}
 
 
 def specs() -> Iterator[Spec]:

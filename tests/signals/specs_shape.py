@@ -49,7 +49,7 @@ def _same() -> Iterator[Spec]:
     yield aten.to.other, [case("to other", lambda x: aten.to.other(padded(x).float(), x))]
     yield aten._to_copy.default, [case("to copy", lambda x: aten._to_copy(padded(x), dtype=torch.float32))]
     yield aten.type_as.default, [case("type as", lambda x: aten.type_as(padded(x).float(), x))]
-    yield aten.broadcast_tensors.default, [case("broadcast", lambda x: aten.broadcast_tensors([x[:, :1], relu(x)[0]]), X)]
+    yield aten.broadcast_tensors.default, [case("broadcast_tensors", lambda x: aten.broadcast_tensors([x[:, :1], relu(x)[0]]), X)]
 
 
 def _views() -> Iterator[Spec]:
@@ -149,12 +149,12 @@ def _joined() -> Iterator[Spec]:
     ]
     yield aten.flip.default, [case("flip", lambda x: aten.flip(padded(x), [3, 1]))]
     yield aten.roll.default, [
-        case("roll", lambda x: aten.roll(padded(x), [1], [3]), average="the rolled border counts among the pairs"),
+        case("roll", lambda x: aten.roll(padded(x), [1], [3]), flat="the rolled border counts among the pairs"),
         case("roll both", lambda x: aten.roll(relu(x), [2, 3], [2, 3])),
         case("roll as one", lambda x: aten.roll(x, [2]), X),
     ]
     yield aten.unfold.default, [
-        case("patches", lambda x: aten.unfold(padded(x), 3, 3, 3)),
+        case("patches", lambda x: aten.unfold(relu(x), 3, 2, 2)),
         case("overlapping windows", lambda x: aten.unfold(relu(x), 3, 3, 2), flat=PICKED),
     ]
 
@@ -194,6 +194,13 @@ def _writes() -> Iterator[Spec]:
     ]
     mask = torch.tensor([[True, False, False, True, False, False]] * 4)
     yield aten.masked_scatter.default, [case("masked_scatter", lambda x, y: aten.masked_scatter(x, mask, y), X, y, flat=taken)]
+
+    def through_a_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[:, 2:4] = y
+        return x
+
+    yield torch.ops.wellposed.view_write.default, [case("view write", through_a_view, X, y, flat=taken)]
     half = torch.tensor(0.5, dtype=torch.float64)
     yield aten.masked_fill.Tensor, [case("masked_fill tensor", lambda x: aten.masked_fill.Tensor(x, mask, half), X, flat=taken)]
 

@@ -23,6 +23,7 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
     hooks, caches) have their items put back too. Tensors' contents are the caller's concern.
     """
     saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
+    modes = [(module, module.training) for module in model.modules()]
     states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
     for module in model.modules():
         attributes = module.__dict__
@@ -37,6 +38,9 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
             if not _same(attributes, before):
                 attributes.clear()
                 attributes.update(before)
+        for module, mode in modes:
+            if module.training != mode:  # held outside Python by scripted modules
+                module.training = mode
         for parameter, requires_grad, grad in states:
             if parameter.requires_grad != requires_grad:
                 parameter.requires_grad_(requires_grad)

@@ -13,6 +13,7 @@ from wellposed.errors import InputError, TraceError
 from wellposed.graphs.build import Found, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
+from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes, restored_random_state
@@ -107,7 +108,13 @@ class _Tracing:
         """Trace, put everything back, and build the graph."""
         mode = self.model.training if self.training is None else self.training
         mode_of_autograd = torch.enable_grad() if self.differentiates else torch.inference_mode()
-        with restored_random_state(), restored_attributes(self.wrapped), mode_of_autograd, eager():
+        with (
+            restored_random_state(),
+            restored_attributes(self.wrapped),
+            forgotten_results(self.wrapped),
+            mode_of_autograd,
+            eager(),
+        ):
             if self.training is not None:
                 self.wrapped.train(self.training)
             self.model = unwrap_all(self.wrapped)

@@ -47,24 +47,47 @@ def _on_axes(base: State, state: State) -> State:
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
-    """Return the state of sampled tensors: pooled moments, and for each axis the correlation along it."""
-    stacked = torch.stack([d.detach().to(torch.float64) for d in draws])
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
+    values = torch.stack([d.detach().to(torch.float64) for d in draws])
+    values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
-    finite = torch.isfinite(stacked)
-    values = stacked if bool(finite.all()) else torch.where(finite, stacked, torch.zeros(()))
-    mean = float(values.mean())
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(values, axis))]
+    mean = values.mean(dim=alike, keepdim=True)
     centred = values - mean
-    var = float((centred**2).mean())
+    var = (centred**2).mean(dim=alike, keepdim=True)
+    unit = torch.where(var > 0, centred / var.clamp(min=1e-300).sqrt(), torch.zeros((), dtype=torch.float64))
     pairs: list[float | None] = []
     for axis, size in enumerate(shape):
-        if size == 1 or var == 0.0:
+        if size == 1 or not bool(var.any()):
             pairs.append(None)
             continue
-        along = float((centred.mean(dim=axis + 1) ** 2).mean()) / var
+        along = float((unit.mean(dim=axis + 1) ** 2).mean())
         rho = (along * size - 1.0) / (size - 1)
         error = 3.0 / math.sqrt(max(values.numel(), 1))
         pairs.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
-    return make_state(shape, mean, var, pairs=pairs, tag="sampled", roots=root)
+    state = make_state(shape, pairs=pairs, tag="sampled", roots=root)
+
+    def by_atoms(array: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
+
+    return state.changed(mean=by_atoms(mean), var=by_atoms(var))
+
+
+def _differs(values: torch.Tensor, axis: int) -> bool:
+    """Whether mean or second moment differ by position along an axis, beyond the sampling error (chi-squared, 6 sigma)."""
+    draws, size = values.shape[0], values.shape[1 + axis]
+    if draws < 8 or size > 4096:
+        return False
+    over = [d for d in range(1, values.ndim) if d != 1 + axis]
+    for power in (values, values**2):
+        each = power.mean(dim=over) if over else power
+        error2 = each.var(dim=0) / draws
+        off = (each.mean(dim=0) - each.mean()) ** 2
+        statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), torch.zeros(())).sum())
+        if statistic > size + 6.0 * math.sqrt(2.0 * size):
+            return True
+    return False
 
 
 def repetitions(elements: int) -> int:

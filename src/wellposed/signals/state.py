@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -536,15 +536,34 @@ def concatenate(states: Sequence[State], axis: int) -> State:
         tag=weakest(*(s.tag for s in states)),
         roots=_union(states),
         gauss=all(s.gauss for s in states) and not varying,
-        inherited=float(np.dot(weights, [s.inherited for s in states])),
-        own=float(np.dot(weights, [s.own for s in states])),
-        drift=float(np.dot(weights, [s.drift for s in states])),
+        **joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         lever=states[0].lever if len({s.lever for s in states}) == 1 else None,
     )
     if iid:
         parts = tuple(itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states))
         result = replace(result, blocks=parts, block_axis=axis)
     return result
+
+
+class Spread(TypedDict):
+    """Fields of a state that say how its second moment varies over weight draws."""
+
+    inherited: float
+    own: float
+    drift: float
+
+
+def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:
+    """Return the spread of ln(second moment) of a sum whose parts have these shares of the second moment.
+
+    What parts inherit from earlier draws is common to them; what their own last contraction adds is not.
+    """
+    total = sum(share for share, _ in parts) or 1.0
+    return Spread(
+        inherited=float(sum(share / total * s.inherited**0.5 for share, s in parts) ** 2),
+        own=float(sum((share / total) ** 2 * s.own for share, s in parts)),
+        drift=float(sum(share / total * s.drift for share, s in parts)),
+    )
 
 
 def _differ(aligned: Sequence[Aligned]) -> bool:

@@ -11,9 +11,11 @@ from wellposed.signals.rules import (
     pointwise,
     pooling,
     products,
+    recurrent,
     reduction,
     resize,
     shape,
+    statistics,
 )
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "pointwise",
     "pooling",
     "products",
+    "recurrent",
     "reduction",
     "resize",
     "shape",
+    "statistics",
 ]

@@ -198,7 +198,18 @@ def _multiply_weight(
             if label in weight_axes and label in data_axes and sizes_w[label] > 1:
                 for i in axes[product.out_axes.index(label)]:
                     corr = np.take(corr, [0], axis=i)
+    if weight_axes[0] == "e" and "e" not in (*data_axes, *product.out_axes):
+        corr = _dealt_out(corr, axes[0], [atom.size for atom in atoms], sizes_w["e"])
     return _fresh(call, tuple(atoms), tuple(axes), q_free * (unit * count), corr, data, weight)
+
+
+def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: list[int], experts: int) -> Array:
+    """Rows dealt out evenly among experts: two of them meet one weight with probability (n / E - 1) / (n - 1)."""
+    total = math.prod(sizes[i] for i in rows)
+    share = max(total / experts - 1.0, 0.0) / max(total - 1, 1)
+    factor = np.full([corr.shape[i] if i in rows else 1 for i in range(corr.ndim)], share)
+    factor[(0,) * corr.ndim] = 1.0
+    return corr * factor
 
 
 def _fresh(

@@ -12,7 +12,7 @@ from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
-from wellposed.signals.state import Aligned, Link, Pointwise, State, align, expand, make_state, pooled, scaled_by, weakest
+from wellposed.signals.state import Aligned, Link, Pointwise, State, align, expand, joint_spread, make_state, pooled, scaled_by, weakest
 
 aten = torch.ops.aten
 
@@ -57,15 +57,6 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
     )
-
-
-def _spread(parts: list[tuple[float, State]]) -> dict[str, float]:
-    """Spread of ln(second moment) of a sum whose parts have these shares of the second moment."""
-    total = sum(share for share, _ in parts) or 1.0
-    inherited = sum((share / total) * s.inherited**0.5 for share, s in parts) ** 2
-    own = sum((share / total) ** 2 * s.own for share, s in parts)
-    drift = sum((share / total) * s.drift for share, s in parts)
-    return {"inherited": float(inherited), "own": float(own), "drift": float(drift)}
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
@@ -113,7 +104,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
         links=links,
         roots=x.roots | y.roots,
-        **_spread(shares),
+        **joint_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)
 
@@ -355,7 +346,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
         tag=weakest(x.tag, y.tag),
         links=links,
         roots=x.roots | y.roots,
-        **_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+        **joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
     )
 
 

@@ -13,13 +13,14 @@ from wellposed.signals import kernels, windows
 from wellposed.signals.contraction import pair_of
 from wellposed.signals.expansion import is_homogeneous
 from wellposed.signals.forward import Call
+from wellposed.signals.gaussian import NODES
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import normalised
 from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
-SAMPLES = 4096
+SAMPLES = 2048
 """Quasi-random points for the maximum over a window."""
 
 
@@ -436,13 +437,16 @@ class _Window:
         self.noise = self._field()
         std = base.std()
         self.mean_level, self.std_level = float(np.mean(base.mean)), float(np.sqrt(np.mean(std * std)))
+        # a function that never falls is applied to the maxima alone
+        with np.errstate(all="ignore"):
+            self.monotone = bool((np.diff(fn(self.mean_level + self.std_level * NODES)) >= 0).all())
         self.values = self._evaluate(self.std_level)
         self.centre = self._max(self.values, [0] * len(steps), [tuple([True] * s.kernel) for s in steps])
         self.average = self._mean_of_taps()
 
     def _field(self) -> Array:
         if self.count > 400:  # a very large window: its maximum hardly depends on how it is filled in between
-            return _points(1)[:, :1] * np.ones((1, self.count))
+            return np.ones((self.count, 1)) * _points(1)[:, 0]
         grids = np.meshgrid(*(np.arange(n) for n in self.patch), indexing="ij")
         places = np.stack([g.ravel() for g in grids], axis=1) if grids else np.zeros((1, 0), dtype=int)
         order = np.argsort(self.dims)
@@ -464,26 +468,27 @@ class _Window:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         norm = np.sqrt(np.maximum((root * root).sum(axis=1, keepdims=True), 1e-300))
         root = root / norm
-        keep = values > 1e-9 * values.max()
-        root = root[:, keep]
-        return np.asarray(_points(root.shape[1]) @ root.T)
+        return np.asarray(root @ _points(self.count).T)
 
     def _evaluate(self, std: float) -> Array:
         points = self.mean_level + std * self.noise
-        return self.fn(points.ravel()).reshape(SAMPLES, *self.patch)
+        if not self.monotone:
+            points = self.fn(points.ravel())
+        return np.asarray(points.reshape(*self.patch, SAMPLES))
 
     def _max(self, values: Array, offset: list[int], valid: list[tuple[bool, ...]]) -> Array:
         for axis, (step, start, taps) in enumerate(zip(self.steps, offset, valid, strict=True)):
             where = [start * step.stride + t * step.dilation for t in range(step.kernel) if taps[t]]
-            values = np.take(values, where, axis=1 + axis)
-        return np.asarray(values.reshape(SAMPLES, -1).max(axis=1))
+            values = np.take(values, where, axis=axis)
+        largest = np.asarray(values.reshape(-1, SAMPLES).max(axis=0))
+        return self.fn(largest) if self.monotone else largest
 
     def _mean_of_taps(self) -> Array:
-        values = self.noise.reshape(SAMPLES, *self.patch)
+        values = self.noise.reshape(*self.patch, SAMPLES)
         for axis, step in enumerate(self.steps):
             where = [t * step.dilation for t in range(step.kernel)]
-            values = np.take(values, where, axis=1 + axis)
-        return np.asarray(values.reshape(SAMPLES, -1).mean(axis=1))
+            values = np.take(values, where, axis=axis)
+        return np.asarray(values.reshape(-1, SAMPLES).mean(axis=0))
 
     @property
     def slope(self) -> float:
