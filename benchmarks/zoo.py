@@ -1,4 +1,4 @@
-"""Reach of the tracer over torchvision, timm and transformers: which models trace, how fast, and why others do not.
+"""Reach over torchvision, timm and transformers: which models are traced and planned, how fast, and why others not.
 
 python benchmarks/zoo.py [--library timm] [--only PATTERN] [--limit N] [--output docs/zoo.json]
 """
@@ -12,10 +12,10 @@ import multiprocessing
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from torch import nn
 
 from wellposed import zoo
 from wellposed.graphs import trace
-from wellposed.zoo import configurations
+from wellposed.methods import plan
+from wellposed.zoo import configurations, examples
 
 CONTEXT = multiprocessing.get_context("fork")
 PATIENCE = 60
@@ -41,7 +42,9 @@ class Row:
     engine: str = ""
     built_on: str = ""
     nodes: int = 0
-    seconds: float = 0.0
+    trace_seconds: float = 0.0
+    planned: bool = False
+    plan_seconds: float = 0.0
     reason: str = ""
 
 
@@ -125,7 +128,7 @@ def one_transformers(name: str) -> Row:
             except Exception as error:
                 reasons.append("construction: " + shortened(error))
                 continue
-            for kwargs in configurations.example_inputs(model):
+            for kwargs in examples.example_inputs(model):
                 try:
                     return attempt("transformers", name, name, device, model, (), kwargs)
                 except Exception as error:
@@ -150,8 +153,17 @@ def attempt(
 ) -> Row:
     start = time.perf_counter()
     graph = trace(model, *args, **kwargs)
-    seconds = time.perf_counter() - start
-    return Row(library, family, name, "traced", graph.engine, device, len(graph), round(seconds, 3))
+    traced = time.perf_counter()
+    reason = ""
+    try:
+        plan(graph, frozen=True)
+    except Exception as error:
+        reason = "plan: " + shortened(error)
+    seconds = (round(traced - start, 3), round(time.perf_counter() - traced, 3))
+    planned = not reason
+    return Row(
+        library, family, name, "traced", graph.engine, device, len(graph), seconds[0], planned, seconds[1], reason
+    )
 
 
 def shortened(error: Exception) -> str:
@@ -161,27 +173,42 @@ def shortened(error: Exception) -> str:
 LIBRARIES = {"torchvision": torchvision_models, "timm": timm_models, "transformers": transformers_models}
 
 
+def times(row: Row) -> tuple[float, float]:
+    return row.trace_seconds, row.plan_seconds
+
+
 def table(rows: list[Row]) -> str:
     """A markdown table by library (torchvision by kind), and the failures by reason."""
-    lines = ["| library | architectures | traced | reach | on meta | with real values | median s | set aside |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines = [
+        "| library | architectures | traced | reach | on meta | with real values | median s | planned | median s | "
+        "set aside |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(f"torchvision {row.family}" if row.library == "torchvision" else row.library, []).append(row)
     for group, members in groups.items():
         counted = [row for row in members if row.outcome != "no example"]
-        traced = sorted((row for row in counted if row.outcome == "traced"), key=lambda row: row.seconds)
+        traced = [row for row in counted if row.outcome == "traced"]
         meta = sum(row.engine == "meta" for row in traced)
         reach = f"{100 * len(traced) / len(counted):.1f} %" if counted else "-"
-        middle = f"{traced[len(traced) // 2].seconds:.2f}" if traced else "-"
+        planned = sum(row.planned for row in traced)
+        seconds = [f"{median(s):.2f}" if traced else "-" for s in zip(*map(times, traced), strict=True)] or ["-", "-"]
         lines.append(
-            f"| {group} | {len(counted)} | {len(traced)} | {reach} | {meta} | {len(traced) - meta} | {middle} | "
-            f"{len(members) - len(counted)} |"
+            f"| {group} | {len(counted)} | {len(traced)} | {reach} | {meta} | {len(traced) - meta} | {seconds[0]} | "
+            f"{planned} | {seconds[1]} | {len(members) - len(counted)} |"
         )
-    for outcome, title in (("failed", "Not traced"), ("no example", "Set aside: no generic example input fits")):
-        reasons = Counter(f"{row.library}:{row.model}: {row.reason}" for row in rows if row.outcome == outcome)
+    titles = {
+        "failed": "Not traced",
+        "traced": "Traced, not planned",
+        "no example": "Set aside: no generic example input fits",
+    }
+    for outcome, title in titles.items():
+        reasons = [
+            f"- {row.library}:{row.model}: {row.reason}" for row in rows if row.outcome == outcome and row.reason
+        ]
         if reasons:
-            lines += ["", f"{title}:", "", *[f"- {reason}" for reason in reasons]]
+            lines += ["", f"{title}:", "", *reasons]
     return "\n".join(lines)
 
 
@@ -204,7 +231,8 @@ def main() -> None:
                 row.outcome,
                 row.engine,
                 row.nodes,
-                row.seconds,
+                row.trace_seconds,
+                row.plan_seconds,
                 row.reason,
                 file=sys.stderr,
                 flush=True,

@@ -204,21 +204,29 @@ def test_output_fits_the_terminal(run, net, command, columns):
     assert max(cell_len(line) for line in out.splitlines()) <= columns
 
 
+def demo_in_a_process(folder, *words, before=""):
+    code = f"{before}from wellposed.cli import main; main(['demo', *{words!r}])"
+    environment = {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "OMP_NUM_THREADS": "1", "HOME": str(folder)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 def test_demo_small_runs_without_the_model_libraries(tmp_path):
-    blocked = "import sys; sys.modules.update(dict.fromkeys(('torchvision', 'timm', 'transformers')));"
-    code = blocked + "from wellposed.cli import main; main(['demo', '--small'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('torchvision', 'timm', 'transformers'))); "
+    done = demo_in_a_process(tmp_path, "--small", before=blocked)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert done.stdout.count("all as predicted") == 2
     assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
+
+
+@pytest.mark.slow
+def test_demo_shows_a_real_resnet_and_a_llama(tmp_path):
+    done = demo_in_a_process(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ResNet-50, torchvision" in done.stdout
+    assert "LlamaForCausalLM" in done.stdout
+    assert done.stdout.count("all as predicted") == 2
 
 
 def test_demo_says_what_is_missing(monkeypatch, capsys):

@@ -78,8 +78,9 @@ def _sampled() -> Iterator[Spec]:
     first = lambda op, *rest, **named: lambda x: op(x, *rest, **named)[0]  # noqa: E731
     options: dict[str, Any] = {"repeated": 256}
     source = (TOKENS,)
-    yield aten.sort.default, [Case("sort", first(aten.sort.default, 1), source, **options)]
-    yield aten.sort.stable, [Case("sort stable", first(aten.sort.stable, stable=True, dim=1), source, **options)]
+    pairs = {"average": "a sample gives one correlation for all pairs along an axis"}
+    yield aten.sort.default, [Case("sort", first(aten.sort.default, 1), source, **options, **pairs)]
+    yield aten.sort.stable, [Case("sort stable", first(aten.sort.stable, stable=True, dim=1), source, **options, **pairs)]
     yield aten.topk.default, [Case("topk", first(aten.topk.default, 2), source, **options)]
     for name in ("max", "min", "median"):
         yield getattr(aten, name).dim, [Case(f"{name} of an axis", first(getattr(aten, name).dim, 1), source, **options)]
@@ -87,7 +88,7 @@ def _sampled() -> Iterator[Spec]:
         op = getattr(aten, name).default
         yield op, [Case(f"{name} of all", lambda x, op=op: op(x), source, **options)]
     for name in ("cummax", "cummin"):
-        yield getattr(aten, name).default, [Case(name, first(getattr(aten, name).default, 1), source, **options)]
+        yield getattr(aten, name).default, [Case(name, first(getattr(aten, name).default, 1), source, **options, **pairs)]
     small = (Source((3, 5, 6), mean=0.8, std=0.3),)
     for op, rest in (
         (aten.log_softmax.int, (-1,)),

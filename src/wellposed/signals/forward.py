@@ -272,9 +272,20 @@ def _state(run: Pass, value: int) -> State | None:
         state = known_state(graph.known[value], run.root())
     elif info.kind == "buffer" and info.is_signal:
         tensor = graph.buffer_tensors[info.name]
-        state = make_state(info.shape, 0.0, 0.0, tag="assumed") if tensor.is_meta else known_state(tensor, run.root())
+        unknown = tensor.is_meta
+        state = _unknown_buffer(run, value) if unknown else known_state(tensor, run.root())
     run.states[value] = state
     return state
+
+
+def _unknown_buffer(run: Pass, value: int) -> State:
+    """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
+    info = run.graph.values[value]
+    for node in run.graph.nodes:
+        if value in node.inputs and node.op in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
+            level = 0.0 if isinstance(node.args[3], Ref) and node.args[3].value == value else 1.0
+            return make_state(info.shape, level, 0.0, tag="assumed")
+    return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
 
 
 def known_state(tensor: torch.Tensor, root: int) -> State:

@@ -146,7 +146,7 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
 
 def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:
     shape = [2 * size if size > 1 else 1 for size in u.shape]
-    spectrum = np.fft.fftn(u, shape)
+    spectrum = np.fft.fftn(u, shape, axes=range(u.ndim))
     sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
     for dim, size in enumerate(u.shape):
         if size == 1:

@@ -115,6 +115,7 @@ class Weights:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.roles = roles(graph)
+        self.scaled = frozenset(levers(graph))
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""

@@ -16,6 +16,7 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals import kernels
 from wellposed.signals.forward import MASKED, Call, Unknown
+from wellposed.signals.gaussian import density
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import masked, normalised, operand
@@ -23,10 +24,8 @@ from wellposed.signals.rules.products import tilt
 from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, reshape, weakest
 
 
-@lru_cache(maxsize=1)
-def _hermite_nodes() -> tuple[Array, Array]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(96)
-    return nodes, weights / weights.sum()
+SHARPEST = 400.0
+"""Logit variance above which a softmax counts as picking one key."""
 
 
 @lru_cache(maxsize=4096)
@@ -39,18 +38,16 @@ def participation(keys: float, sigma2: float) -> float:
         return 1.0
     if sigma2 <= 1e-8:
         return 1.0 / keys
-    z, w = _hermite_nodes()
-    x = math.sqrt(sigma2) * z
-    # the integrand lives around t = 1 / (T E e^x), broadened by the spread of the logits
-    centre = -math.log(keys) - 0.5 * sigma2
-    half = 14.0 + 3.0 * math.sqrt(sigma2) + sigma2
-    u = np.linspace(centre - half, centre + half, 1200)
-    with np.errstate(under="ignore", over="ignore"):
-        decay = np.exp(-np.exp(np.minimum(u[:, None] + x[None, :], 700.0)))
-        laplace = decay @ w
-        second = decay @ (w * np.exp(2 * x))
-        log_rest = (keys - 1.0) * np.log(np.maximum(laplace, 1e-300))
-        integrand = np.exp(2 * u + log_rest) * second
+    sigma = math.sqrt(min(sigma2, SHARPEST))
+    z = np.linspace(-8.0, 8.0, 321)
+    w = density(z)
+    w /= w.sum()
+    u = np.linspace(-8.0 * sigma - math.log(keys) - 8.0, 8.0 * sigma + 6.0, 900)
+    level = np.minimum(u[:, None] + sigma * z, 50.0)
+    power = np.exp(level)
+    laplace = np.exp(-power) @ w
+    second = np.exp(2.0 * level - power) @ w
+    integrand = second * np.exp((keys - 1.0) * np.log(np.maximum(laplace, 1e-300)))
     value = keys * float(np.trapezoid(integrand, u))
     return min(max(value, 1.0 / keys), 1.0)
 

@@ -248,7 +248,8 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
     channels = data.shape[channel_axis] // product.groups
     out_shape = call.shape()
     out_space = [out_shape[product.out_axes.index(f"s{i}")] for i in range(rank)]
-    if not weight.var.any() and not weight.lever and product.groups == data.shape[channel_axis]:
+    known = not weight.var.any() or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
+    if known and not weight.lever and product.groups == data.shape[channel_axis] and product.right not in call.run.weights.scaled:
         filtered = _fixed_filter(call, data, weight, product, out_space)
         if filtered is not None:
             return filtered
@@ -393,14 +394,18 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 
 def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_space: list[int]) -> State | None:
-    """A depthwise convolution with one known number for every tap alike: a box filter."""
+    """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
     from wellposed.signals.rules.pooling import filtered
 
     window = product.window
     assert window is not None
-    if product.transposed or weight.mean.size != 1:
+    if product.transposed:
         return None
-    tap = float(weight.mean.ravel()[0])
+    total = float(np.mean(weight.mean)) * window.taps
+    if weight.tag == "assumed":  # a buffer on meta: filters that are not trained mostly sum to 1
+        total = 1.0
+    if abs(total) < 1e-3:
+        return None
     space = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]
     steps = [
         Axis(data.shape[axis], out, k, s, p[0], d)
@@ -408,7 +413,7 @@ def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_
             space, out_space, window.kernel, window.stride, window.padding, window.dilation, strict=True
         )
     ]
-    return filtered(call, data, space, steps, tap * window.taps, include_padding=True)
+    return filtered(call, data, space, steps, total, include_padding=True)
 
 
 __all__ = ["RuleError", "align", "contract", "expand", "is_weight", "normalised"]

@@ -120,7 +120,7 @@ def normalised(kernel: Array, var: Array) -> Array:
     scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
     with np.errstate(all="ignore"):
         corr = np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
-    corr = np.clip(corr, -1.0, 1.0)
+    corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     return np.asarray(corr, dtype=np.float64)
 
@@ -334,7 +334,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
     kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
-    kernel = share**2 * kp + (1 - share) ** 2 * kq
+    kernel = np.array(share**2 * kp + (1 - share) ** 2 * kq)
     kernel[(0,) * kernel.ndim] = float(np.mean(var))
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(

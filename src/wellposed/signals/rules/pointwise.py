@@ -74,7 +74,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     powers[0] = 0.0
     total = float(powers.sum())
     corr = kernels.polynomial(powers, base.corr) / total if total > 0 else base.corr
-    corr = np.clip(corr, -1.0, 1.0)
+    corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
     after = fluctuation(expansion.square_powers, base.corr, base.sizes)

@@ -27,6 +27,8 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
     """
     rank = len(x.axes)
     constant = float(value or 0.0)
+    if not np.isfinite(constant):  # padding that a maximum ignores: the signal goes on
+        mode = "replicate"
     steps = [(rank - 1 - i, int(widths[2 * i]), int(widths[2 * i + 1])) for i in range(len(widths) // 2)]
     for axis, before, after in steps:
         if before == 0 and after == 0:

@@ -1,0 +1,213 @@
+"""Correlation kernels and windows against enumeration of all pairs of positions."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wellposed.signals import kernels, windows
+from wellposed.signals.windows import Axis
+
+
+def entry(length: int, lag: int) -> int | None:
+    """Which entry of a profile a displacement falls on (None: uncorrelated)."""
+    if lag == 0:
+        return 0
+    return None if length == 1 else min(lag, length - 1)
+
+
+def full(profile: np.ndarray, size: int) -> np.ndarray:
+    """The matrix over all pairs of positions that a profile stands for."""
+    matrix = np.zeros((size, size))
+    for p, q in itertools.product(range(size), repeat=2):
+        at = entry(profile.size, abs(p - q))
+        matrix[p, q] = 0.0 if at is None else profile[at]
+    return matrix
+
+
+profiles = st.integers(2, 9).flatmap(
+    lambda size: st.tuples(
+        st.just(size),
+        st.integers(1, size).flatmap(lambda n: st.lists(st.floats(-1, 1), min_size=n, max_size=n).map(np.array)),
+    )
+)
+
+
+@given(profiles)
+def test_pair_means(case):
+    size, profile = case
+    matrix = full(profile, size)
+    assert kernels.pair_mean(profile, [size])[0] == pytest.approx(matrix.mean(), abs=1e-12)
+    off = matrix[~np.eye(size, dtype=bool)].mean()
+    assert kernels.off_diagonal_mean(profile, [size], 0)[0] == pytest.approx(off, abs=1e-12)
+
+
+@given(profiles, profiles)
+def test_pair_mean_over_two_atoms(first, second):
+    kernel = np.multiply.outer(first[1], second[1])
+    sizes = [first[0], second[0]]
+    expected = np.kron(full(first[1], sizes[0]), full(second[1], sizes[1])).mean()
+    assert kernels.pair_mean(kernel, sizes).ravel()[0] == pytest.approx(expected, abs=1e-12)
+    over = kernels.pair_mean(kernel, sizes, [1])
+    assert over.shape == (kernel.shape[0], 1)
+    assert over[0, 0] == pytest.approx(first[1][0] * full(second[1], sizes[1]).mean(), abs=1e-12)
+
+
+@given(profiles, st.integers(1, 9))
+def test_promotion_changes_nothing_and_shortening_keeps_the_mean(case, length):
+    size, profile = case
+    longer = kernels.promote(profile, [min(max(length, profile.size), size)])
+    np.testing.assert_allclose(full(longer, size), full(profile, size))
+    if profile.size > 1:
+        shorter = kernels.shorten(profile, [size], [max(length, 2)])
+        assert shorter.size == min(profile.size, max(length, 2))
+        assert full(shorter, size).mean() == pytest.approx(full(profile, size).mean(), abs=1e-12)
+
+
+@given(st.lists(st.floats(0.1, 3), min_size=2, max_size=8).map(np.array), st.integers(1, 8))
+def test_autocorrelation_of_a_map(u, length):
+    length = min(length, u.size)
+    products = np.outer(u, u)
+    got = kernels.autocorrelation(u, [length])
+    for lag in range(length):
+        lags = [lag] if lag < length - 1 or length == 1 else range(lag, u.size)
+        expected = np.concatenate([products.diagonal(d) for d in lags]).mean()
+        assert got[lag] == pytest.approx(expected), lag
+
+
+def test_autocorrelation_of_a_product_map():
+    u, v = np.array([1.0, 2.0, 2.0, 1.0]), np.array([0.5, 1.0, 1.5])
+    got = kernels.autocorrelation(np.multiply.outer(u, v), [3, 3])
+    both = np.multiply.outer(kernels.autocorrelation(u, [3]), kernels.autocorrelation(v, [3]))
+    np.testing.assert_allclose(got, both)
+
+
+def test_autocorrelation_of_a_map_that_changes_sign():
+    u = np.random.default_rng(0).normal(size=(4, 5))
+    got = kernels.autocorrelation(u, [4, 5])
+    for dy, dx in itertools.product(range(3), range(4)):
+        pairs = [
+            u[y, x] * u[y + dy, x + s * dx]
+            for s in (1, -1)
+            for y in range(4 - dy)
+            for x in range(5)
+            if 0 <= x + s * dx < 5
+        ]
+        assert got[dy, dx] == pytest.approx(np.mean(pairs)), (dy, dx)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 3), (3, 2), (4, 1), (2, 4)])
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_splitting_a_profile(outer, inner, length):
+    size = outer * inner
+    profile = np.array([1.0, 0.6, 0.3, -0.1])[: min(length, size)]
+    matrix = full(profile, size).reshape(outer, inner, outer, inner)
+    got = kernels.split_profile(profile, 0, outer, inner, 8)
+    if length == 1:
+        assert got.shape == (1, 1)
+        return
+    for big, small in itertools.product(range(got.shape[0]), range(got.shape[1])):
+        pairs = [
+            matrix[a, i, b, j]
+            for a, b in itertools.product(range(outer), repeat=2)
+            for i, j in itertools.product(range(inner), repeat=2)
+            if entry(got.shape[0], abs(a - b)) == big and entry(got.shape[1], abs(i - j)) == small
+        ]
+        if pairs and (length == 2 or (got.shape[0] == outer and got.shape[1] == inner)):
+            assert got[big, small] == pytest.approx(np.mean(pairs)), (big, small)
+
+
+@given(profiles, profiles)
+def test_merging_profiles_keeps_the_mean(first, second):
+    kernel = np.multiply.outer(first[1], second[1])
+    sizes = [first[0], second[0]]
+    merged = kernels.merge_profiles(kernel, 0, sizes)
+    expected = np.kron(full(first[1], sizes[0]), full(second[1], sizes[1])).mean()
+    assert kernels.pair_mean(merged, [sizes[0] * sizes[1]])[0] == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.lists(st.floats(-1, 1), min_size=1, max_size=6))
+def test_polynomials(coefficients, points):
+    got = kernels.polynomial(np.array(coefficients), np.array(points))
+    np.testing.assert_allclose(got, np.polyval(coefficients[::-1], points), atol=1e-10)
+
+
+# ---- windows --------------------------------------------------------------------------------------------------------
+
+axes = st.builds(
+    lambda size, kernel, stride, before, dilation: (size, kernel, stride, before, dilation),
+    st.integers(3, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2),
+).filter(lambda c: c[0] + 2 * c[3] >= c[4] * (c[1] - 1) + 1)  # fmt: skip
+
+
+def forward(case) -> Axis:
+    size, kernel, stride, before, dilation = case
+    return Axis(size, windows.output_size(size, kernel, stride, before, before, dilation), kernel, stride, before, dilation)
+
+
+@given(axes)
+def test_windows_read_what_torch_reads(case):
+    """Unit impulses through torch's convolution and transposed convolution tell which output reads which input."""
+    size, kernel, stride, before, dilation = case
+    axis = forward(case)
+    impulses = torch.eye(size, dtype=torch.float64)[:, None]
+    ones = torch.ones(1, 1, kernel, dtype=torch.float64)
+    seen = torch.conv1d(impulses, ones, stride=stride, padding=before, dilation=dilation)[:, 0].T
+    np.testing.assert_array_equal(windows.counts(axis), seen.numpy())
+    if (size - 1) * stride - 2 * before + dilation * (kernel - 1) + 1 >= 1:
+        seen = torch.conv_transpose1d(impulses, ones, stride=stride, padding=before, dilation=dilation)[:, 0].T
+        back = Axis(size, seen.shape[0], kernel, stride, before, dilation, transposed=True)
+        np.testing.assert_array_equal(windows.counts(back), seen.numpy())
+
+
+@given(axes, st.booleans())
+def test_sums_over_windows(case, varying):
+    axis = forward(case)
+    q = np.random.default_rng(1).random((2, axis.size if varying else 1))
+    expected = np.broadcast_to(q, (2, axis.size)) @ windows.counts(axis).T
+    np.testing.assert_allclose(np.broadcast_to(windows.summed(q, 1, axis), expected.shape), expected)
+
+
+@given(axes, st.integers(2, 5))
+def test_shared_taps(case, lags):
+    """Products that two outputs have in common, in units of the root of both sums."""
+    axis = forward(case)
+    lags = min(lags, axis.out)
+    if axis.out < 2:
+        return
+    u = np.random.default_rng(2).random(axis.size) + 0.5
+    taps = [[u[i] if i >= 0 else 0.0 for i in row] for row in windows.table(axis)]
+    got = windows.shared_taps(axis, u, lags)
+    for d in range(lags):
+        far = d == lags - 1
+        pairs = [(p, p + e) for e in (range(d, axis.out) if far else [d]) for p in range(axis.out - e)]
+        common = sum(np.dot(taps[p], taps[q]) for p, q in pairs)
+        limit = sum(np.sqrt(np.dot(taps[p], taps[p]) * np.dot(taps[q], taps[q])) for p, q in pairs)
+        if limit > 0:
+            assert got[d] == pytest.approx(common / limit, abs=1e-6), d
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple), st.integers(1, 3), st.integers(1, 2))
+def test_pairs_of_taps(taps, stride, dilation):
+    lags_in, lags_out = 6, 4
+    got = windows.pair_table(taps, stride, dilation, lags_in, lags_out)
+    expected = np.zeros((lags_out, lags_in))
+    for d in range(lags_out):
+        for (a, wa), (b, wb) in itertools.product(enumerate(taps), repeat=2):
+            expected[d, min(abs(stride * d + (a - b) * dilation), lags_in - 1)] += wa * wb
+    np.testing.assert_allclose(got, expected)
+
+
+@given(axes, st.booleans())
+def test_output_sizes(case, ceil):
+    size, kernel, stride, before, dilation = case
+    if before > kernel // 2:
+        return
+    x = torch.zeros(1, 1, size)
+    seen = torch.max_pool1d(x, kernel, stride, before, dilation, ceil).shape[-1]
+    assert windows.output_size(size, kernel, stride, before, before, dilation, ceil) == seen
