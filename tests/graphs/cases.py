@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -676,3 +677,55 @@ def _scripted(compile: Callable[[nn.Module], nn.Module]) -> nn.Module:
 plain("Scripted", lambda: _scripted(torch.jit.script), x(4, 6))
 plain("JitTraced", lambda: _scripted(lambda model: torch.jit.trace(model, torch.ones(4, 6))), x(4, 6))
 plain("SymbolicallyTraced", lambda: _scripted(torch.fx.symbolic_trace), x(4, 6))
+
+
+@case(lambda: torch.eye(5).to_sparse(), x(5, 6), real=True)
+class SparseInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, adjacency: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(adjacency, self.fc(x)).relu()
+
+
+@case(x(4, 6), lambda: torch.zeros(3, dtype=torch.long), real=True)
+class IntegersWritten(nn.Module):
+    """Reads a float, and counts in a tensor of the user's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        before = counts + 1
+        counts[1] += 4
+        y = self.fc(x)
+        return y * counts.sum() + before.sum() if float(y.sum()) < 1e9 else y
+
+
+@case(x(4, 6))
+class Sampling(nn.Module):
+    """A variational bottleneck: torch.distributions checks its parameters' values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Linear(6, 3)
+        self.scale = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Normal(self.mean(x), F.softplus(self.scale(x))).rsample()
+
+
+@case(x(4, 6))
+class IntegerLoop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        step = torch.tensor(0)
+        while step < 3:
+            x = F.gumbel_softmax(self.fc(x), hard=True)
+            step += 1
+        return x[torch.randperm(4)] * random.random()

@@ -55,7 +55,7 @@ def test_values_read_on_meta_say_what_to_do() -> None:
     message = str(caught.value)
     assert "tests/graphs/cases.py:" in message
     assert "reads values" in message
-    assert "is on meta and has no values: make them on CPU" in message
+    assert "is on meta or sharded and has no values here: make them on CPU" in message
 
 
 def test_lazy_parameters_are_named() -> None:
@@ -111,3 +111,17 @@ def test_an_unknown_node_name_gets_the_nearest() -> None:
     graph = trace(Outer(), torch.randn(2, 4))
     with pytest.raises(InputError, match=r"no node 'block.1.fc'; did you mean 'blocks.1.fc'"):
         graph["block.1.fc"]
+
+
+def test_nested_tensors_are_named() -> None:
+    class Ragged(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nested.as_nested_tensor([x[0], x[1, :2]])
+
+    with pytest.raises(UnsupportedError, match=r"at tests/graphs/test_errors.py:\d+ makes a nested tensor.*use padded"):
+        trace(Ragged(), torch.randn(2, 4))
+
+
+def test_what_is_no_module_is_said() -> None:
+    with pytest.raises(InputError, match=r"trace takes a torch.nn.Module .*; got function"):
+        trace(lambda x: x, torch.randn(2))  # type: ignore[arg-type]

@@ -155,3 +155,13 @@ def test_buffers_written_in_forward_are_known_before_and_not_after() -> None:
     assert write.outputs[0] not in graph.known
     count = next(node for node in graph if node.op_name == "add_.Tensor")
     assert int(graph.known[count.outputs[0]]) == 1
+
+
+def test_integers_written_in_the_real_engine_stay_known() -> None:
+    model, args, _ = CASES["IntegersWritten"]()
+    graph = trace(model, *args)
+    assert graph.engine == "real"
+    known = {graph.values[value].name: tensor.tolist() for value, tensor in graph.known.items()}
+    assert known["1"] == [0, 0, 0]
+    assert known["view_write"] == [0, 4, 0]
+    assert args[1].tolist() == [0, 0, 0]

@@ -22,12 +22,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not sup
 
 
 def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    dense = tensor.detach().to_dense()
     return (
         id(tensor),
         tensor.dtype,
         tuple(tensor.shape),
         tensor.requires_grad,
-        tensor.detach().contiguous().flatten().view(torch.uint8).tolist() if tensor.numel() else [],
+        dense.contiguous().flatten().view(torch.uint8).tolist() if tensor.numel() else [],
     )
 
 

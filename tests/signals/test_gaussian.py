@@ -178,8 +178,8 @@ def test_hermite_coefficients(name):
             return in_numpy(function)(x) * polynomial
 
         expected, _ = reference(product, kinks, mean, std)
-        # the nodes end at 8.5 deviations, where h_24 times the density is still 2e-6
-        assert got[n] == pytest.approx(expected, abs=(1e-5 if kinks or n == ORDER else 1e-8) * scale), n
+        # the nodes end at 8.5 deviations, where h_24 times the density is 2e-10
+        assert got[n] == pytest.approx(expected, abs=(1e-5 if kinks else 1e-8) * scale), n
 
 
 @given(rho=st.floats(-1, 1), std=st.floats(0.1, 5))

@@ -72,7 +72,7 @@ class Record:
 
     def __init__(self, tensor: torch.Tensor, base: Base, value: int, real: torch.Tensor | None) -> None:
         self.tensor = tensor
-        self.storage = tensor.untyped_storage()._cdata
+        self.storage = memory(tensor)
         self.base = base
         self.value = value
         self.version = base.version
@@ -80,6 +80,11 @@ class Record:
         self.parent: Record | None = None
         self.step: Step | None = None
         base.records.append(self)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Return what identifies the memory of a tensor while it lives; a sparse one shares its memory with no other."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else -id(tensor)
 
 
 def new_root(tensor: torch.Tensor, value: int, real: torch.Tensor | None) -> Record:

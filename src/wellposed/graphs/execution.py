@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from wellposed.graphs.aliasing import Record
+from wellposed.graphs.aliasing import Record, memory
 from wellposed.graphs.operators import Traits
 from wellposed.graphs.shapes import quick_result
 
@@ -36,8 +36,11 @@ class NeedsValuesError(RuntimeError):
 def meta_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return an uninitialised meta tensor with the shape, strides and dtype of ``tensor``.
 
-    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two in different ways.
+    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two in different ways. Raises
+    `NeedsValuesError` for sparse tensors.
     """
+    if tensor.layout is not torch.strided:
+        raise NeedsValuesError(f"a sparse tensor ({tensor.layout}) cannot be put on meta")
     with torch.inference_mode(tensor.is_inference()):
         return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=_META)
 
@@ -118,7 +121,7 @@ class Execution:
         """Return for real results the meta results that share memory with the arguments in the same way."""
         if not isinstance(reals, (torch.Tensor, list, tuple)):
             return reals
-        storages = {r.real.untyped_storage()._cdata for _, r in seen if r.real is not None}
+        storages = {memory(r.real) for _, r in seen if r.real is not None}
         outputs = [reals] if isinstance(reals, torch.Tensor) else list(reals)
         mirrored: list[Any] = []
         for real in outputs:
@@ -128,7 +131,7 @@ class Execution:
             same = next((record.tensor for _, record in seen if record.real is real), None)
             if same is not None:
                 mirrored.append(same)
-            elif real.untyped_storage()._cdata in storages:
+            elif memory(real) in storages:
                 return self._run_meta(func, args, kwargs, seen, effects)
             else:
                 mirrored.append(torch.empty_strided(tuple(real.shape), real.stride(), dtype=real.dtype, device=_META))
@@ -229,10 +232,11 @@ def _rehearse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Se
     result, other = attempt(0), attempt(1)
     if result is None:
         return None
-    if other is not None and _shapes(result) != _shapes(other):
+    readable = isinstance(result, (torch.Tensor, list, tuple))
+    if not readable or (other is not None and _shapes(result) != _shapes(other)):
         raise NeedsValuesError(f"{func} reads values that depend on the model's parameters or float inputs")
-    if not isinstance(result, (list, tuple)):
-        return meta_like(result) if isinstance(result, torch.Tensor) else result
+    if isinstance(result, torch.Tensor):
+        return meta_like(result)
     if func is _aten._pack_padded_sequence.default:
         return meta_like(result[0]), result[1]
     return type(result)([meta_like(t) if isinstance(t, torch.Tensor) else t for t in result])

@@ -10,7 +10,19 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wellposed.graphs.aliasing import Record, Step, current, new_alias, new_root, new_view, same_geometry, write
+from wellposed.errors import UnsupportedError
+from wellposed.graphs.aliasing import (
+    Base,
+    Record,
+    Step,
+    current,
+    memory,
+    new_alias,
+    new_root,
+    new_view,
+    same_geometry,
+    write,
+)
 from wellposed.graphs.execution import Execution, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
@@ -103,7 +115,7 @@ class Recorder(TorchDispatchMode):
         self.records: dict[int, Record] = {}
         self.storages: dict[int, Record] = {}
         self.kept: list[torch.Tensor] = []
-        self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.overwritten: list[tuple[Base, torch.Tensor]] = []
 
     # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -126,18 +138,18 @@ class Recorder(TorchDispatchMode):
         """Let ``tensor`` stand for ``record``, and keep it alive so that its id is not used again."""
         self.records[id(tensor)] = record
         self.kept.append(tensor)
-        self.storages.setdefault(tensor.untyped_storage()._cdata, record)
+        self.storages.setdefault(memory(tensor), record)
 
     def find(self, tensor: torch.Tensor) -> Record:
         """Return the record of a tensor that an operator receives."""
         record = self.records.get(id(tensor))
-        if record is None or (record.tensor is tensor and record.storage != tensor.untyped_storage()._cdata):
+        if record is None or (record.tensor is tensor and record.storage != memory(tensor)):
             return self._adopt(tensor)
         return record
 
     def _adopt(self, tensor: torch.Tensor) -> Record:
         """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
-        first = self.storages.get(tensor.untyped_storage()._cdata)
+        first = self.storages.get(memory(tensor))
         if first is None:
             if tensor.device.type == "meta" and not tensor.numel():
                 tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -200,7 +212,24 @@ class Recorder(TorchDispatchMode):
         if self.meta:
             base.own_real()
         else:
-            self.overwritten.append((base.root.tensor, base.root.tensor.clone()))
+            self.overwritten.append((base, base.root.tensor.clone()))
+
+    def put_back(self) -> None:
+        """Give the user's tensors that operators wrote to their earlier contents (real engine)."""
+        with torch.no_grad():
+            for base, before in self.overwritten:
+                for record in base.records:
+                    record.real = None if record.real is None else record.real.clone()
+                base.root.tensor.copy_(before)
+
+    def release(self) -> None:
+        """Let go of every tensor of the model's run at once, without waiting for Python's garbage collector."""
+        for record in self.records.values():
+            record.base.records.clear()
+            record.parent = record.step = None
+        self.records.clear()
+        self.storages.clear()
+        self.kept.clear()
 
     def collect_known(self, limit: int) -> dict[int, torch.Tensor]:
         """Return the known values; of more than ``limit`` floating point elements only those that no node computes."""
@@ -267,6 +296,11 @@ class Recorder(TorchDispatchMode):
         """Append the node of an operator that has run, and bind its results to values."""
         single = isinstance(result, torch.Tensor)
         outputs = [result] if single else _tensors(result)
+        if any(output.is_nested for output in outputs):
+            where = f"{self.modules.top.path or 'the model'!r} at {user_line(2)}"
+            raise UnsupportedError(
+                f"{func} in {where} makes a nested tensor, which has no single shape; use padded tensors and masks"
+            )
         if not outputs and not written:
             return result
         fresh = [output for output in outputs if id(output) not in self.records]
@@ -274,7 +308,7 @@ class Recorder(TorchDispatchMode):
             return result
         targets = [self.find(tensor) for tensor in written]
         rest = [record for record in targets if not any(output is record.tensor for output in outputs)]
-        parents = [self.storages.get(output.untyped_storage()._cdata) for output in fresh]
+        parents = [self.storages.get(memory(output)) for output in fresh]
         like = outputs + [record.tensor for record in rest]
         minor = known or effects.shape_only or (not written and all(parent is not None for parent in parents))
         values = self.emit(func, refs, ref_kwargs, like, minor)
@@ -306,7 +340,7 @@ class Recorder(TorchDispatchMode):
             if id(output) in self.records:
                 continue
             real = twins[position] if twins else None
-            sharing = self.storages.get(output.untyped_storage()._cdata)
+            sharing = self.storages.get(memory(output))
             parent = None
             if sharing is not None:
                 parent = next((record for _, record in seen if record.base is sharing.base), None)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from wellposed.errors import InputError, TraceError
+from wellposed.errors import InputError, TraceError, UnsupportedError
 from wellposed.graphs.build import Found, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
@@ -49,13 +50,16 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
         TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
             exception is the cause.
         InputError: ``model`` is not a module.
-        UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet.
+        UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, or an operator makes a
+            nested tensor.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
     check_parameters(model)
     tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
-    has_values = not flat_parameters(model) and all(tensor.device.type != "meta" for tensor in tensors)
+    has_values = not flat_parameters(model) and not any(
+        t.device.type == "meta" or isinstance(t, DTensor) for t in tensors
+    )
     failure: TraceError | None = None
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not has_values:
@@ -70,8 +74,8 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     assert failure is not None
     if isinstance(failure.__cause__, NeedsValuesError):
         raise TraceError(
-            f"{failure}\nthe model or an input is on meta and has no values: make them on CPU (any weights will do) "
-            "and trace those"
+            f"{failure}\nthe model or an input is on meta or sharded and has no values here: make them on CPU (any "
+            "weights will do) and trace those"
         ) from failure.__cause__
     raise failure
 
@@ -120,31 +124,35 @@ class _Tracing:
             self.model = unwrap_all(self.wrapped)
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name)
-            args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
-            self._swap_tensors(recorder)
             try:
+                args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
+                self._swap_tensors(recorder)
                 with modules.watch(), recorder.reads, recorder:
                     output = self.model(*args, **kwargs)
+                outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
+                recorder.put_back()
+                return build_graph(recorder, self._found(mode, outputs))
+            except UnsupportedError:
+                recorder.put_back()
+                raise
             except Exception as error:
+                recorder.put_back()
                 raise self._error(error, modules) from error
             finally:
-                with torch.no_grad():
-                    for tensor, before in recorder.overwritten:
-                        tensor.copy_(before)
-            outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
-        return build_graph(
-            recorder,
-            Found(
-                model=class_name(self.model),
-                training=mode,
-                engine=self.engine,
-                parameters=list(self.parameters.values()),
-                buffers=self.buffers,
-                buffer_tensors=self.buffer_tensors,
-                inputs=self.inputs,
-                example=self.example,
-                outputs=outputs,
-            ),
+                recorder.release()
+
+    def _found(self, mode: bool, outputs: list[int]) -> Found:
+        """Return what is known beside the recorder's nodes and values."""
+        return Found(
+            model=class_name(self.model),
+            training=mode,
+            engine=self.engine,
+            parameters=list(self.parameters.values()),
+            buffers=self.buffers,
+            buffer_tensors=self.buffer_tensors,
+            inputs=self.inputs,
+            example=self.example,
+            outputs=outputs,
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:

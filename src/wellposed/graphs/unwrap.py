@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 
 _INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names under which ``torch.compile``, FSDP and activation wrappers register the module that they wrap."""
@@ -75,14 +76,21 @@ def flat_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Run what ``torch.compile`` compiled as it was written, and attention without its fused inference kernels."""
+    """Run models as they were written.
+
+    Without ``torch.compile``, without attention's fused inference kernels, and without the checks of distributions'
+    parameters, which read values and change none.
+    """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    checked = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
     try:
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+        Distribution.set_default_validate_args(checked)
 
 
 def class_name(module: nn.Module) -> str:

@@ -39,6 +39,7 @@ def autoinit(
     state: Literal["full", "independent"] = "full",
     strict: bool = False,
     zeros: Literal["keep", "write"] = "keep",
+    zero_signal: Literal["error", "fan_in"] = "error",
 ) -> Draft:
     """Give every contracted weight the variance that brings its output to mean 0 and variance ν (Algorithm 1).
 
@@ -46,14 +47,22 @@ def autoinit(
     ``center`` (AutoInit++: each bias cancels the mean that its weight's row sums make of the incoming signal's mean);
     ``inputs`` as for `wellposed.propagate`; ``state`` ``"independent"`` for the paper's own assumptions; ``strict``
     raises for operators without a rule; ``zeros="write"`` also draws weights that the model initialises to zero, which
-    are kept otherwise (gates, residual branches and readouts that start closed on purpose).
+    are kept otherwise (gates, residual branches and readouts that start closed on purpose);
+    ``zero_signal="fan_in"`` gives a weight that meets a signal of zeros (queries that start at 0) the variance
+    ν / fan-in, where ``"error"`` raises `PlanError`.
     """
     check_positive("target_variance", target_variance)
     check_distribution(distribution, RANDOM)
     check_choice("state", state, ("full", "independent"))
     check_choice("zeros", zeros, ("keep", "write"))
+    check_choice("zero_signal", zero_signal, ("error", "fan_in"))
     weights = PlannedWeights(
-        graph, target_variance, center=center, write_zeros=zeros == "write", kept=tuple(request.kept)
+        graph,
+        target_variance,
+        center=center,
+        write_zeros=zeros == "write",
+        zero_signal=zero_signal,
+        kept=tuple(request.kept),
     )
     signals, run = run_pass(graph, weights, inputs=inputs, state=state, strict=strict)
     found = contractions(graph)

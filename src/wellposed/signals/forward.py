@@ -23,6 +23,9 @@ from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeig
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
 
+OVERFLOW = 1e150
+"""Variances are followed up to here; float32 ends at 1e77."""
+
 Assumptions = Literal["full", "independent"]
 
 
@@ -397,6 +400,8 @@ def _states_in(tree: Any) -> Iterable[State]:
 
 
 def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
+    if args and isinstance(args[0], Unknown) and not any(True for _ in _states_in((args, kwargs))):
+        return None  # integers whose values the inputs decide: there is no signal to follow
     first = next((a for a in args if isinstance(a, State) and a.blocks), None)
     if found.blockwise and first is not None and not call.independent:
         result: Any = _blockwise(call, found, args, kwargs, first)
@@ -455,14 +460,26 @@ def _checked(call: Call, found: Rule | None, index: int, result: State | None, t
     if result.shape != value.shape:
         raise RuleError(f"{who} gave a signal of shape {result.shape}, the operator {value.shape}")
     mean, var = result.mean, result.var
-    if not (np.isfinite(mean).all() and np.isfinite(var).all()):
-        if np.isnan(mean).any() or np.isnan(var).any():
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()) or (var.size and float(var.max()) > OVERFLOW):
+        if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, node):
             raise RuleError(f"{who} gave NaN; {_entering(call.run, node)}")
+        # the model itself overflows here: the figure says so and stays a number that later rules can take
+        root = OVERFLOW**0.5
+        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
+        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
+        corr = np.nan_to_num(result.corr, nan=0.0)
+        result = result.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+        tag = weakest(tag, "approximate")
     if var.size and float(var.min()) < 0.0:
         if float(var.min()) < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
             raise RuleError(f"{who} gave a negative variance ({float(var.min()):.4g}); {_entering(call.run, node)}")
         result = replace(result, var=np.maximum(var, 0.0))
     return result if result.tag == tag else replace(result, tag=tag)
+
+
+def _overflowing(run: Pass, node: Node) -> bool:
+    states = [run.states.get(value) for value in node.inputs]
+    return any(s is not None and not s.second_moment < OVERFLOW**0.5 for s in states)
 
 
 def _assumed(call: Call, incoming: list[State]) -> list[State | None]:

@@ -73,7 +73,7 @@ def rule(
     def register(function: RuleFunction) -> RuleFunction:
         group = family or function.__module__.rpartition(".")[2]
         for item in ops:
-            for op in (item,) if isinstance(item, torch._ops.OpOverload) else item:
+            for op in (item,) if isinstance(item, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else item:
                 if not isinstance(op, torch._ops.OpOverload):
                     raise OptionError(f"a rule is registered for an overload such as torch.ops.aten.relu.default, not {op!r}")
                 if op in _RULES:

@@ -194,11 +194,13 @@ class PlannedWeights(Weights):
         *,
         center: bool = False,
         write_zeros: bool = False,
+        zero_signal: Literal["error", "fan_in"] = "error",
         kept: Collection[str] = (),
     ) -> None:
         super().__init__(graph)
         self.target = target
         self.center = center
+        self.zero_signal = zero_signal
         self.kept = frozenset(kept)
         self.centred: dict[str, float] = {}
         self.decisions: dict[str, Decision] = {}
@@ -269,11 +271,15 @@ class PlannedWeights(Weights):
                 f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed before "
                 "this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
             )
+        if total <= 0.0 and self.zero_signal == "fan_in":
+            use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
+            total, before = float(use.fan_in if use is not None else 1), 0.0
+            incoming = total
         if total <= 0.0:
             raise PlanError(
                 f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale of the "
                 "weight can bring its output to the target. A zero constant or a zero-initialised gate before it makes it "
-                "so; give the gate a value, or leave the weight out with skip="
+                "so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with zero_signal='fan_in'"
             )
         scale = float(np.sqrt(self.target / total))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)

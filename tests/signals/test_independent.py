@@ -1,0 +1,153 @@
+"""``state="independent"`` is AutoInit as published (arXiv 2109.08958, Appendix A), slips included."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import wellposed as wp
+
+MEAN, VAR = 0.4, 1.5
+SECOND = MEAN**2 + VAR
+
+
+class Function(nn.Module):
+    def __init__(self, function, **weights):
+        super().__init__()
+        self.function = function
+        for name, weight in weights.items():
+            self.register_parameter(name, nn.Parameter(weight))
+
+    def forward(self, *xs):
+        return self.function(*xs, **dict(self.named_parameters()))
+
+
+def predicted(function, *shapes, state="independent", **weights):
+    """Mean and variance of what a function makes of inputs of mean 0.4 and variance 1.5."""
+    model = Function(function, **{k: v.clone() for k, v in weights.items()})
+    graph = wp.trace(model, *(torch.zeros(s) for s in shapes))
+    signal = wp.propagate(graph, inputs=wp.Input.white(MEAN, VAR), state=state)[-1]
+    return signal.mean, signal.var
+
+
+IMAGE = (2, 4, 8, 8)
+
+
+def unit(*shape):
+    """A weight of mean 0 and variance 1 exactly."""
+    flat = torch.ones(math.prod(shape))
+    flat[::2] = -1.0
+    return flat.view(shape)
+
+
+def test_dense_eq_3_to_6():
+    assert predicted(lambda x, w: F.linear(x, w), (2, 6), w=unit(5, 6)) == pytest.approx((0.0, 6 * SECOND))
+
+
+def test_convolution_has_no_padding():
+    """Every output counts the full window, also at the border."""
+    assert predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, w=unit(5, 4, 3, 3)) == pytest.approx((0.0, 36 * SECOND))
+    corrected = predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, state="full", w=unit(5, 4, 3, 3))
+    assert corrected == pytest.approx((0.0, 36 * (22 / 24) ** 2 * SECOND))
+
+
+def test_depthwise_convolution():
+    weight = unit(4, 1, 3, 3)
+    assert predicted(lambda x, w: F.conv2d(x, w, groups=4), IMAGE, w=weight) == pytest.approx((0.0, 9 * SECOND))
+
+
+def test_activations_are_integrated_against_their_own_input():
+    mean, var = predicted(torch.relu, (2, 6))
+    std = VAR**0.5
+    phi, inside = math.exp(-0.5 * (MEAN / std) ** 2) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-MEAN / std / math.sqrt(2))
+    assert mean == pytest.approx(MEAN * inside + std * phi)
+    assert mean**2 + var == pytest.approx(SECOND * inside + MEAN * std * phi)
+    # the second of two activations takes the first's result for Gaussian
+    twice = predicted(lambda x: torch.relu(torch.relu(x)), (2, 6))
+    m, s = mean, var**0.5
+    phi, inside = math.exp(-0.5 * (m / s) ** 2) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-m / s / math.sqrt(2))
+    assert twice[0] == pytest.approx(m * inside + s * phi)
+    assert predicted(lambda x: torch.relu(torch.relu(x)), (2, 6), state="full") == pytest.approx((mean, var))
+
+
+def test_dropout_eq_12():
+    """Var / (1 - r), without the mean's share m² r / (1 - r)."""
+    assert predicted(lambda x: F.dropout(x, 0.2), (2, 6)) == pytest.approx((MEAN, VAR / 0.8))
+    assert predicted(lambda x: F.dropout(x, 0.2), (2, 6), state="full") == pytest.approx((MEAN, VAR / 0.8 + MEAN**2 * 0.25))
+    assert predicted(lambda x: F.dropout2d(x, 0.2), IMAGE) == pytest.approx((MEAN, VAR / 0.8))
+
+
+def test_zero_padding_eq_24():
+    """(1 - z) Var, without the mean's share z (1 - z) m²."""
+    z = 1 - 64 / 100
+    assert predicted(lambda x: F.pad(x, (1, 1, 1, 1)), IMAGE) == pytest.approx(((1 - z) * MEAN, (1 - z) * VAR))
+    full = predicted(lambda x: F.pad(x, (1, 1, 1, 1)), IMAGE, state="full")
+    assert full == pytest.approx(((1 - z) * MEAN, (1 - z) * VAR + z * (1 - z) * MEAN**2))
+
+
+def test_average_pooling():
+    assert predicted(lambda x: F.avg_pool2d(x, 2), IMAGE) == pytest.approx((MEAN, VAR / 4))
+    assert predicted(lambda x: F.adaptive_avg_pool2d(x, 1), IMAGE) == pytest.approx((MEAN, VAR / 64))
+
+
+def test_max_pooling_of_independent_gaussians():
+    """E max of 4 standard normals is 1.0294, its variance 0.4917; the rule samples 4096 points."""
+    mean, var = predicted(lambda x: F.max_pool2d(x, 2), IMAGE)
+    assert mean == pytest.approx(MEAN + 1.02938 * VAR**0.5, abs=3 / 64)
+    assert var == pytest.approx(0.49172 * VAR, abs=3 / 64)
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(4, affine=False), nn.GroupNorm(2, 4, affine=False), nn.InstanceNorm2d(4)], ids=str
+)
+def test_norms_give_mean_0_and_variance_1(norm):
+    graph = wp.trace(norm, torch.zeros(IMAGE))
+    signal = wp.propagate(graph, inputs=wp.Input.white(MEAN, VAR), state="independent")[-1]
+    assert (signal.mean, signal.var) == pytest.approx((0.0, 1.0))
+
+
+def test_sums_and_products_of_independent_signals():
+    two = ((2, 6), (2, 6))
+    assert predicted(lambda x, y: x + y, *two) == pytest.approx((2 * MEAN, 2 * VAR))
+    assert predicted(lambda x, y: x - y, *two) == pytest.approx((0.0, 2 * VAR))
+    assert predicted(lambda x, y: (x + y) / 2, *two) == pytest.approx((MEAN, VAR / 2))
+    assert predicted(lambda x, y: x * y, *two) == pytest.approx((MEAN**2, VAR**2 + 2 * MEAN**2 * VAR))
+    # also where they are not independent
+    assert predicted(lambda x: x + torch.relu(x), (2, 6))[1] == pytest.approx(VAR + predicted(torch.relu, (2, 6))[1])
+    assert predicted(lambda x: x + torch.relu(x), (2, 6), state="full")[1] > VAR + predicted(torch.relu, (2, 6))[1]
+
+
+def test_concatenation_is_a_mixture():
+    mean, var = predicted(lambda x: torch.cat([x, 3 * x[:, :2] + 1], 1), (2, 6))
+    m, q = (6 * MEAN + 2 * (3 * MEAN + 1)) / 8, (6 * SECOND + 2 * ((3 * MEAN + 1) ** 2 + 9 * VAR)) / 8
+    assert (mean, var) == pytest.approx((m, q - m**2))
+
+
+def test_matrix_product():
+    mean, var = predicted(lambda x, y: x @ y, (2, 5, 6), (2, 6, 3))
+    assert (mean, var) == pytest.approx((6 * MEAN**2, 6 * (VAR**2 + 2 * MEAN**2 * VAR)))
+
+
+def test_mean_and_sum():
+    assert predicted(lambda x: x.mean(1), (2, 6)) == pytest.approx((MEAN, VAR / 6))
+    assert predicted(lambda x: x.sum(1), (2, 6)) == pytest.approx((6 * MEAN, 6 * VAR))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda x: x.flatten(1),
+        lambda x: x.permute(0, 2, 3, 1),
+        lambda x: x.reshape(2, -1, 4),
+        lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
+        lambda x: x[:, :, 1:-1, 2:],
+        lambda x: x.split(2, 1)[1],
+    ],
+    ids=["flatten", "permute", "reshape", "upsample", "crop", "split"],
+)
+def test_what_only_moves_elements(same):
+    assert predicted(same, IMAGE) == pytest.approx((MEAN, VAR))

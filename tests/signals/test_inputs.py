@@ -1,0 +1,128 @@
+"""Inputs: what a descriptor says, what it draws, and what is measured from that, are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import wellposed as wp
+from wellposed.errors import InputError
+from wellposed.signals import Input, kernels
+
+DRAWS, SHAPE = 150, (4, 3, 12, 10)
+
+
+def drawn(descriptor: Input, shape=SHAPE, count=DRAWS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.stack([descriptor.sample(shape, generator) for _ in range(count)]).double()
+
+
+def within(seen: torch.Tensor, expected: float, errors: float = 5.0) -> None:
+    """``seen`` holds one figure per independent draw."""
+    error = float(seen.std() / len(seen) ** 0.5)
+    assert abs(float(seen.mean()) - expected) <= errors * error, (float(seen.mean()), expected, error)
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        Input.white(0.3, 2.0),
+        Input.image(),
+        Input.image(mean=-0.5, var=0.5, channel_correlation=0.4),
+        Input.image(np.multiply.outer(0.8 ** np.arange(12), 0.6 ** np.arange(10)), 0.2, 1.5, 0.7),
+    ],
+    ids=["white", "image", "image, less colour", "image, given profile"],
+)
+def test_draws_have_the_state_that_the_descriptor_says(descriptor):
+    x = drawn(descriptor)
+    state = descriptor.state(SHAPE, 1)
+    assert state.shape == SHAPE
+    within(x.mean(dim=(1, 2, 3, 4)), state.pooled_mean)
+    within((x**2).mean(dim=(1, 2, 3, 4)), state.second_moment)
+    c = x - descriptor.mean
+    kernel = kernels.promote(state.corr, (2, 2, 4, 4)) * descriptor.var
+    for dy, dx in ((0, 1), (1, 0), (2, 2), (3, 0), (0, 3)):
+        ahead, here = c[..., dy:, dx:], c[..., : 12 - dy, : 10 - dx]
+        within((ahead * here).mean(dim=(1, 2, 3, 4)), kernel[0, 0, dy, dx])
+        within((ahead[:, :, 1:] * here[:, :, :-1]).mean(dim=(1, 2, 3, 4)), kernel[0, 1, dy, dx])
+    within((c[:, 1:] * c[:, :-1]).mean(dim=(1, 2, 3, 4)), 0.0)
+
+
+def test_profiles_are_stationary_and_start_at_one():
+    state = Input.image().state((2, 3, 16, 16), 1)
+    profile = state.corr[0, 0]
+    assert profile[0, 0] == 1.0
+    assert 0.5 < profile[0, 1] < 1.0
+    assert np.all(np.diff(profile[0, :8]) < 0)
+
+
+def test_pictures_of_video():
+    x = drawn(Input.image(), (2, 3, 4, 6, 6), 100)
+    state = Input.image().state((2, 3, 4, 6, 6), 1)
+    along = (x[..., 1:] * x[..., :-1]).mean(dim=(1, 2, 3, 4, 5))
+    within(along, float(state.corr[0, 0, 0, 0, 1]))
+
+
+def test_measuring_a_batch_gives_back_what_it_was_drawn_from():
+    descriptor = Input.image(np.multiply.outer(0.8 ** np.arange(12), 0.6 ** np.arange(10)), 0.2, 1.5, 0.7)
+    batch = drawn(descriptor).reshape(-1, *SHAPE[1:])
+    seen = Input.from_batch(batch)
+    x = batch.reshape(DRAWS, -1)
+    within(x.mean(dim=1), seen.mean, 0.1)  # the same numbers: equal but for rounding
+    assert seen.kind == "measured"
+    assert seen.var == pytest.approx(1.5, rel=5 * float(((batch - 0.2) ** 2).mean(dim=(1, 2, 3)).std() / 1.5 / len(batch) ** 0.5))
+    profile = np.asarray(seen.profile)
+    for dy, dx in ((0, 1), (1, 0), (1, 1)):
+        product = (batch[..., dy:, dx:] - 0.2) * (batch[..., : 12 - dy, : 10 - dx] - 0.2)
+        error = float(product.mean(dim=(1, 2, 3)).std() / len(batch) ** 0.5) / 1.5
+        assert profile[dy, dx] == pytest.approx(0.8**dy * 0.6**dx, abs=5 * error + 5 * 0.01), (dy, dx)
+    assert seen.channel_correlation == pytest.approx(0.7, abs=0.05)
+
+
+def test_measured_inputs_of_other_shapes():
+    seen = Input.from_batch(torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
+    assert (seen.kind, seen.mean, seen.var, seen.profile) == ("measured", 4.0, 5.0, None)
+    assert Input.from_batch(torch.tensor([1, 2])).kind == "tokens"
+
+
+def test_the_default_follows_shape_and_type():
+    real, whole = torch.float32, torch.int64
+    assert Input.default((8, 3, 32, 32), real).kind == "image"
+    assert Input.default((8, 3, 4, 32, 32), real).kind == "white"  # a side of 4 is no picture
+    assert Input.default((8, 3, 16, 32, 32), real).kind == "image"
+    assert Input.default((8, 64, 32, 32), real).kind == "white"
+    assert Input.default((8, 100), real).kind == "white"
+    assert Input.default((8, 100), whole).kind == "tokens"
+
+
+def test_tokens():
+    generator = torch.Generator().manual_seed(1)
+    tokens = Input.tokens(7).sample((50, 40), generator)
+    assert tokens.dtype == torch.int64
+    counts = torch.bincount(tokens.flatten(), minlength=7)
+    assert len(counts) == 7
+    assert float(((counts - 2000 / 7) ** 2 / (2000 / 7)).sum()) < 6 + 5 * 12**0.5  # chi squared, 6 degrees of freedom
+    assert int(Input.tokens().sample((3,), generator, vocabulary=1).max()) == 0
+    with pytest.raises(InputError, match="the size of the vocabulary is not known"):
+        Input.tokens().sample((3,), generator)
+
+
+def test_descriptions_name_what_is_assumed():
+    assert Input.white().describe() == "white, mean 0, variance 1"
+    assert Input.image().describe() == "image-like (1/f), mean 0, variance 1"
+    assert Input.tokens(50).describe() == "tokens, independent and equally likely of 50"
+    assert Input.from_batch(torch.ones(2, 2) * 3).describe() == "measured on a batch, mean 3, variance 0"
+
+
+def test_bad_descriptors():
+    with pytest.raises(InputError, match="variance >= 0, not mean=0.0, var=-1.0"):
+        Input.white(0.0, -1.0)
+    with pytest.raises(InputError, match="starts with 1 at displacement 0, not 0.5"):
+        Input.image([0.5, 0.2])
+    with pytest.raises(InputError, match="at least two finite elements"):
+        Input.from_batch(torch.tensor([[float("nan"), 1.0]]))
+    with pytest.raises(InputError, match="the correlation profile has 1 axes, the input 2 spatial ones"):
+        Input.image([1.0, 0.5]).state((2, 3, 8, 8), 1)
+    with pytest.raises(InputError, match=r"described by wellposed\.Input or a batch, not float"):
+        wp.propagate(wp.trace(torch.nn.ReLU(), torch.zeros(2, 3)), inputs=1.0)
