@@ -195,7 +195,9 @@ def sample(case: Case, module: Function) -> list[torch.Tensor]:
             for name, values in drawn.items():
                 parameters[name].data.copy_(values[d])
             made = tensors(module(*(x[d] for x in inputs)))
-            rows.append([t.clone() for t in made if t.is_floating_point()] or [t for t in made if t.dtype == torch.bool])
+            rows.append(
+                [t.clone() for t in made if t.is_floating_point()] or [t for t in made if t.dtype == torch.bool]
+            )
     return [torch.stack(column).double() for column in zip(*rows, strict=True)]
 
 
@@ -353,5 +355,7 @@ def verify(op: torch._ops.OpOverload | None, case: Case, **options: Any) -> Foun
     ]
     if lines:
         head = f"{case.label}: {found.node.op_name} is not what its rule says:"
-        raise AssertionError("\n  ".join([head, *lines[:12], *([f"... and {len(lines) - 12} more"] if len(lines) > 12 else [])]))
+        raise AssertionError(
+            "\n  ".join([head, *lines[:12], *([f"... and {len(lines) - 12} more"] if len(lines) > 12 else [])])
+        )
     return found

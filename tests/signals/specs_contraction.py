@@ -23,7 +23,9 @@ def _conv(rank: int) -> list[Case]:
     kernel = {1: (3,), 2: (3, 2), 3: (2, 3, 2)}[rank]
     ones = [1] * rank
 
-    def case(label: str, stride: Any, padding: Any, dilation: Any, groups: int, *, bias: bool = False, before: Any = None) -> Case:
+    def case(
+        label: str, stride: Any, padding: Any, dilation: Any, groups: int, *, bias: bool = False, before: Any = None
+    ) -> Case:
         out = channels if groups == channels else 6
         weights = {"w": Weight((out, channels // groups, *kernel), 0.4)}
         if bias:
@@ -70,9 +72,7 @@ def _transposed(rank: int, name: str) -> list[Case]:
             x = before(x) if before else x
             return op(x, w, None, [stride] * rank, [padding] * rank, [extra] * rank, groups)
 
-        return Case(
-            f"conv_transpose{rank}d {label}", run, (source,), {"w": Weight((channels, 3, *kernel), 0.4)}
-        )
+        return Case(f"conv_transpose{rank}d {label}", run, (source,), {"w": Weight((channels, 3, *kernel), 0.4)})
 
     return [
         case("plain", 1, 0, 0, 1),
@@ -108,41 +108,60 @@ def _products() -> Iterator[Spec]:
     w = {"w": Weight((6, 5), 0.5)}
     flat = Source((4, 6), mean=0.4)
     pair = (Source((3, 4, 6), mean=0.5), Source((3, 6, 5), mean=-0.3))
-    yield aten.matmul.default, [
-        Case("x @ W", lambda x, w: aten.matmul(torch.relu(x), w), (TOKENS,), w),
-        Case("W @ x", lambda x, w: aten.matmul(w, torch.relu(x)), (TOKENS,), {"w": Weight((4, 5), 0.5)}),
-        Case("x @ y", lambda x, y: aten.matmul(x, y), pair),
-        Case("relu x @ relu y", lambda x, y: aten.matmul(torch.relu(x), torch.relu(y)), pair),
-        Case("heads", lambda x, y: aten.matmul(x, y), (Source((2, 3, 4, 6)), Source((2, 3, 6, 5), mean=0.3))),
-        Case("broadcast", lambda x, y: aten.matmul(x, y), (Source((2, 3, 4, 6), mean=0.2), Source((6, 5), mean=0.3))),
-    ]
-    yield aten.mm.default, [
-        Case("mm weight", lambda x, w: aten.mm(x, w), (flat,), w),
-        Case("mm", lambda x, y: aten.mm(x, y), (flat, Source((6, 5), mean=-0.5))),
-    ]
-    yield aten.bmm.default, [
-        Case("bmm", lambda x, y: aten.bmm(x, y), pair),
-        Case("bmm experts", lambda x, w: aten.bmm(torch.relu(x), w), (TOKENS,), {"w": Weight((3, 6, 4), 0.5)}),
-    ]
+    yield (
+        aten.matmul.default,
+        [
+            Case("x @ W", lambda x, w: aten.matmul(torch.relu(x), w), (TOKENS,), w),
+            Case("W @ x", lambda x, w: aten.matmul(w, torch.relu(x)), (TOKENS,), {"w": Weight((4, 5), 0.5)}),
+            Case("x @ y", lambda x, y: aten.matmul(x, y), pair),
+            Case("relu x @ relu y", lambda x, y: aten.matmul(torch.relu(x), torch.relu(y)), pair),
+            Case("heads", lambda x, y: aten.matmul(x, y), (Source((2, 3, 4, 6)), Source((2, 3, 6, 5), mean=0.3))),
+            Case(
+                "broadcast", lambda x, y: aten.matmul(x, y), (Source((2, 3, 4, 6), mean=0.2), Source((6, 5), mean=0.3))
+            ),
+        ],
+    )
+    yield (
+        aten.mm.default,
+        [
+            Case("mm weight", lambda x, w: aten.mm(x, w), (flat,), w),
+            Case("mm", lambda x, y: aten.mm(x, y), (flat, Source((6, 5), mean=-0.5))),
+        ],
+    )
+    yield (
+        aten.bmm.default,
+        [
+            Case("bmm", lambda x, y: aten.bmm(x, y), pair),
+            Case("bmm experts", lambda x, w: aten.bmm(torch.relu(x), w), (TOKENS,), {"w": Weight((3, 6, 4), 0.5)}),
+        ],
+    )
     yield aten.mv.default, [Case("mv", lambda x, w: aten.mv(x, w), (flat,), {"w": Weight((6,), 0.5)})]
-    yield aten.dot.default, [
-        Case("dot", lambda x, y: aten.dot(x, y), (Source((8,), mean=0.5), Source((8,), mean=0.2)), draws=2000)
-    ]
-    yield aten.outer.default, [
-        Case("outer", lambda x, y: aten.outer(x, y), (Source((8,), mean=0.5), Source((5,), mean=0.2)), draws=1000)
-    ]
-    yield aten.addmm.default, [
-        Case("addmm", lambda x, w, b: aten.addmm(b, x, w), (flat,), {**w, "b": Weight((5,), 0.5, 0.2)}),
-        Case(
-            "addmm scaled",
-            lambda x, w, b: aten.addmm(b, x, w, beta=0.5, alpha=2.0),
-            (flat,),
-            {**w, "b": Weight((5,), 0.5, 0.2)},
-        ),
-    ]
-    yield aten.baddbmm.default, [
-        Case("baddbmm", lambda x, y, z: aten.baddbmm(z, x, y, beta=0.5, alpha=0.3), (*pair, Source((3, 4, 5)))),
-    ]
+    yield (
+        aten.dot.default,
+        [Case("dot", lambda x, y: aten.dot(x, y), (Source((8,), mean=0.5), Source((8,), mean=0.2)), draws=2000)],
+    )
+    yield (
+        aten.outer.default,
+        [Case("outer", lambda x, y: aten.outer(x, y), (Source((8,), mean=0.5), Source((5,), mean=0.2)), draws=1000)],
+    )
+    yield (
+        aten.addmm.default,
+        [
+            Case("addmm", lambda x, w, b: aten.addmm(b, x, w), (flat,), {**w, "b": Weight((5,), 0.5, 0.2)}),
+            Case(
+                "addmm scaled",
+                lambda x, w, b: aten.addmm(b, x, w, beta=0.5, alpha=2.0),
+                (flat,),
+                {**w, "b": Weight((5,), 0.5, 0.2)},
+            ),
+        ],
+    )
+    yield (
+        aten.baddbmm.default,
+        [
+            Case("baddbmm", lambda x, y, z: aten.baddbmm(z, x, y, beta=0.5, alpha=0.3), (*pair, Source((3, 4, 5)))),
+        ],
+    )
     yield aten.einsum.default, [
         Case("einsum linear", lambda x, w: aten.einsum("btc,oc->bto", [torch.relu(x), w]), (TOKENS,), {"w": Weight((5, 6), 0.5)}),
         Case("einsum ellipsis", lambda x, w: aten.einsum("...c,chd->...hd", [x, w]), (TOKENS,), {"w": Weight((6, 2, 3), 0.5)}),
@@ -157,14 +176,17 @@ def _products() -> Iterator[Spec]:
     def grouped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return aten._grouped_mm(x.bfloat16(), w.bfloat16(), offsets)
 
-    yield aten._grouped_mm.default, [
-        Case(
-            "grouped_mm",
-            grouped,
-            (Source((6, 8), mean=0.4),),
-            {"w": Weight((2, 8, 8), 0.5)},
-            bound=2.0**-7,
-            why="the operator takes and gives bfloat16 (8 bits)",
-            average="rows of one expert are neighbours; the rule takes them as dealt out at random",
-        )
-    ]
+    yield (
+        aten._grouped_mm.default,
+        [
+            Case(
+                "grouped_mm",
+                grouped,
+                (Source((6, 8), mean=0.4),),
+                {"w": Weight((2, 8, 8), 0.5)},
+                bound=2.0**-7,
+                why="the operator takes and gives bfloat16 (8 bits)",
+                average="rows of one expert are neighbours; the rule takes them as dealt out at random",
+            )
+        ],
+    )

@@ -39,18 +39,21 @@ def specs() -> Iterator[Spec]:
 
 def _softmax() -> Iterator[Spec]:
     for op, rest in ((aten.softmax.int, ()), (aten._softmax.default, (False,)), (aten._safe_softmax.default, ())):
-        yield op, [
-            Case(f"{op} of white logits", lambda x, op=op, r=rest: op(x, -1, *r), (LOGITS,)),
-            Case(f"{op} of small logits", lambda x, op=op, r=rest: op(0.2 * x, 2, *r), (LOGITS,)),
-            Case(
-                f"{op} of scores",
-                lambda x, w, op=op, r=rest: op(aten.linear(torch.relu(x), w), -1, *r),
-                (Source((3, 4, 16)),),
-                {"w": Weight((32, 16), 0.4)},
-                bound=0.1,
-                why=WIDE,
-            ),
-        ]
+        yield (
+            op,
+            [
+                Case(f"{op} of white logits", lambda x, op=op, r=rest: op(x, -1, *r), (LOGITS,)),
+                Case(f"{op} of small logits", lambda x, op=op, r=rest: op(0.2 * x, 2, *r), (LOGITS,)),
+                Case(
+                    f"{op} of scores",
+                    lambda x, w, op=op, r=rest: op(aten.linear(torch.relu(x), w), -1, *r),
+                    (Source((3, 4, 16)),),
+                    {"w": Weight((32, 16), 0.4)},
+                    bound=0.1,
+                    why=WIDE,
+                ),
+            ],
+        )
     yield aten.masked_fill.Scalar, [
         Case("masked_fill", lambda x: aten.masked_fill.Scalar(x, torch.tensor([True, False, False, True]), 0.5),
              (Source((3, 4), mean=1.0),), flat="written positions are taken for random ones"),
@@ -85,11 +88,16 @@ def _tables() -> Iterator[Spec]:
     offsets = torch.tensor([0, 5, 10])
     flat = NUMBERS.flatten()
     why = {"bound": 0.6, "why": "the rows of a bag are taken for different ones"}
-    bag = lambda mode: lambda x, w: aten.embedding_bag.padding_idx(w, flat, offsets, False, mode, False, None, False, None)[0]  # noqa: E731
-    yield aten.embedding_bag.padding_idx, [
-        Case("bag of sums", bag(0), (Source((2,)),), table, flat="pooled", **why),
-        Case("bag of means", bag(1), (Source((2,)),), table, flat="pooled", **why),
-    ]
+    bag = lambda mode: (
+        lambda x, w: aten.embedding_bag.padding_idx(w, flat, offsets, False, mode, False, None, False, None)[0]
+    )
+    yield (
+        aten.embedding_bag.padding_idx,
+        [
+            Case("bag of sums", bag(0), (Source((2,)),), table, flat="pooled", **why),
+            Case("bag of means", bag(1), (Source((2,)),), table, flat="pooled", **why),
+        ],
+    )
     yield aten.embedding_bag.default, [
         Case("embedding_bag", lambda x, w: aten.embedding_bag.default(w, flat, offsets, False, 0)[0], (Source((2,)),), table, flat="pooled", **why)
     ]  # fmt: skip

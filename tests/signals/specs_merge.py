@@ -43,7 +43,10 @@ def both(add: Any) -> list[Case]:
 
 
 def specs() -> Iterator[Spec]:
-    yield aten.add.Tensor, [*both(aten.add.Tensor), Case("add alpha", lambda x, y: aten.add.Tensor(x, y, alpha=-0.5), (X, Y))]
+    yield (
+        aten.add.Tensor,
+        [*both(aten.add.Tensor), Case("add alpha", lambda x, y: aten.add.Tensor(x, y, alpha=-0.5), (X, Y))],
+    )
     yield aten.sub.Tensor, both(aten.sub.Tensor)
     yield aten.rsub.Tensor, [Case("rsub", lambda x, y: aten.rsub.Tensor(x, y, alpha=2), (X, Y))]
     yield aten.rsub.Scalar, [Case("rsub scalar", lambda x: aten.rsub.Scalar(relu(x), 1.0, 0.5), (FIELD,))]
@@ -53,9 +56,10 @@ def specs() -> Iterator[Spec]:
         yield inplace.Scalar, [Case(f"{name}_ scalar", lambda x, p=inplace: p.Scalar(relu(x), 0.7), (FIELD,))]
         other = (lambda y: torch.sigmoid(y) + 1.0) if name == "div" else relu
         why = {"bound": 0.02, "why": RECIPROCAL} if name == "div" else {}
-        yield inplace.Tensor, [
-            Case(f"{name}_ tensor", lambda x, y, p=inplace, o=other: p.Tensor(relu(x), o(y)), (X, Y), **why)
-        ]
+        yield (
+            inplace.Tensor,
+            [Case(f"{name}_ tensor", lambda x, y, p=inplace, o=other: p.Tensor(relu(x), o(y)), (X, Y), **why)],
+        )
     yield aten.add.out, [Case("add out", lambda x, y: aten.add.out(x, y, out=torch.empty_like(x)), (X, Y))]
     yield aten.div.out, [Case("div out", lambda x: aten.div.out(x, 2.0, out=torch.empty_like(x)), (X,))]
     yield from _products()
@@ -64,7 +68,9 @@ def specs() -> Iterator[Spec]:
     yield from _conditions()
 
 
-RECIPROCAL = "the reciprocal's mean and variance are taken to second order in r = (std/mean)²: the next terms are 3 r² and 8 r²"
+RECIPROCAL = (
+    "the reciprocal's mean and variance are taken to second order in r = (std/mean)²: the next terms are 3 r² and 8 r²"
+)
 
 
 def _products() -> Iterator[Spec]:
@@ -99,24 +105,38 @@ def _products() -> Iterator[Spec]:
         Case("divided by what comes near 0", lambda x, y: aten.div.Tensor(x, y * y + 0.5), (X, Source((4, 6))), sampled=True, flat="sampled"),
         Case("normalised by hand", lambda x: aten.div.Tensor(x, x.norm(dim=-1, keepdim=True)), (Source((3, 4, 64)),), bound=4 / 64, why="a ratio is taken for a ratio of means: off by 2/64 to 4/64"),
     ]  # fmt: skip
-    yield aten.addcmul.default, [
-        Case("addcmul", lambda x, y, z: aten.addcmul(x, y, z, value=0.5), (X, Y, Source((4, 6), mean=0.2)))
-    ]
-    yield aten.lerp.Scalar, [
-        Case("lerp", lambda x, y: aten.lerp.Scalar(x, y, 0.3), (FIELD, OTHER)),
-        Case("lerp of relatives", lambda x: aten.lerp.Scalar(x, relu(x), 0.3), (FIELD,)),
-    ]
+    yield (
+        aten.addcmul.default,
+        [Case("addcmul", lambda x, y, z: aten.addcmul(x, y, z, value=0.5), (X, Y, Source((4, 6), mean=0.2)))],
+    )
+    yield (
+        aten.lerp.Scalar,
+        [
+            Case("lerp", lambda x, y: aten.lerp.Scalar(x, y, 0.3), (FIELD, OTHER)),
+            Case("lerp of relatives", lambda x: aten.lerp.Scalar(x, relu(x), 0.3), (FIELD,)),
+        ],
+    )
 
 
 def _mixtures() -> Iterator[Spec]:
     mask = MASK.clone()
-    yield aten.where.self, [
-        Case("where", lambda x, y: aten.where.self(mask, x, relu(y)), (X, Y), flat=TAKEN),
-        Case("thresholded relu", lambda x: aten.where.self(x > 1.0, x, torch.zeros_like(x)), (FIELD,)),
-        Case("chosen by a stranger", lambda x, y, z: aten.where.self(z > 0.3, x, y), (FIELD, OTHER, Source((2, 3, 6, 6)))),
-        Case("chosen by itself", lambda x: aten.where.self((x > 0.3) & ~(x > 1.0), x, -0.5 * x), (FIELD,)),
-    ]
-    yield aten.where.ScalarOther, [Case("where scalar", lambda x: aten.where.ScalarOther(mask, x, 0.5), (X,), flat=TAKEN)]
+    yield (
+        aten.where.self,
+        [
+            Case("where", lambda x, y: aten.where.self(mask, x, relu(y)), (X, Y), flat=TAKEN),
+            Case("thresholded relu", lambda x: aten.where.self(x > 1.0, x, torch.zeros_like(x)), (FIELD,)),
+            Case(
+                "chosen by a stranger",
+                lambda x, y, z: aten.where.self(z > 0.3, x, y),
+                (FIELD, OTHER, Source((2, 3, 6, 6))),
+            ),
+            Case("chosen by itself", lambda x: aten.where.self((x > 0.3) & ~(x > 1.0), x, -0.5 * x), (FIELD,)),
+        ],
+    )
+    yield (
+        aten.where.ScalarOther,
+        [Case("where scalar", lambda x: aten.where.ScalarOther(mask, x, 0.5), (X,), flat=TAKEN)],
+    )
     yield aten.where.ScalarSelf, [Case("where other", lambda x: aten.where.ScalarSelf(mask, 0.5, x), (X,), flat=TAKEN)]
     yield aten.where.Scalar, [Case("where scalars", lambda x: aten.where.Scalar(mask, 0.5, 0.0), (X,), draws=2)]
 
@@ -139,10 +159,13 @@ def _conditions() -> Iterator[Spec]:
     ):  # fmt: skip
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload)
-        yield op, [
-            Case(f"{name} of relatives", lambda x, op=op: op(x > 0.4, x < 0.9), (FIELD,)),
-            Case(f"{name} of strangers", lambda x, y, op=op: op(x > 0.4, y < 0.0), (FIELD, OTHER)),
-        ]
+        yield (
+            op,
+            [
+                Case(f"{name} of relatives", lambda x, op=op: op(x > 0.4, x < 0.9), (FIELD,)),
+                Case(f"{name} of strangers", lambda x, y, op=op: op(x > 0.4, y < 0.0), (FIELD, OTHER)),
+            ],
+        )
 
 
 def _others() -> Iterator[Spec]:
@@ -151,11 +174,18 @@ def _others() -> Iterator[Spec]:
         Case("maximum of strangers", lambda x, y: aten.maximum(x, y), (X, Y), sampled=True, flat="sampled"),
     ]  # fmt: skip
     yield aten.minimum.default, [Case("minimum of relatives", lambda x: aten.minimum(x, -0.5 * x), (FIELD,))]
-    yield aten.max.other, [Case("max of relatives", lambda x: aten.max.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))]
-    yield aten.min.other, [Case("min of relatives", lambda x: aten.min.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))]
+    yield (
+        aten.max.other,
+        [Case("max of relatives", lambda x: aten.max.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))],
+    )
+    yield (
+        aten.min.other,
+        [Case("min of relatives", lambda x: aten.min.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))],
+    )
     yield aten.fmod.Scalar, [Case("fmod", lambda x: aten.fmod.Scalar(x, 0.7), (X,))]
     yield aten.remainder.Scalar, [Case("remainder", lambda x: aten.remainder.Scalar(x, 0.7), (X,))]
     yield aten.atan2.default, [Case("atan2 of relatives", lambda x: aten.atan2(torch.sin(x), torch.cos(x)), (X,))]
-    yield aten.pow.Tensor_Tensor, [
-        Case("power of relatives", lambda x: aten.pow.Tensor_Tensor(torch.sigmoid(x), torch.tanh(x) + 2.0), (X,))
-    ]
+    yield (
+        aten.pow.Tensor_Tensor,
+        [Case("power of relatives", lambda x: aten.pow.Tensor_Tensor(torch.sigmoid(x), torch.tanh(x) + 2.0), (X,))],
+    )

@@ -73,11 +73,14 @@ def _norms() -> Iterator[Spec]:
         Case("rms norm, gain, eps", lambda x, g: rms(torch.relu(x), [64], g, 0.1), (TOKENS,), {"g": Weight((64,), 0.0, 0.7)}, **ratio(26)),
     ]  # fmt: skip
     group = aten.group_norm.default
-    yield group, [
-        Case("group norm", lambda x: group(x, 2), (WHITE,), **ratio(192)),
-        Case("group norm, affine", lambda x, g, b: group(torch.relu(x), 3, g, b), (FIELD,), AFFINE, **ratio(16)),
-        Case("group norm, one group", lambda x: group(x, 1), (FIELD,), **ratio(20)),
-    ]
+    yield (
+        group,
+        [
+            Case("group norm", lambda x: group(x, 2), (WHITE,), **ratio(192)),
+            Case("group norm, affine", lambda x, g, b: group(torch.relu(x), 3, g, b), (FIELD,), AFFINE, **ratio(16)),
+            Case("group norm, one group", lambda x: group(x, 1), (FIELD,), **ratio(20)),
+        ],
+    )
     yield aten._weight_norm.default, [
         Case("weight norm", lambda v, g: aten._weight_norm(v, g, 0), (), {"v": Weight((4, 32), 0.6), "g": Weight((4, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
         Case("weight norm of a kernel", lambda v, g: aten._weight_norm(v, g, 1), (), {"v": Weight((6, 4, 3, 3), 0.6), "g": Weight((1, 4, 1, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
@@ -87,15 +90,19 @@ def _norms() -> Iterator[Spec]:
 def _noise() -> Iterator[Spec]:
     after = lambda op, *rest: lambda x: op(torch.relu(x), *rest)  # noqa: E731
     drop = aten.dropout.default
-    yield drop, [
-        Case("dropout", lambda x: drop(x, 0.3, True), (WHITE,)),
-        Case("dropout after relu", after(drop, 0.2, True), (FIELD,)),
-        Case("dropout of everything", lambda x: drop(x, 1.0, True), (WHITE,)),
-    ]
+    yield (
+        drop,
+        [
+            Case("dropout", lambda x: drop(x, 0.3, True), (WHITE,)),
+            Case("dropout after relu", after(drop, 0.2, True), (FIELD,)),
+            Case("dropout of everything", lambda x: drop(x, 1.0, True), (WHITE,)),
+        ],
+    )
     yield aten.dropout_.default, [Case("dropout_", lambda x: aten.dropout_(torch.relu(x), 0.3, True), (FIELD,))]
-    yield aten.native_dropout.default, [
-        Case("native_dropout", lambda x: aten.native_dropout(torch.relu(x), 0.3, True), (FIELD,))
-    ]
+    yield (
+        aten.native_dropout.default,
+        [Case("native_dropout", lambda x: aten.native_dropout(torch.relu(x), 0.3, True), (FIELD,))],
+    )
     for name, before in (("feature_dropout", torch.relu), ("feature_dropout_", torch.relu)):
         op = getattr(aten, name).default
         yield op, [Case(name, lambda x, op=op: op(before(x), 0.3, True), (FIELD,), draws=1000)]
@@ -109,10 +116,16 @@ def _noise() -> Iterator[Spec]:
     yield aten.bernoulli.default, [Case("bernoulli", lambda x: aten.bernoulli(torch.sigmoid(x)), small)]
     real = {"dtype": torch.float64}
     yield aten.rand.default, [Case("rand", lambda x: aten.rand.default([8, 8], **real), small)]
-    yield aten.rand.generator, [Case("rand generator", lambda x: aten.rand.generator([8, 8], generator=None, **real), small)]
+    yield (
+        aten.rand.generator,
+        [Case("rand generator", lambda x: aten.rand.generator([8, 8], generator=None, **real), small)],
+    )
     yield aten.rand_like.default, [Case("rand_like", lambda x: aten.rand_like(x), small)]
     yield aten.randn.default, [Case("randn", lambda x: aten.randn.default([8, 8], **real), small)]
-    yield aten.randn.generator, [Case("randn generator", lambda x: aten.randn.generator([8, 8], generator=None, **real), small)]
+    yield (
+        aten.randn.generator,
+        [Case("randn generator", lambda x: aten.randn.generator([8, 8], generator=None, **real), small)],
+    )
     yield aten.randn_like.default, [Case("randn_like", lambda x: aten.randn_like(x), small)]
     yield aten.uniform_.default, [Case("uniform_", lambda x: aten.uniform_(blank(x), -0.5, 2.0), small)]
     yield aten.normal_.default, [Case("normal_", lambda x: aten.normal_(blank(x), 0.5, 2.0), small)]
@@ -129,19 +142,33 @@ def _reductions() -> Iterator[Spec]:
         Case("mean over tokens", lambda x, w: aten.mean.dim(aten.linear(relu(x), w), [1]), (TOKENS,), {"w": Weight((5, 64), 0.2)}),
     ]  # fmt: skip
     yield aten.mean.default, [Case("mean of all", lambda x: aten.mean(relu(x)), (FIELD,))]
-    yield aten.sum.dim_IntList, [
-        Case("sum over space", lambda x: aten.sum.dim_IntList(relu(x), [2, 3], True), (FIELD,)),
-        Case("sum over the last", lambda x: aten.sum.dim_IntList(x, [-1]), (TOKENS,)),
-    ]
+    yield (
+        aten.sum.dim_IntList,
+        [
+            Case("sum over space", lambda x: aten.sum.dim_IntList(relu(x), [2, 3], True), (FIELD,)),
+            Case("sum over the last", lambda x: aten.sum.dim_IntList(x, [-1]), (TOKENS,)),
+        ],
+    )
     yield aten.sum.default, [Case("sum of all", lambda x: aten.sum(relu(x)), (FIELD,))]
-    yield aten.var.dim, [
-        Case("variance of features", lambda x: aten.var.dim(x, [-1]), (TOKENS,), **ratio(64)),
-        Case("biased variance", lambda x: aten.var.dim(relu(x), [-1], False, True), (TOKENS,), **ratio(64)),
-    ]
-    yield aten.var.correction, [
-        Case("variance of a field", lambda x: aten.var.correction(x, [2, 3], correction=1), (FIELD,), **ratio(16)),
-        Case("variance without correction", lambda x: aten.var.correction(x, [-1], correction=0), (TOKENS,), **ratio(64)),
-    ]
+    yield (
+        aten.var.dim,
+        [
+            Case("variance of features", lambda x: aten.var.dim(x, [-1]), (TOKENS,), **ratio(64)),
+            Case("biased variance", lambda x: aten.var.dim(relu(x), [-1], False, True), (TOKENS,), **ratio(64)),
+        ],
+    )
+    yield (
+        aten.var.correction,
+        [
+            Case("variance of a field", lambda x: aten.var.correction(x, [2, 3], correction=1), (FIELD,), **ratio(16)),
+            Case(
+                "variance without correction",
+                lambda x: aten.var.correction(x, [-1], correction=0),
+                (TOKENS,),
+                **ratio(64),
+            ),
+        ],
+    )
     yield aten.var.default, [Case("variance of all", lambda x: aten.var(x), (WHITE,), **ratio(1500))]
     yield aten.std.dim, [Case("deviation of features", lambda x: aten.std.dim(x, [-1]), (TOKENS,), **ratio(64))]
     yield aten.std.correction, [

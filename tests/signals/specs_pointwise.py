@@ -96,27 +96,44 @@ def specs() -> Iterator[Spec]:
     yield from pointwise(NAMES)
     yield from pointwise([f"{n}_" for n in NAMES if n not in _FUNCTIONAL_ONLY])
     positive = lambda x: x * x + 0.5  # noqa: E731
-    yield aten.pow.Tensor_Scalar, [
-        Case("pow 2", lambda x: aten.pow.Tensor_Scalar(x, 2), (WHITE,)),
-        Case("pow 3 field", lambda x: aten.pow.Tensor_Scalar(x, 3), (Source((2, 3, 6, 6), mean=0.5, std=0.3, reach=2.0),)),
-        Case("pow -0.5", lambda x: aten.pow.Tensor_Scalar(positive(x), -0.5), (WHITE,)),
-    ]
+    yield (
+        aten.pow.Tensor_Scalar,
+        [
+            Case("pow 2", lambda x: aten.pow.Tensor_Scalar(x, 2), (WHITE,)),
+            Case(
+                "pow 3 field",
+                lambda x: aten.pow.Tensor_Scalar(x, 3),
+                (Source((2, 3, 6, 6), mean=0.5, std=0.3, reach=2.0),),
+            ),
+            Case("pow -0.5", lambda x: aten.pow.Tensor_Scalar(positive(x), -0.5), (WHITE,)),
+        ],
+    )
     yield aten.pow_.Scalar, [Case("pow_ 2", lambda x: aten.pow_.Scalar(x.clone(), 2), (WHITE,))]
     yield aten.pow.Scalar, [Case("2 ** x", lambda x: aten.pow.Scalar(2, x), (WHITE,))]
-    yield aten.prelu.default, [
-        Case("prelu one", lambda x, w: aten.prelu(x, w), (WHITE,), {"w": Weight((1,), 0.0, 0.25)}),
-        Case("prelu channels", lambda x, w: aten.prelu(x, w), (FIELD,), {"w": Weight((3,), 0.0, -0.4)}),
-    ]
+    yield (
+        aten.prelu.default,
+        [
+            Case("prelu one", lambda x, w: aten.prelu(x, w), (WHITE,), {"w": Weight((1,), 0.0, 0.25)}),
+            Case("prelu channels", lambda x, w: aten.prelu(x, w), (FIELD,), {"w": Weight((3,), 0.0, -0.4)}),
+        ],
+    )
     rrelu_why = "the slope is taken at its mean: the variance (b - a)²/12 = 0.0036 of the slope is left out"
-    yield aten.rrelu.default, [
-        Case("rrelu eval", lambda x: aten.rrelu(x, 0.1, 0.3, False), (WHITE,), training=False),
-        Case("rrelu", lambda x: aten.rrelu(x, 0.125, 1 / 3, True), (WHITE,), bound=0.0037, why=rrelu_why),
-    ]
-    yield aten.rrelu_.default, [
-        Case("rrelu_", lambda x: aten.rrelu_(x.clone(), 0.125, 1 / 3, True), (WHITE,), bound=0.0037, why=rrelu_why)
-    ]
-    yield aten.glu.default, [
-        Case("glu last", lambda x: aten.glu(x), (Source((6, 8), mean=0.3),)),
-        Case("glu field", lambda x: aten.glu(x, 1), (Source((2, 4, 6, 6), mean=0.2, reach=2.0),)),
-    ]
+    yield (
+        aten.rrelu.default,
+        [
+            Case("rrelu eval", lambda x: aten.rrelu(x, 0.1, 0.3, False), (WHITE,), training=False),
+            Case("rrelu", lambda x: aten.rrelu(x, 0.125, 1 / 3, True), (WHITE,), bound=0.0037, why=rrelu_why),
+        ],
+    )
+    yield (
+        aten.rrelu_.default,
+        [Case("rrelu_", lambda x: aten.rrelu_(x.clone(), 0.125, 1 / 3, True), (WHITE,), bound=0.0037, why=rrelu_why)],
+    )
+    yield (
+        aten.glu.default,
+        [
+            Case("glu last", lambda x: aten.glu(x), (Source((6, 8), mean=0.3),)),
+            Case("glu field", lambda x: aten.glu(x, 1), (Source((2, 4, 6, 6), mean=0.2, reach=2.0),)),
+        ],
+    )
     yield aten.floor_divide.Scalar, [Case("floor_divide", lambda x: aten.floor_divide.Scalar(x, 0.4), (WHITE,))]

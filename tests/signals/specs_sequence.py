@@ -39,39 +39,67 @@ def _recurrent() -> Iterator[Spec]:
         op = getattr(aten, name).input
 
         def run(
-            x: torch.Tensor, *, op: Any = op, layers: int = 1, both: bool = False, name: str = name, **weights: torch.Tensor
+            x: torch.Tensor,
+            *,
+            op: Any = op,
+            layers: int = 1,
+            both: bool = False,
+            name: str = name,
+            **weights: torch.Tensor,
         ) -> Any:
             width = weights["w00h"].shape[1]
             start = torch.zeros((layers * (1 + both), x.shape[0], width), dtype=x.dtype)
             hidden = [start, start] if name == "lstm" else start
             return op(x, hidden, list(weights.values()), True, layers, 0.0, True, both, True)
 
-        yield op, [
-            Case(f"{name}", run, (TOKENS,), _weights(gates, 6, 7), flat="sampled", repeated=16),
-            Case(
-                f"{name} of two layers, both ways",
-                lambda x, run=run, **w: run(x, layers=2, both=True, **w),
-                (TOKENS,),
-                _weights(gates, 6, 7, 2, 2),
-                flat="sampled",
-                repeated=16,
-            ),
-        ]
+        yield (
+            op,
+            [
+                Case(f"{name}", run, (TOKENS,), _weights(gates, 6, 7), flat="sampled", repeated=16),
+                Case(
+                    f"{name} of two layers, both ways",
+                    lambda x, run=run, **w: run(x, layers=2, both=True, **w),
+                    (TOKENS,),
+                    _weights(gates, 6, 7, 2, 2),
+                    flat="sampled",
+                    repeated=16,
+                ),
+            ],
+        )
 
 
 def _linear() -> Iterator[Spec]:
-    yield aten.cumsum.default, [
-        Case("cumsum of a field", lambda x: aten.cumsum(relu(x), 3), (FIELD,)),
-        Case("cumsum over tokens", lambda x: aten.cumsum(x, 1), (TOKENS,)),
-        Case("cumsum over samples", lambda x: aten.cumsum(x, 0), (TOKENS,)),
-    ]
+    yield (
+        aten.cumsum.default,
+        [
+            Case("cumsum of a field", lambda x: aten.cumsum(relu(x), 3), (FIELD,)),
+            Case("cumsum over tokens", lambda x: aten.cumsum(x, 1), (TOKENS,)),
+            Case("cumsum over samples", lambda x: aten.cumsum(x, 0), (TOKENS,)),
+        ],
+    )
     yield aten.cumsum_.default, [Case("cumsum_", lambda x: aten.cumsum_(relu(x), -1), (TOKENS,))]
-    yield aten.diff.default, [
-        Case("diff of a field", lambda x: aten.diff(relu(x), 1, 2), (FIELD,)),
-        Case("diff", lambda x: aten.diff(x), (TOKENS,)),
-    ]
-    yield aten.tril.default, [Case("tril", lambda x: aten.tril(x, 1), (TOKENS,), average="zeros and others are told apart by position")]
-    yield aten.triu.default, [Case("triu", lambda x: aten.triu(relu(x), -1), (TOKENS,), average="zeros and others are told apart by position")]
+    yield (
+        aten.diff.default,
+        [
+            Case("diff of a field", lambda x: aten.diff(relu(x), 1, 2), (FIELD,)),
+            Case("diff", lambda x: aten.diff(x), (TOKENS,)),
+        ],
+    )
+    yield (
+        aten.tril.default,
+        [Case("tril", lambda x: aten.tril(x, 1), (TOKENS,), average="zeros and others are told apart by position")],
+    )
+    yield (
+        aten.triu.default,
+        [
+            Case(
+                "triu",
+                lambda x: aten.triu(relu(x), -1),
+                (TOKENS,),
+                average="zeros and others are told apart by position",
+            )
+        ],
+    )
 
 
 def _sampled() -> Iterator[Spec]:
@@ -80,15 +108,24 @@ def _sampled() -> Iterator[Spec]:
     source = (TOKENS,)
     pairs = {"average": "a sample gives one correlation for all pairs along an axis"}
     yield aten.sort.default, [Case("sort", first(aten.sort.default, 1), source, **options, **pairs)]
-    yield aten.sort.stable, [Case("sort stable", first(aten.sort.stable, stable=True, dim=1), source, **options, **pairs)]
+    yield (
+        aten.sort.stable,
+        [Case("sort stable", first(aten.sort.stable, stable=True, dim=1), source, **options, **pairs)],
+    )
     yield aten.topk.default, [Case("topk", first(aten.topk.default, 2), source, **options)]
     for name in ("max", "min", "median"):
-        yield getattr(aten, name).dim, [Case(f"{name} of an axis", first(getattr(aten, name).dim, 1), source, **options)]
+        yield (
+            getattr(aten, name).dim,
+            [Case(f"{name} of an axis", first(getattr(aten, name).dim, 1), source, **options)],
+        )
     for name in ("max", "min"):
         op = getattr(aten, name).default
         yield op, [Case(f"{name} of all", lambda x, op=op: op(x), source, **options)]
     for name in ("cummax", "cummin"):
-        yield getattr(aten, name).default, [Case(name, first(getattr(aten, name).default, 1), source, **options, **pairs)]
+        yield (
+            getattr(aten, name).default,
+            [Case(name, first(getattr(aten, name).default, 1), source, **options, **pairs)],
+        )
     small = (Source((3, 5, 6), mean=0.8, std=0.3),)
     for op, rest in (
         (aten.log_softmax.int, (-1,)),
@@ -105,10 +142,13 @@ def _losses() -> Iterator[Spec]:
     pair = (Source((4, 6), mean=0.4), Source((4, 6), mean=-0.2, std=0.5))
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
         op = getattr(aten, name).default
-        yield op, [
-            Case(f"{name} {word}", lambda x, y, op=op, number=number: op(x, y, number), pair)
-            for number, word in enumerate(("of elements", "mean", "sum"))
-        ]
+        yield (
+            op,
+            [
+                Case(f"{name} {word}", lambda x, y, op=op, number=number: op(x, y, number), pair)
+                for number, word in enumerate(("of elements", "mean", "sum"))
+            ],
+        )
     classes = torch.tensor([0, 3, 5, 1])
     yield aten.cross_entropy_loss.default, [
         Case("cross entropy", lambda x: aten.cross_entropy_loss(x, classes), (Source((4, 6), std=2.0),), flat="sampled", repeated=256),

@@ -49,21 +49,27 @@ def _same() -> Iterator[Spec]:
     yield aten.to.other, [case("to other", lambda x: aten.to.other(padded(x).float(), x))]
     yield aten._to_copy.default, [case("to copy", lambda x: aten._to_copy(padded(x), dtype=torch.float32))]
     yield aten.type_as.default, [case("type as", lambda x: aten.type_as(padded(x).float(), x))]
-    yield aten.broadcast_tensors.default, [case("broadcast_tensors", lambda x: aten.broadcast_tensors([x[:, :1], relu(x)[0]]), X)]
+    yield (
+        aten.broadcast_tensors.default,
+        [case("broadcast_tensors", lambda x: aten.broadcast_tensors([x[:, :1], relu(x)[0]]), X)],
+    )
 
 
 def _views() -> Iterator[Spec]:
     heads = lambda op: lambda x: op(relu(x), [3, 4, 2, 3])  # noqa: E731
     for name in ("view", "reshape", "_unsafe_view"):
         op = getattr(aten, name).default
-        yield op, [
-            case(f"{name} heads", heads(op), TOKENS),
-            case(f"{name} merged", lambda x, op=op: op(padded(x), [2, 4, 80])),
-            case(f"{name} flattened", lambda x, op=op: op(relu(x), [-1]), TOKENS),
-            case(f"{name} rows cut in two", lambda x, op=op: op(relu(x), [2, 4, 6, 2, 4])),
-            case(f"{name} columns cut in two", lambda x, op=op: op(relu(x), [2, 4, 3, 2, 8])),
-            case(f"{name} across", lambda x, op=op: op(x, [8, 3]), X),
-        ]
+        yield (
+            op,
+            [
+                case(f"{name} heads", heads(op), TOKENS),
+                case(f"{name} merged", lambda x, op=op: op(padded(x), [2, 4, 80])),
+                case(f"{name} flattened", lambda x, op=op: op(relu(x), [-1]), TOKENS),
+                case(f"{name} rows cut in two", lambda x, op=op: op(relu(x), [2, 4, 6, 2, 4])),
+                case(f"{name} columns cut in two", lambda x, op=op: op(relu(x), [2, 4, 3, 2, 8])),
+                case(f"{name} across", lambda x, op=op: op(x, [8, 3]), X),
+            ],
+        )
     yield aten.view_as.default, [case("view_as", lambda x: aten.view_as(relu(x), torch.empty(4, 3, 2)), X)]
     yield aten.reshape_as.default, [case("reshape_as", lambda x: aten.reshape_as(relu(x), torch.empty(4, 3, 2)), X)]
     yield aten.flatten.using_ints, [case("flatten", lambda x: aten.flatten.using_ints(padded(x), 2))]
@@ -84,10 +90,13 @@ def _views() -> Iterator[Spec]:
         op = getattr(aten, name).default
         yield op, [case(name, lambda x, op=op: op(padded(x)))]
     yield aten.matrix_H.default, [case("matrix_H", lambda x: aten.matrix_H(relu(x)), X)]
-    yield aten.transpose.int, [
-        case("transpose", lambda x: aten.transpose.int(padded(x), 1, -1)),
-        case("tokens to heads", lambda x: aten.transpose.int(relu(x).view(3, 4, 2, 3), 1, 2), TOKENS),
-    ]
+    yield (
+        aten.transpose.int,
+        [
+            case("transpose", lambda x: aten.transpose.int(padded(x), 1, -1)),
+            case("tokens to heads", lambda x: aten.transpose.int(relu(x).view(3, 4, 2, 3), 1, 2), TOKENS),
+        ],
+    )
     yield aten.transpose_.default, [case("transpose_", lambda x: aten.transpose_(padded(x), 1, 2))]
     yield aten.swapaxes.default, [case("swapaxes", lambda x: aten.swapaxes(padded(x), 0, 2))]
     yield aten.swapdims.default, [case("swapdims", lambda x: aten.swapdims(padded(x), 0, 3))]
@@ -95,41 +104,60 @@ def _views() -> Iterator[Spec]:
     yield aten.movedim.int, [case("movedim", lambda x: aten.movedim.int(padded(x), 1, -1))]
     yield aten.movedim.intlist, [case("movedim list", lambda x: aten.movedim.intlist(padded(x), [1, 3], [3, 0]))]
     column = Source((4, 1, 6), mean=0.3)
-    yield aten.expand.default, [
-        case("expand", lambda x: aten.expand(relu(x), [4, 5, 6]), column),
-        case("expand in front", lambda x: aten.expand(relu(x), [3, -1, -1]), X),
-    ]
+    yield (
+        aten.expand.default,
+        [
+            case("expand", lambda x: aten.expand(relu(x), [4, 5, 6]), column),
+            case("expand in front", lambda x: aten.expand(relu(x), [3, -1, -1]), X),
+        ],
+    )
     yield aten.expand_as.default, [case("expand_as", lambda x: aten.expand_as(relu(x), torch.empty(4, 5, 6)), column)]
-    yield aten.repeat.default, [
-        case("repeat", lambda x: aten.repeat(relu(x), [2, 3]), X),
-        case("repeat a column", lambda x: aten.repeat(relu(x), [1, 3, 1]), column),
-    ]
+    yield (
+        aten.repeat.default,
+        [
+            case("repeat", lambda x: aten.repeat(relu(x), [2, 3]), X),
+            case("repeat a column", lambda x: aten.repeat(relu(x), [1, 3, 1]), column),
+        ],
+    )
     yield aten.tile.default, [case("tile", lambda x: aten.tile(relu(x), [2]), X)]
-    yield aten.repeat_interleave.self_int, [
-        case("repeat_interleave", lambda x: aten.repeat_interleave.self_int(relu(x), 3, 1), X)
-    ]
+    yield (
+        aten.repeat_interleave.self_int,
+        [case("repeat_interleave", lambda x: aten.repeat_interleave.self_int(relu(x), 3, 1), X)],
+    )
     yield aten.channel_shuffle.default, [case("channel_shuffle", lambda x: aten.channel_shuffle(relu(x), 2))]
     yield aten.pixel_shuffle.default, [case("pixel_shuffle", lambda x: aten.pixel_shuffle(relu(x), 2))]
     yield aten.pixel_unshuffle.default, [case("pixel_unshuffle", lambda x: aten.pixel_unshuffle(relu(x), 2))]
 
 
 def _parts() -> Iterator[Spec]:
-    yield aten.select.int, [
-        case("select", lambda x: aten.select.int(padded(x), 2, 1)),
-        case("select last channel", lambda x: aten.select.int(padded(x), 1, -1)),
-    ]
-    yield aten.slice.Tensor, [
-        case("crop", lambda x: aten.slice.Tensor(padded(x), 2, 1, 5)),
-        case("every second", lambda x: aten.slice.Tensor(padded(x), 3, 0, 100, 2)),
-        case("channels", lambda x: aten.slice.Tensor(padded(x), 1, 1, 3)),
-    ]
+    yield (
+        aten.select.int,
+        [
+            case("select", lambda x: aten.select.int(padded(x), 2, 1)),
+            case("select last channel", lambda x: aten.select.int(padded(x), 1, -1)),
+        ],
+    )
+    yield (
+        aten.slice.Tensor,
+        [
+            case("crop", lambda x: aten.slice.Tensor(padded(x), 2, 1, 5)),
+            case("every second", lambda x: aten.slice.Tensor(padded(x), 3, 0, 100, 2)),
+            case("channels", lambda x: aten.slice.Tensor(padded(x), 1, 1, 3)),
+        ],
+    )
     yield aten.narrow.default, [case("narrow", lambda x: aten.narrow(padded(x), 3, 2, 5))]
     yield aten.chunk.default, [case("chunk", lambda x: aten.chunk(padded(x), 2, 1))]
     yield aten.split.Tensor, [case("split", lambda x: aten.split.Tensor(padded(x), 3, 2))]
     yield aten.split.sizes, [case("split sizes", lambda x: aten.split.sizes(padded(x), [1, 3], 1))]
-    yield aten.split_with_sizes.default, [case("split_with_sizes", lambda x: aten.split_with_sizes(padded(x), [1, 3], 1))]
+    yield (
+        aten.split_with_sizes.default,
+        [case("split_with_sizes", lambda x: aten.split_with_sizes(padded(x), [1, 3], 1))],
+    )
     yield aten.tensor_split.sections, [case("tensor_split", lambda x: aten.tensor_split.sections(padded(x), 3, 3))]
-    yield aten.tensor_split.indices, [case("tensor_split at", lambda x: aten.tensor_split.indices(padded(x), [2, 3], 1))]
+    yield (
+        aten.tensor_split.indices,
+        [case("tensor_split at", lambda x: aten.tensor_split.indices(padded(x), [2, 3], 1))],
+    )
     yield aten.unbind.int, [case("unbind", lambda x: aten.unbind.int(padded(x), 2))]
 
 
@@ -137,38 +165,81 @@ def _joined() -> Iterator[Spec]:
     y = Source((2, 3, 6, 8), mean=-0.5, reach=3.0)
     for name in ("cat", "concat", "concatenate"):
         op = getattr(aten, name).default
-        yield op, [
-            case(f"{name} channels", lambda x, y, op=op: op([relu(x), y], 1), Source((2, 4, 6, 8), mean=0.3, reach=1.5), y),
-            case(f"{name} correlated channels", lambda x, y, op=op: op([relu(x), y], 1), FIELD, y, average=ALIKE),
-            case(f"{name} tokens", lambda x, y, op=op: op([relu(x), y], 1), TOKENS, Source((3, 2, 6), mean=-1.0, std=0.5)),
-            case(f"{name} samples", lambda x, y, op=op: op([x, y], 0), X, Source((3, 6), std=2.0)),
-        ]
-    yield aten.stack.default, [
-        case("stack", lambda x, y: aten.stack([x, y], 1), X, Source((4, 6), mean=-1.0, std=0.5)),
-        case("stack last", lambda x: aten.stack([x, x - 1.0], -1), X, flat="parts of one concatenation are taken for strangers"),
-    ]
+        yield (
+            op,
+            [
+                case(
+                    f"{name} channels",
+                    lambda x, y, op=op: op([relu(x), y], 1),
+                    Source((2, 4, 6, 8), mean=0.3, reach=1.5),
+                    y,
+                ),
+                case(f"{name} correlated channels", lambda x, y, op=op: op([relu(x), y], 1), FIELD, y, average=ALIKE),
+                case(
+                    f"{name} tokens",
+                    lambda x, y, op=op: op([relu(x), y], 1),
+                    TOKENS,
+                    Source((3, 2, 6), mean=-1.0, std=0.5),
+                ),
+                case(f"{name} samples", lambda x, y, op=op: op([x, y], 0), X, Source((3, 6), std=2.0)),
+            ],
+        )
+    yield (
+        aten.stack.default,
+        [
+            case("stack", lambda x, y: aten.stack([x, y], 1), X, Source((4, 6), mean=-1.0, std=0.5)),
+            case(
+                "stack last",
+                lambda x: aten.stack([x, x - 1.0], -1),
+                X,
+                flat="parts of one concatenation are taken for strangers",
+            ),
+        ],
+    )
     yield aten.flip.default, [case("flip", lambda x: aten.flip(padded(x), [3, 1]))]
-    yield aten.roll.default, [
-        case("roll", lambda x: aten.roll(padded(x), [1], [3]), flat="the rolled border counts among the pairs"),
-        case("roll both", lambda x: aten.roll(relu(x), [2, 3], [2, 3])),
-        case("roll as one", lambda x: aten.roll(x, [2]), X),
-    ]
-    yield aten.unfold.default, [
-        case("patches", lambda x: aten.unfold(relu(x), 3, 2, 2)),
-        case("overlapping windows", lambda x: aten.unfold(relu(x), 3, 3, 2), flat=PICKED),
-    ]
+    yield (
+        aten.roll.default,
+        [
+            case("roll", lambda x: aten.roll(padded(x), [1], [3]), flat="the rolled border counts among the pairs"),
+            case("roll both", lambda x: aten.roll(relu(x), [2, 3], [2, 3])),
+            case("roll as one", lambda x: aten.roll(x, [2]), X),
+        ],
+    )
+    yield (
+        aten.unfold.default,
+        [
+            case("patches", lambda x: aten.unfold(relu(x), 3, 2, 2)),
+            case("overlapping windows", lambda x: aten.unfold(relu(x), 3, 3, 2), flat=PICKED),
+        ],
+    )
 
 
 def _picks() -> Iterator[Spec]:
     at = torch.tensor([5, 0, 2, 3])
     grid = torch.tensor([[0, 2, 1], [3, 3, 0]])
     yield aten.index_select.default, [case("index_select", lambda x: aten.index_select(relu(x), 1, at), X, flat=PICKED)]
-    yield aten.gather.default, [
-        case("gather", lambda x: aten.gather(relu(x), 1, torch.tensor([[0, 1], [2, 3], [4, 5], [1, 0]])), X, flat=PICKED)
-    ]
-    yield aten.take_along_dim.default, [
-        case("take_along_dim", lambda x: aten.take_along_dim(relu(x), torch.tensor([[0, 1, 5]] * 4), 1), X, flat=PICKED)
-    ]
+    yield (
+        aten.gather.default,
+        [
+            case(
+                "gather",
+                lambda x: aten.gather(relu(x), 1, torch.tensor([[0, 1], [2, 3], [4, 5], [1, 0]])),
+                X,
+                flat=PICKED,
+            )
+        ],
+    )
+    yield (
+        aten.take_along_dim.default,
+        [
+            case(
+                "take_along_dim",
+                lambda x: aten.take_along_dim(relu(x), torch.tensor([[0, 1, 5]] * 4), 1),
+                X,
+                flat=PICKED,
+            )
+        ],
+    )
     yield aten.index.Tensor, [
         case("index rows", lambda x: aten.index.Tensor(relu(x), [torch.tensor([2, 0, 3])]), X, flat=PICKED),
         case("index a table", lambda x: aten.index.Tensor(relu(x), [None, None, None, torch.tensor([1, 7, 3])]), flat=PICKED),
@@ -184,16 +255,27 @@ def _writes() -> Iterator[Spec]:
     yield aten.copy_.default, [case("copy_", lambda x, y: aten.copy_(x.clone(), relu(y)), X, Source((4, 6), mean=1.0))]
     at = [None, torch.tensor([1, 4])]
     yield aten.index_put.default, [case("index_put", lambda x, y: aten.index_put(x, at, y), X, y, flat=taken)]
-    yield aten.index_put_.default, [case("index_put_", lambda x, y: aten.index_put_(x.clone(), at, y), X, y, flat=taken)]
-    yield aten.slice_scatter.default, [case("slice_scatter", lambda x, y: aten.slice_scatter(x, y, 1, 2, 4), X, y, flat=taken)]
-    yield aten.select_scatter.default, [
-        case("select_scatter", lambda x, y: aten.select_scatter(x, y, 1, 2), X, Source((4,), mean=2.0), flat=taken)
-    ]
-    yield aten.scatter.src, [
-        case("scatter", lambda x, y: aten.scatter.src(x, 1, torch.tensor([[1, 4]] * 4), y), X, y, flat=taken)
-    ]
+    yield (
+        aten.index_put_.default,
+        [case("index_put_", lambda x, y: aten.index_put_(x.clone(), at, y), X, y, flat=taken)],
+    )
+    yield (
+        aten.slice_scatter.default,
+        [case("slice_scatter", lambda x, y: aten.slice_scatter(x, y, 1, 2, 4), X, y, flat=taken)],
+    )
+    yield (
+        aten.select_scatter.default,
+        [case("select_scatter", lambda x, y: aten.select_scatter(x, y, 1, 2), X, Source((4,), mean=2.0), flat=taken)],
+    )
+    yield (
+        aten.scatter.src,
+        [case("scatter", lambda x, y: aten.scatter.src(x, 1, torch.tensor([[1, 4]] * 4), y), X, y, flat=taken)],
+    )
     mask = torch.tensor([[True, False, False, True, False, False]] * 4)
-    yield aten.masked_scatter.default, [case("masked_scatter", lambda x, y: aten.masked_scatter(x, mask, y), X, y, flat=taken)]
+    yield (
+        aten.masked_scatter.default,
+        [case("masked_scatter", lambda x, y: aten.masked_scatter(x, mask, y), X, y, flat=taken)],
+    )
 
     def through_a_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x = x.clone()
@@ -202,7 +284,10 @@ def _writes() -> Iterator[Spec]:
 
     yield torch.ops.wellposed.view_write.default, [case("view write", through_a_view, X, y, flat=taken)]
     half = torch.tensor(0.5, dtype=torch.float64)
-    yield aten.masked_fill.Tensor, [case("masked_fill tensor", lambda x: aten.masked_fill.Tensor(x, mask, half), X, flat=taken)]
+    yield (
+        aten.masked_fill.Tensor,
+        [case("masked_fill tensor", lambda x: aten.masked_fill.Tensor(x, mask, half), X, flat=taken)],
+    )
 
 
 def _blanks() -> Iterator[Spec]:
@@ -222,9 +307,10 @@ def _blanks() -> Iterator[Spec]:
     yield aten.scalar_tensor.default, [case("scalar_tensor", lambda x: aten.scalar_tensor(0.7, **double), X, draws=2)]
     yield aten.zero_.default, [case("zero_", lambda x: aten.zero_(x.clone()), X, draws=2)]
     yield aten.fill_.Scalar, [case("fill_", lambda x: aten.fill_.Scalar(x.clone(), 0.7), X, draws=2)]
-    yield aten._efficientzerotensor.default, [
-        case("zero tensor", lambda x: aten._efficientzerotensor([3, 2], **double), X, draws=2)
-    ]
+    yield (
+        aten._efficientzerotensor.default,
+        [case("zero tensor", lambda x: aten._efficientzerotensor([3, 2], **double), X, draws=2)],
+    )
     for name, make in (
         ("empty_like", lambda x: aten.empty_like(x)),
         ("new_empty", lambda x: aten.new_empty(x, [3, 2])),

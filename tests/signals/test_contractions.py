@@ -66,7 +66,11 @@ CASES = {
     "W @ x": (Apply(lambda x, w: w @ x, w=(5, 7)), TOKENS, (7, 5)),
     "x @ W.T": (Apply(lambda x, w: x @ w.t(), w=(5, 12)), TOKENS, (12, 5)),
     "einsum": (Apply(lambda x, w: torch.einsum("btc,chd->bthd", x, w), w=(12, 3, 4)), TOKENS, (12, 12)),
-    "einsum over two": (Apply(lambda x, w: torch.einsum("bthd,hdc->btc", x.view(2, 7, 3, 4), w), w=(3, 4, 5)), TOKENS, (12, 5)),
+    "einsum over two": (
+        Apply(lambda x, w: torch.einsum("bthd,hdc->btc", x.view(2, 7, 3, 4), w), w=(3, 4, 5)),
+        TOKENS,
+        (12, 5),
+    ),
     "addmm": (Apply(lambda x, w, b: torch.addmm(b, x[0], w), w=(12, 5), b=(5,)), TOKENS, (12, 5)),
     "stacked experts": (Apply(lambda x, w: torch.bmm(x, w), w=(2, 12, 5)), TOKENS, (12, 5)),
     "conv": (nn.Conv2d(6, 8, 3, padding=1, bias=False), IMAGE, (54, 72)),
@@ -82,7 +86,11 @@ CASES = {
     "fused qkv, chunk": (Apply(fused_chunk, w=(3 * E, E)), TOKENS, (E, E)),
     "fused qkv, view": (Apply(fused_view, w=(3 * E, E)), TOKENS, (E, E)),
     "fused qkv, slices": (Apply(fused_slices, w=(3 * E, E)), TOKENS, (E, E)),
-    "fused key and value, split": (Apply(lambda x, w: attend(x, *F.linear(x, w).split(E, -1)), w=(2 * E, E)), TOKENS, (E, E)),
+    "fused key and value, split": (
+        Apply(lambda x, w: attend(x, *F.linear(x, w).split(E, -1)), w=(2 * E, E)),
+        TOKENS,
+        (E, E),
+    ),
     "embedding": (nn.Embedding(10, 5), torch.zeros(2, 3, dtype=torch.long), (1, 5)),
 }
 
@@ -93,7 +101,9 @@ def test_fans(name):
     assert list(fans(model, x).values()) == [expected]
 
 
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if n not in ("embedding", "strided conv", "transposed, stride 2")])
+@pytest.mark.parametrize(
+    "name", [n for n, c in CASES.items() if n not in ("embedding", "strided conv", "transposed, stride 2")]
+)
 def test_the_fan_in_is_the_number_of_products(name):
     """With unit weights and inputs that are 1 all over, an inner output element is the fan-in."""
     model, x, (fan_in, _) = CASES[name]

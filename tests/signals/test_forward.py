@@ -166,7 +166,9 @@ def test_a_negative_variance_names_the_rule_and_the_node(wrong):
         return x.changed(var=-0.25 * x.var)
 
     wrong(inverted)
-    with pytest.raises(RuleError, match=r"1 \(relu\.default\): rule 'inverted' gave a negative variance \(-0\.25\); entering"):
+    with pytest.raises(
+        RuleError, match=r"1 \(relu\.default\): rule 'inverted' gave a negative variance \(-0\.25\); entering"
+    ):
         wp.propagate(wp.trace(relu_net(), torch.zeros(2, 6)), weights="planned")
 
 
@@ -219,7 +221,9 @@ def test_a_weight_that_meets_nothing_says_so():
         def forward(self, x):
             return self.dense(x * 0.0)
 
-    with pytest.raises(PlanError, match=r"dense: the signal that meets weight 'dense\.weight' is 0 \(second moment 0\)"):
+    with pytest.raises(
+        PlanError, match=r"dense: the signal that meets weight 'dense\.weight' is 0 \(second moment 0\)"
+    ):
         wp.propagate(wp.trace(Dead(), torch.zeros(2, 6)), weights="planned")
 
 

@@ -97,9 +97,17 @@ def test_the_reference_agrees_with_mpmath(name):
     function, exact, kinks = ACTIVATIONS[name]
     mean, std = 0.4, 1.3
     with mp.workdps(20):
-        edges = sorted({*map(mpmath.mpf, range(-14, 15, 2)), *((mpmath.mpf(k) - mpmath.mpf(mean)) / mpmath.mpf(std) for k in kinks)})
+        edges = sorted(
+            {
+                *map(mpmath.mpf, range(-14, 15, 2)),
+                *((mpmath.mpf(k) - mpmath.mpf(mean)) / mpmath.mpf(std) for k in kinks),
+            }
+        )
         density = lambda z: mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mp.pi)  # noqa: E731
-        expected = [float(mpmath.quad(lambda z, p=p: exact(mean + std * z) ** p * density(z), edges, maxdegree=5)) for p in (1, 2)]
+        expected = [
+            float(mpmath.quad(lambda z, p=p: exact(mean + std * z) ** p * density(z), edges, maxdegree=5))
+            for p in (1, 2)
+        ]
     assert reference(in_numpy(function), kinks, mean, std) == pytest.approx(expected, rel=1e-10)
 
 
@@ -112,7 +120,10 @@ def test_moments(name):
         first, second = gaussian_moments(in_numpy(function), mean, std)
         expected = reference(in_numpy(function), kinks, mean, std)
         assert second == pytest.approx(expected[1], rel=TOLERANCE, abs=1e-14), (mean, std)
-        assert first == pytest.approx(expected[0], rel=TOLERANCE, abs=TOLERANCE * math.sqrt(expected[1]) + 1e-14), (mean, std)
+        assert first == pytest.approx(expected[0], rel=TOLERANCE, abs=TOLERANCE * math.sqrt(expected[1]) + 1e-14), (
+            mean,
+            std,
+        )
 
 
 @given(mean=st.floats(-3, 3), std=st.floats(0.05, 3), at=st.floats(-3, 3))

@@ -50,7 +50,9 @@ def test_dense_eq_3_to_6():
 
 def test_convolution_has_no_padding():
     """Every output counts the full window, also at the border."""
-    assert predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, w=unit(5, 4, 3, 3)) == pytest.approx((0.0, 36 * SECOND))
+    assert predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, w=unit(5, 4, 3, 3)) == pytest.approx(
+        (0.0, 36 * SECOND)
+    )
     corrected = predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, state="full", w=unit(5, 4, 3, 3))
     assert corrected == pytest.approx((0.0, 36 * (22 / 24) ** 2 * SECOND))
 
@@ -63,7 +65,10 @@ def test_depthwise_convolution():
 def test_activations_are_integrated_against_their_own_input():
     mean, var = predicted(torch.relu, (2, 6))
     std = VAR**0.5
-    phi, inside = math.exp(-0.5 * (MEAN / std) ** 2) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-MEAN / std / math.sqrt(2))
+    phi, inside = (
+        math.exp(-0.5 * (MEAN / std) ** 2) / math.sqrt(2 * math.pi),
+        0.5 * math.erfc(-MEAN / std / math.sqrt(2)),
+    )
     assert mean == pytest.approx(MEAN * inside + std * phi)
     assert mean**2 + var == pytest.approx(SECOND * inside + MEAN * std * phi)
     # the second of two activations takes the first's result for Gaussian
@@ -77,7 +82,9 @@ def test_activations_are_integrated_against_their_own_input():
 def test_dropout_eq_12():
     """Var / (1 - r), without the mean's share m² r / (1 - r)."""
     assert predicted(lambda x: F.dropout(x, 0.2), (2, 6)) == pytest.approx((MEAN, VAR / 0.8))
-    assert predicted(lambda x: F.dropout(x, 0.2), (2, 6), state="full") == pytest.approx((MEAN, VAR / 0.8 + MEAN**2 * 0.25))
+    assert predicted(lambda x: F.dropout(x, 0.2), (2, 6), state="full") == pytest.approx(
+        (MEAN, VAR / 0.8 + MEAN**2 * 0.25)
+    )
     assert predicted(lambda x: F.dropout2d(x, 0.2), IMAGE) == pytest.approx((MEAN, VAR / 0.8))
 
 

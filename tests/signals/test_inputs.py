@@ -71,7 +71,9 @@ def test_measuring_a_batch_gives_back_what_it_was_drawn_from():
     x = batch.reshape(DRAWS, -1)
     within(x.mean(dim=1), seen.mean, 0.1)  # the same numbers: equal but for rounding
     assert seen.kind == "measured"
-    assert seen.var == pytest.approx(1.5, rel=5 * float(((batch - 0.2) ** 2).mean(dim=(1, 2, 3)).std() / 1.5 / len(batch) ** 0.5))
+    assert seen.var == pytest.approx(
+        1.5, rel=5 * float(((batch - 0.2) ** 2).mean(dim=(1, 2, 3)).std() / 1.5 / len(batch) ** 0.5)
+    )
     profile = np.asarray(seen.profile)
     for dy, dx in ((0, 1), (1, 0), (1, 1)):
         product = (batch[..., dy:, dx:] - 0.2) * (batch[..., : 12 - dy, : 10 - dx] - 0.2)

@@ -147,7 +147,9 @@ axes = st.builds(
 
 def forward(case) -> Axis:
     size, kernel, stride, before, dilation = case
-    return Axis(size, windows.output_size(size, kernel, stride, before, before, dilation), kernel, stride, before, dilation)
+    return Axis(
+        size, windows.output_size(size, kernel, stride, before, before, dilation), kernel, stride, before, dilation
+    )
 
 
 @given(axes)

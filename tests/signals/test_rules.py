@@ -103,7 +103,10 @@ def test_norm_of_a_padded_conv():
 @pytest.mark.parametrize("case", NORMED, ids=lambda case: case.label)
 def test_chain_with_norm(case):
     """Statistics over 400 and more values: a ratio of averages is off by at most 4/400, and so is what is independent."""
-    verify(None, replace(case, bound=0.01, why="the relative variance of a mean square of 400 values or more, 2/400 to 4/400"))
+    verify(
+        None,
+        replace(case, bound=0.01, why="the relative variance of a mean square of 400 values or more, 2/400 to 4/400"),
+    )
 
 
 # ---- the driver notices ---------------------------------------------------------------------------------------------
@@ -122,7 +125,9 @@ class Broken:
     def __exit__(self, *failure):
         unregister(self.op)
         right = self.right
-        rule(self.op, source=right.source, tag=right.tag, family=right.family, blockwise=right.blockwise)(right.function)
+        rule(self.op, source=right.source, tag=right.tag, family=right.family, blockwise=right.blockwise)(
+            right.function
+        )
 
 
 def _uncorrelated(state):
@@ -131,7 +136,8 @@ def _uncorrelated(state):
 
 def _positionless(state):
     return state.changed(
-        mean=state.mean.mean(keepdims=True), var=(state.var + state.mean**2).mean(keepdims=True) - state.mean.mean() ** 2
+        mean=state.mean.mean(keepdims=True),
+        var=(state.var + state.mean**2).mean(keepdims=True) - state.mean.mean() ** 2,
     )
 
 
@@ -144,7 +150,10 @@ FIELD = Source((2, 3, 6, 6), mean=0.2, reach=2.0, channels=0.5)
 EXAMPLES = {
     aten.relu.default: Case("broken relu", torch.relu, (FIELD,)),
     aten.conv2d.default: Case(
-        "broken conv2d", lambda x, w: torch.conv2d(torch.relu(x), w, padding=1), (FIELD,), {"w": Weight((4, 3, 3, 3), 0.3)}
+        "broken conv2d",
+        lambda x, w: torch.conv2d(torch.relu(x), w, padding=1),
+        (FIELD,),
+        {"w": Weight((4, 3, 3, 3), 0.3)},
     ),
     aten.avg_pool2d.default: Case("broken avg_pool2d", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1], [1, 1]), (FIELD,)),
 }

@@ -70,7 +70,18 @@ def test_permutation(order):
     np.testing.assert_array_equal(correlations(moved), correlations(state)[np.ix_(flat, flat)])
 
 
-REGROUPED = [(24, 3), (4, 18), (72,), (2, 2, 6, 3), (4, 2, 3, 3), (4, 3, 2, 3), (8, 3, 3), (4, 6, 1, 3), (12, 6), (2, 12, 3)]
+REGROUPED = [
+    (24, 3),
+    (4, 18),
+    (72,),
+    (2, 2, 6, 3),
+    (4, 2, 3, 3),
+    (4, 3, 2, 3),
+    (8, 3, 3),
+    (4, 6, 1, 3),
+    (12, 6),
+    (2, 12, 3),
+]
 
 
 @pytest.mark.parametrize("shape", REGROUPED, ids=str)

@@ -18,7 +18,7 @@ from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.plans import Prescription, keep
-from wellposed.plans.prescription import RANDOM, Distribution
+from wellposed.plans.prescription import RANDOM, Distribution, Role
 from wellposed.signals import Input, run_pass
 from wellposed.signals.contraction import Contraction, contractions
 from wellposed.signals.forward import Pass
@@ -84,7 +84,9 @@ def autoinit(
         elif name not in said:
             role = weights.roles[name]
             if role == "recurrent":
-                said[name] = keep(name, parameter.shape, "recurrent weights keep their default scheme (Appendix A)", role)
+                said[name] = keep(
+                    name, parameter.shape, "recurrent weights keep their default scheme (Appendix A)", role
+                )
             elif role == "weight":
                 said[name] = keep(
                     name, parameter.shape, "the model normalises this weight, so its scale does not matter", "weight"
@@ -115,14 +117,20 @@ def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]
 
 
 def _weight(
-    graph: Graph, weights: PlannedWeights, name: str, decision: Decision, use: Contraction | None, distribution: Distribution
+    graph: Graph,
+    weights: PlannedWeights,
+    name: str,
+    decision: Decision,
+    use: Contraction | None,
+    distribution: Distribution,
 ) -> Prescription:
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
     shape = graph.parameters[name].shape
     target = weights.target
     if use.kind == "embedding":
-        kind: Distribution = "truncated_normal" if distribution == "orthogonal" else distribution
+        # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
+        kind: Distribution = "uniform" if distribution == "uniform" else "normal"
         reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
     else:
         kind = distribution
@@ -132,7 +140,7 @@ def _weight(
         )
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also looked up as an embedding: its use as a weight decides"
-    role = "embedding" if use.kind == "embedding" else "weight"
+    role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
         return Prescription(

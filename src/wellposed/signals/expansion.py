@@ -155,7 +155,9 @@ _Z, _W = np.polynomial.hermite_e.hermegauss(7)
 _W = _W / _W.sum()
 
 
-def carried_spread(function: Pointwise, mean: float, std: float, drift: float, variance: float, slope: float) -> tuple[float, float]:
+def carried_spread(
+    function: Pointwise, mean: float, std: float, drift: float, variance: float, slope: float
+) -> tuple[float, float]:
     """Carry the distribution of ln(second moment) over weight draws, N(drift, variance), through a function.
 
     Small spreads are multiplied by the slope d ln E f² / d ln E x²; large ones are followed at seven scales, because

@@ -101,7 +101,9 @@ class Call:
         """Return a new independent source for the part of a result that depends on nothing before it."""
         return self.run.root()
 
-    def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    def covariance(
+        self, x: State, y: State, x_dims: Dims, y_dims: Dims
+    ) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
         return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)
 
@@ -175,7 +177,9 @@ def run_pass(
         except (WellposedError, ArithmeticError) as error:
             if isinstance(error, WellposedError):
                 raise
-            raise RuleError(f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}") from error
+            raise RuleError(
+                f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
+            ) from error
         if note or tag != "exact":
             run.outcomes.append(Outcome(node.index, tag, note))
         for out, result in zip(node.outputs, results, strict=True):
@@ -285,7 +289,10 @@ def _unknown_buffer(run: Pass, value: int) -> State:
     """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
     info = run.graph.values[value]
     for node in run.graph.nodes:
-        if value in node.inputs and node.op in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
+        if value in node.inputs and node.op in (
+            torch.ops.aten.batch_norm.default,
+            torch.ops.aten.instance_norm.default,
+        ):
             level = 0.0 if isinstance(node.args[3], Ref) and node.args[3].value == value else 1.0
             return make_state(info.shape, level, 0.0, tag="assumed")
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
@@ -348,7 +355,9 @@ def _entering(run: Pass, node: Node) -> str:
     for value in node.inputs:
         state = run.states.get(value)
         if state is not None:
-            entering.append(f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}")
+            entering.append(
+                f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}"
+            )
     return "entering signals: " + ("; ".join(entering) or "none")
 
 
@@ -358,7 +367,14 @@ def _entering(run: Pass, node: Node) -> str:
 def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     graph = run.graph
     if all(out in graph.known for out in node.outputs):
-        return [known_state(graph.known[out], run.root()) if graph.values[out].is_signal else None for out in node.outputs], "exact", ""
+        return (
+            [
+                known_state(graph.known[out], run.root()) if graph.values[out].is_signal else None
+                for out in node.outputs
+            ],
+            "exact",
+            "",
+        )
     args = tuple(_resolve(run, a) for a in node.args)
     kwargs = {key: _resolve(run, a) for key, a in node.kwargs.items()}
     found = registry.find(node.op)
@@ -372,8 +388,16 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
             return [_checked(call, found, i, r, tag) for i, r in enumerate(results)], found.tag, ""
     sampled = sample_operator(graph, node, args, kwargs, run.root)
     if sampled is not None:
-        return [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)], "sampled", "no rule: run on samples"
-    return _assumed(call, incoming), "assumed", "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+        return (
+            [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)],
+            "sampled",
+            "no rule: run on samples",
+        )
+    return (
+        _assumed(call, incoming),
+        "assumed",
+        "no rule, and it cannot be run on samples: taken as leaving its input's signal",
+    )
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
@@ -415,9 +439,7 @@ def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
     return results + [None] * missing if missing > 0 else results[: len(call.node.outputs)]
 
 
-def _blockwise(
-    call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State
-) -> State | None:
+def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
     parts: list[tuple[Any, ...]] = []
     widths = [block.shape[first.block_axis] for block in first.blocks]
     for index, _block in enumerate(first.blocks):
@@ -494,4 +516,15 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
     return results
 
 
-__all__ = ["Call", "Outcome", "Pass", "Unknown", "describe_inputs", "known_state", "pooled", "propagate", "rescaled", "run_pass"]
+__all__ = [
+    "Call",
+    "Outcome",
+    "Pass",
+    "Unknown",
+    "describe_inputs",
+    "known_state",
+    "pooled",
+    "propagate",
+    "rescaled",
+    "run_pass",
+]

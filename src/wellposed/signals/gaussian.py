@@ -61,9 +61,7 @@ _MOST = 4096
 def _extrapolation() -> Array:
     """Values at a panel's ends of the polynomial through its 15 nodes: array (15, 2)."""
     others = ~np.eye(15, dtype=bool)
-    rows = [
-        [np.prod((end - _X15[others[i]]) / (_X15[i] - _X15[others[i]])) for end in _ENDS] for i in range(15)
-    ]
+    rows = [[np.prod((end - _X15[others[i]]) / (_X15[i] - _X15[others[i]])) for end in _ENDS] for i in range(15)]
     return np.array(rows)
 
 

@@ -117,7 +117,10 @@ class Input:
         if self.kind == "tokens":
             size = "" if self.vocabulary is None else f" of {self.vocabulary}"
             return f"tokens, independent and equally likely{size}"
-        words = {"white": "white", "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)"}
+        words = {
+            "white": "white",
+            "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)",
+        }
         return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
@@ -156,11 +159,15 @@ class Input:
         else:
             profile = np.asarray(self.profile, dtype=np.float64)
             if profile.ndim != len(space):
-                raise InputError(f"the correlation profile has {profile.ndim} axes, the input {len(space)} spatial ones")
+                raise InputError(
+                    f"the correlation profile has {profile.ndim} axes, the input {len(space)} spatial ones"
+                )
             profile = profile[tuple(slice(0, n) for n in space)]
         return kernels.shorten(profile, space, [cap] * len(space)) if profile.shape == space else profile
 
-    def sample(self, shape: Sequence[int], generator: torch.Generator, *, vocabulary: int | None = None) -> torch.Tensor:
+    def sample(
+        self, shape: Sequence[int], generator: torch.Generator, *, vocabulary: int | None = None
+    ) -> torch.Tensor:
         """Draw one input: float32 of this shape, or int64 token indices."""
         if self.kind == "tokens":
             size = self.vocabulary or vocabulary

@@ -87,7 +87,9 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
         if have <= max(length, 1):
             continue
         shares = pair_shares(have, sizes[dim])[length - 1 :]
-        tail = np.tensordot(np.take(kernel, range(length - 1, have), axis=dim), shares / shares.sum(), axes=([dim], [0]))
+        tail = np.tensordot(
+            np.take(kernel, range(length - 1, have), axis=dim), shares / shares.sum(), axes=([dim], [0])
+        )
         kernel = np.concatenate([np.take(kernel, range(length - 1), axis=dim), np.expand_dims(tail, dim)], axis=dim)
     return kernel
 

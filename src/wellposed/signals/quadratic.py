@@ -19,7 +19,14 @@ LARGEST = 128
 
 
 def excess(
-    kernel: Array, dims: list[int], taps: list[int], steps: list[int], dilations: list[int], lags: list[int], channels: int, rho: float
+    kernel: Array,
+    dims: list[int],
+    taps: list[int],
+    steps: list[int],
+    dilations: list[int],
+    lags: list[int],
+    channels: int,
+    rho: float,
 ) -> Array | None:
     """Return E[w'A(d)w / w'Sw] - E[w'A(d)w] / E[w'Sw] by output displacement, or None where it is negligible.
 

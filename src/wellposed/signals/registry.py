@@ -12,7 +12,6 @@ from wellposed.errors import OptionError
 from wellposed.signals.signal import Tag
 
 if TYPE_CHECKING:
-    from wellposed.signals.forward import Call
     from wellposed.signals.state import State
 
 RuleFunction = Callable[..., "State | tuple[State | None, ...] | None"]
@@ -75,7 +74,9 @@ def rule(
         for item in ops:
             for op in (item,) if isinstance(item, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else item:
                 if not isinstance(op, torch._ops.OpOverload):
-                    raise OptionError(f"a rule is registered for an overload such as torch.ops.aten.relu.default, not {op!r}")
+                    raise OptionError(
+                        f"a rule is registered for an overload such as torch.ops.aten.relu.default, not {op!r}"
+                    )
                 if op in _RULES:
                     raise OptionError(f"{op} has a rule already ({_RULES[op].function.__name__})")
                 _RULES[op] = Rule(op, function, tag, group, source, blockwise)

@@ -35,9 +35,13 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
         total = math.prod(sizes[i] for i in correlated)
         average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
         rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
-        shared = torch.randn([1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64)
+        shared = torch.randn(
+            [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
+        )
         noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
-    drawn = torch.from_numpy(np.ascontiguousarray(state.mean)) + torch.from_numpy(np.ascontiguousarray(state.std())) * noise
+    drawn = (
+        torch.from_numpy(np.ascontiguousarray(state.mean)) + torch.from_numpy(np.ascontiguousarray(state.std())) * noise
+    )
     order = [i for axis in state.axes for i in axis]
     return drawn.permute(order).reshape(state.shape).to(dtype)
 

@@ -384,7 +384,15 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     var = max(second - mean * mean, 0.0)
     rest = (raw * total - float(np.mean(state.var))) / max(total - 1, 1) / var if var > 0 else 0.0
     fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
-    return replace(fresh, tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, inherited=state.inherited, own=state.own, drift=state.drift)
+    return replace(
+        fresh,
+        tag=weakest(state.tag, "approximate"),
+        roots=state.roots,
+        lever=state.lever,
+        inherited=state.inherited,
+        own=state.own,
+        drift=state.drift,
+    )
 
 
 def expand(state: State, shape: Sequence[int]) -> State:
@@ -406,7 +414,17 @@ def expand(state: State, shape: Sequence[int]) -> State:
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
     return replace(
-        state, atoms=tuple(atoms), axes=tuple(axes), mean=mean, var=var, corr=corr, serial=next(_serial), links=(), excess=None, base=None, fn=None
+        state,
+        atoms=tuple(atoms),
+        axes=tuple(axes),
+        mean=mean,
+        var=var,
+        corr=corr,
+        serial=next(_serial),
+        links=(),
+        excess=None,
+        base=None,
+        fn=None,
     )
 
 
@@ -457,7 +475,17 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         atoms = tuple(Atom(label, count) if i == atom else a for i, a in enumerate(state.atoms))
         axes = state.axes
     return replace(
-        state, atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, serial=next(_serial), links=(), excess=None, base=None, fn=None
+        state,
+        atoms=atoms,
+        axes=axes,
+        mean=mean,
+        var=var,
+        corr=corr,
+        serial=next(_serial),
+        links=(),
+        excess=None,
+        base=None,
+        fn=None,
     )
 
 
@@ -540,7 +568,9 @@ def concatenate(states: Sequence[State], axis: int) -> State:
         lever=states[0].lever if len({s.lever for s in states}) == 1 else None,
     )
     if iid:
-        parts = tuple(itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states))
+        parts = tuple(
+            itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
+        )
         result = replace(result, blocks=parts, block_axis=axis)
     return result
 

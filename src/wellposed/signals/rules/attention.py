@@ -23,7 +23,6 @@ from wellposed.signals.rules.merge import masked, normalised, operand
 from wellposed.signals.rules.products import tilt
 from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, reshape, weakest
 
-
 SHARPEST = 400.0
 """Logit variance above which a softmax counts as picking one key."""
 

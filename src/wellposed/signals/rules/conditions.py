@@ -20,7 +20,10 @@ _SCALAR = {
 }
 
 
-@rule(overloads(*(f"{name}.{kind}" for name in _SCALAR for kind in ("Scalar", "Tensor"))), source="signals: 5.3 (quadrature)")
+@rule(
+    overloads(*(f"{name}.{kind}" for name in _SCALAR for kind in ("Scalar", "Tensor"))),
+    source="signals: 5.3 (quadrature)",
+)
 def compare(call: Call, x: Any, y: Any) -> State | None:
     """1 where the comparison holds, 0 elsewhere; of two signals through their difference, where that is Gaussian."""
     if isinstance(x, Unknown) or isinstance(y, Unknown):

@@ -59,7 +59,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         return None
     left, right = states[product.left], states[product.right]
     right_fixed, left_fixed = is_weight(call, product.right, right), is_weight(call, product.left, left)
-    if right_fixed and not left_fixed or (right_fixed and right.lever is not None):
+    if (right_fixed and not left_fixed) or (right_fixed and right.lever is not None):
         data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
     elif left_fixed and product.window is None and not right_fixed:
         data, weight, data_axes, weight_axes = right, left, product.right_axes, product.left_axes
@@ -129,7 +129,8 @@ def _second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     if centred or not data.mean.any():
         return data.var, covariance
     lengths = [
-        max(length, _needed(data.mean.shape[dim], atom.size)) for dim, (length, atom) in enumerate(zip(covariance.shape, data.atoms, strict=True))
+        max(length, _needed(data.mean.shape[dim], atom.size))
+        for dim, (length, atom) in enumerate(zip(covariance.shape, data.atoms, strict=True))
     ]
     cap = kernels.lag_cap(sum(n > 2 for n in lengths))
     lengths = [min(n, max(cap, 2)) if n > 2 else n for n in lengths]
@@ -213,7 +214,13 @@ def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: list[int], experts: in
 
 
 def _fresh(
-    call: Call, atoms: tuple[Atom, ...], axes: tuple[tuple[int, ...], ...], var: Array, corr: Array, data: State, weight: State
+    call: Call,
+    atoms: tuple[Atom, ...],
+    axes: tuple[tuple[int, ...], ...],
+    var: Array,
+    corr: Array,
+    data: State,
+    weight: State,
 ) -> State:
     corr = np.ones((1,) * len(atoms)) if call.independent else np.clip(corr, -1.0, 1.0)
     if corr.size:
@@ -249,7 +256,12 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
     out_shape = call.shape()
     out_space = [out_shape[product.out_axes.index(f"s{i}")] for i in range(rank)]
     known = not weight.var.any() or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
-    if known and not weight.lever and product.groups == data.shape[channel_axis] and product.right not in call.run.weights.scaled:
+    if (
+        known
+        and not weight.lever
+        and product.groups == data.shape[channel_axis]
+        and product.right not in call.run.weights.scaled
+    ):
         filtered = _fixed_filter(call, data, weight, product, out_space)
         if filtered is not None:
             return filtered
@@ -340,13 +352,19 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
         return np.asarray(moved)
 
     result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
-    uneven = None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
+    uneven = (
+        None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
+    )
     return result if uneven is None else replace(result, excess=arrange(uneven))
 
 
-def _uneven_filters(data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int) -> Array | None:
+def _uneven_filters(
+    data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int
+) -> Array | None:
     """Return what a norm per channel will add to the correlation: filters differ in how smooth they are."""
-    pairs = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None and s.out > 1]
+    pairs = [
+        (data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None and s.out > 1
+    ]
     if not pairs or math.prod(s.kernel for _, s in pairs) == 1:
         return None
     covariance = data.covariance()

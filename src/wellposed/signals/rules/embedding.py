@@ -12,7 +12,22 @@ from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.state import Atom, State, make_state, new_label, pooled, select
 
-_VIEWS = ("view", "reshape", "slice", "select", "to", "_to_copy", "contiguous", "unsqueeze", "squeeze", "expand", "clone", "flatten", "detach", "alias")
+_VIEWS = (
+    "view",
+    "reshape",
+    "slice",
+    "select",
+    "to",
+    "_to_copy",
+    "contiguous",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "clone",
+    "flatten",
+    "detach",
+    "alias",
+)
 
 
 def token_input(call: Call, value: int) -> int | None:
@@ -76,7 +91,9 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
     return result
 
 
-def _rows(call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State) -> State:
+def _rows(
+    call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
+) -> State:
     atoms, axes = [], []
     lengths, values = [], []
     for axis, size in enumerate(shape):
@@ -115,11 +132,23 @@ def _agree(shares: list[float]) -> float:
     return min(partial) if partial else 1.0
 
 
-@rule(overloads("embedding_bag.padding_idx", "embedding_bag.default", "_embedding_bag.default"), tag="approximate", source="mean or sum of rows")
-def embedding_bag(call: Call, weight: State, indices: Any, offsets: Any = None, scale: bool = False, mode: int = 0, *rest: Any) -> State:
+@rule(
+    overloads("embedding_bag.padding_idx", "embedding_bag.default", "_embedding_bag.default"),
+    tag="approximate",
+    source="mean or sum of rows",
+)
+def embedding_bag(
+    call: Call, weight: State, indices: Any, offsets: Any = None, scale: bool = False, mode: int = 0, *rest: Any
+) -> State:
     """Sums (0), means (1) or maxima of rows."""
     shape = call.shape()
-    count = indices.numel() if isinstance(indices, (torch.Tensor,)) else int(np.prod(indices.shape)) if isinstance(indices, Unknown) else shape[0]
+    count = (
+        indices.numel()
+        if isinstance(indices, (torch.Tensor,))
+        else int(np.prod(indices.shape))
+        if isinstance(indices, Unknown)
+        else shape[0]
+    )
     per_bag = max(count / max(shape[0], 1), 1.0)
     var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
     mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)

@@ -12,7 +12,19 @@ from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
-from wellposed.signals.state import Aligned, Link, Pointwise, State, align, expand, joint_spread, make_state, pooled, scaled_by, weakest
+from wellposed.signals.state import (
+    Aligned,
+    Link,
+    Pointwise,
+    State,
+    align,
+    expand,
+    joint_spread,
+    make_state,
+    pooled,
+    scaled_by,
+    weakest,
+)
 
 aten = torch.ops.aten
 
@@ -112,7 +124,9 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
-    return x.changed(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False)
+    return x.changed(
+        mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False
+    )
 
 
 def normalised(kernel: Array, var: Array) -> Array:
@@ -242,7 +256,10 @@ def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
     return add(call, y, x, alpha=-float(alpha))  # type: ignore[no-any-return]
 
 
-@rule(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"), source="signals: products, 5.4")
+@rule(
+    overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"),
+    source="signals: products, 5.4",
+)
 def mul(call: Call, x: Any, y: Any) -> State:
     """x y."""
     a, b = operand(call, x), operand(call, y)
@@ -253,7 +270,11 @@ def mul(call: Call, x: Any, y: Any) -> State:
     return _keep_lever(state, linear(call, state, number))
 
 
-@rule(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), tag="approximate", source="signals: products, 5.4")
+@rule(
+    overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"),
+    tag="approximate",
+    source="signals: products, 5.4",
+)
 def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y; by a tensor through the moments of its reciprocal."""
     a, b = operand(call, x), operand(call, y)
@@ -282,7 +303,13 @@ def reciprocal_of(call: Call, y: State) -> State | None:
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
         return None
     return pooled(y).changed(
-        mean=(1 + relative) / y.mean, var=relative / np.square(y.mean), base=None, fn=None, gauss=False, links=(), lever=None
+        mean=(1 + relative) / y.mean,
+        var=relative / np.square(y.mean),
+        base=None,
+        fn=None,
+        gauss=False,
+        links=(),
+        lever=None,
     )
 
 
@@ -298,7 +325,11 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
     return combine(call, x, y, 1.0 - float(weight), float(weight))
 
 
-@rule(overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"), tag="approximate", source="mixture of two signals")
+@rule(
+    overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"),
+    tag="approximate",
+    source="mixture of two signals",
+)
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
     shape = call.shape()
@@ -351,7 +382,16 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
 
 
 @rule(
-    overloads("maximum.default", "minimum.default", "max.other", "min.other", "fmod.Scalar", "remainder.Scalar", "atan2.default", "pow.Tensor_Tensor"),
+    overloads(
+        "maximum.default",
+        "minimum.default",
+        "max.other",
+        "min.other",
+        "fmod.Scalar",
+        "remainder.Scalar",
+        "atan2.default",
+        "pow.Tensor_Tensor",
+    ),
     tag="approximate",
     source="definition",
 )

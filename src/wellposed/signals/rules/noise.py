@@ -33,7 +33,10 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         # elements under one mask also share its fluctuation
         dims = [i for axis in shared for i in x.axes[axis]]
         common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
-        lengths = [max(covariance.shape[i], min(2, x.atoms[i].size) if i in dims and x.mean.any() else 1) for i in range(covariance.ndim)]
+        lengths = [
+            max(covariance.shape[i], min(2, x.atoms[i].size) if i in dims and x.mean.any() else 1)
+            for i in range(covariance.ndim)
+        ]
         covariance = kernels.promote(covariance, lengths)
         raw = covariance + kernels.autocorrelation(x.mean, lengths)
         inside = tuple(slice(None) if common[i] > 1 or i in dims else slice(0, 1) for i in range(covariance.ndim))
@@ -54,13 +57,21 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
     )
 
 
-@rule(overloads("dropout.default", "dropout_.default", "native_dropout.default"), source="signals: 2, 5.5 (AutoInit, eq. 12, corrected)", blockwise=True)
+@rule(
+    overloads("dropout.default", "dropout_.default", "native_dropout.default"),
+    source="signals: 2, 5.5 (AutoInit, eq. 12, corrected)",
+    blockwise=True,
+)
 def dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Inverted dropout of single elements."""
     return _drop(call, x, float(rate), []) if train and rate > 0 else x
 
 
-@rule(overloads("feature_dropout.default", "feature_dropout_.default"), source="signals: 2 (spatial dropout)", blockwise=True)
+@rule(
+    overloads("feature_dropout.default", "feature_dropout_.default"),
+    source="signals: 2 (spatial dropout)",
+    blockwise=True,
+)
 def feature_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Inverted dropout of whole channels."""
     return _drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x

@@ -15,7 +15,9 @@ from wellposed.signals.rules.merge import combine, linear, multiply, normalised
 from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape, scaled_by
 
 
-def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool = True, per_channel: bool = False) -> State:
+def normalise(
+    call: Call, x: State, over: list[int], eps: float, *, centre: bool = True, per_channel: bool = False
+) -> State:
     """Return (x - mean) / std, the statistics taken over the axes ``over`` (RMS without ``centre``).
 
     The statistics are those of one draw: what elements that are averaged together have in common is taken out, so
@@ -57,7 +59,14 @@ def normalise(call: Call, x: State, over: list[int], eps: float, *, centre: bool
     kernel = kernel / float(np.mean(scale**2))
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     shared_part = level / max(float(np.mean(x.var)), 1e-300)
-    keep_base = x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and scale.size == 1 and centre_of.size == 1
+    keep_base = (
+        x.base is not None
+        and x.fn is not None
+        and not x.gauss
+        and shared_part < 0.05
+        and scale.size == 1
+        and centre_of.size == 1
+    )
     fn = base = None
     if keep_base:
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
@@ -178,9 +187,9 @@ def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> Stat
     count = 1
     for axis, size in enumerate(shape):
         count *= size if axis != dim % len(shape) else 1
-    return make_state(
-        shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True
-    ).changed(lever=gain.lever)
+    return make_state(shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True).changed(
+        lever=gain.lever
+    )
 
 
 __all__ = ["affine", "normalise", "scaled_by"]

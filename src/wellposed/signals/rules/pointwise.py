@@ -67,7 +67,14 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     mean, var = expansion.mean, expansion.var
     if call.independent:
         return x.changed(
-            mean=mean, var=var, corr=np.ones((1,) * x.corr.ndim), base=None, fn=None, links=(), roots=call.root(), gauss=False
+            mean=mean,
+            var=var,
+            corr=np.ones((1,) * x.corr.ndim),
+            base=None,
+            fn=None,
+            links=(),
+            roots=call.root(),
+            gauss=False,
         )
     average = float(np.mean(var))
     powers = expansion.powers.copy()
@@ -132,13 +139,13 @@ def power_of(call: Call, number: float, x: State) -> State:
 def prelu(call: Call, x: State, weight: State) -> State:
     """max(x, 0) + a min(x, 0), with the weight's mean as a."""
     slope = weight.pooled_mean
-    return apply_pointwise(
-        call, x, Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t))
-    )
+    return apply_pointwise(call, x, Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t)))
 
 
 @rule(overloads("rrelu.default", "rrelu_.default"), tag="approximate", source="definition, at the mean slope")
-def rrelu(call: Call, x: State, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> State:
+def rrelu(
+    call: Call, x: State, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> State:
     """Leaky ReLU with a random slope."""
     slope = 0.5 * (lower + upper)
     return apply_pointwise(call, x, Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t)))

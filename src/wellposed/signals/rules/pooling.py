@@ -32,7 +32,9 @@ def _prepared(x: State, space: list[int]) -> State:
     return x
 
 
-def _relabelled(x: State, space: list[int], steps: list[Axis]) -> tuple[tuple[Atom, ...], tuple[tuple[int, ...], ...], list[int]]:
+def _relabelled(
+    x: State, space: list[int], steps: list[Axis]
+) -> tuple[tuple[Atom, ...], tuple[tuple[int, ...], ...], list[int]]:
     """Return the atoms and axes after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
     atoms = list(x.atoms)
     gone = []
@@ -250,18 +252,22 @@ def _class_factors(corr: Array, dims: list[int], steps: list[Axis], include_padd
     return np.asarray(result)
 
 
-def _steps(call: Call, x: State, kernel: Any, stride: Any, padding: Any, dilation: Any, rank: int) -> tuple[list[int], list[Axis]]:
+def _steps(
+    call: Call, x: State, kernel: Any, stride: Any, padding: Any, dilation: Any, rank: int
+) -> tuple[list[int], list[Axis]]:
     size = pair_of(kernel, rank)
     step = pair_of(stride, rank) if stride not in (None, [], ()) else size
     before, dilate = pair_of(padding, rank), pair_of(dilation, rank)
     shape, out = x.shape, call.shape()
     space = list(range(len(shape) - rank, len(shape)))
-    return space, [
-        Axis(shape[a], out[a], size[i], step[i], before[i], dilate[i]) for i, a in enumerate(space)
-    ]
+    return space, [Axis(shape[a], out[a], size[i], step[i], before[i], dilate[i]) for i, a in enumerate(space)]
 
 
-@rule(overloads("avg_pool2d.default", "avg_pool3d.default"), source="signals: 5.5; AutoInit, Appendix A (average pooling)", blockwise=True)
+@rule(
+    overloads("avg_pool2d.default", "avg_pool3d.default"),
+    source="signals: 5.5; AutoInit, Appendix A (average pooling)",
+    blockwise=True,
+)
 def avg_pool(
     call: Call, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -346,7 +352,13 @@ def _points(dimensions: int) -> Array:
     blockwise=True,
 )
 def max_pool(
-    call: Call, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    call: Call,
+    x: State,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> State:
     """Maximum over windows of the Gaussian field that the input is a function of, on fixed quasi-random points."""
     rank = {"max_pool1d": 1, "max_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
@@ -427,12 +439,15 @@ class _Window:
         self.independent = call.independent
         # windows that overlap are sampled together: the patch reaches over the displacements that share taps
         self.reach = [
-            0 if call.independent or s.out == 1 else min(s.out - 1, ((s.kernel - 1) * s.dilation) // s.stride, 2) for s in steps
+            0 if call.independent or s.out == 1 else min(s.out - 1, ((s.kernel - 1) * s.dilation) // s.stride, 2)
+            for s in steps
         ]
         self.patch = [(s.kernel - 1) * s.dilation + 1 + r * s.stride for s, r in zip(steps, self.reach, strict=True)]
         while int(np.prod(self.patch)) > 100 and any(self.reach):
             self.reach = [max(r - 1, 0) for r in self.reach]
-            self.patch = [(s.kernel - 1) * s.dilation + 1 + r * s.stride for s, r in zip(steps, self.reach, strict=True)]
+            self.patch = [
+                (s.kernel - 1) * s.dilation + 1 + r * s.stride for s, r in zip(steps, self.reach, strict=True)
+            ]
         self.count = int(np.prod(self.patch)) if self.patch else 1
         self.noise = self._field()
         std = base.std()

@@ -55,7 +55,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     corr = np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * len(atoms))
     if call.independent:
         corr = np.ones((1,) * len(atoms))
-    lever = left.lever if left.lever is not None and right.lever is None else right.lever if left.lever is None else None
+    lever = (
+        left.lever if left.lever is not None and right.lever is None else right.lever if left.lever is None else None
+    )
     return State(
         tuple(atoms),
         tuple(axes),

@@ -42,7 +42,8 @@ def recurrent(
     weights = [_narrowed(p, i, x.shape[-1], features, width, narrow, sizes) for i, p in enumerate(params)]
     generator = torch.Generator().manual_seed(call.node.index)
     start = [
-        h if isinstance(h, State) else make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else None for h in states
+        h if isinstance(h, State) else make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else None
+        for h in states
     ]
     if any(h is None for h in start):
         return None
@@ -63,7 +64,8 @@ def recurrent(
     finally:
         torch.random.set_rng_state(before)
     return tuple(
-        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i)) for i in range(len(call.node.outputs))
+        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
+        for i in range(len(call.node.outputs))
     )
 
 

@@ -92,7 +92,9 @@ def _square(call: Call, x: State) -> State:
 
 
 @rule(overloads("var.dim", "var.correction", "var.default"), source="definition: E x² - (E x)², over the axes")
-def variance(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None) -> State:
+def variance(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> State:
     """Variance over axes; the fluctuation of the estimate is that of the mean squared distance to the mean."""
     axes = _axes(x, dim)
     x = linear(call, pooled(x), 1.0, -x.pooled_mean)
@@ -108,7 +110,9 @@ def variance(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepd
 
 
 @rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")
-def deviation(call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None) -> State:
+def deviation(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> State:
     """Standard deviation over axes."""
     return _root(call, variance(call, x, dim, unbiased, keepdim))
 
@@ -118,12 +122,18 @@ def _root(call: Call, x: State) -> State:
     value = math.sqrt(level)
     relative = x.pooled_var / (4 * level) if level > 0 else 0.0
     return x.changed(
-        mean=np.full((1,) * len(x.atoms), value), var=np.full((1,) * len(x.atoms), relative), links=(), base=None, fn=None
+        mean=np.full((1,) * len(x.atoms), value),
+        var=np.full((1,) * len(x.atoms), relative),
+        links=(),
+        base=None,
+        fn=None,
     )
 
 
 @rule(overloads("linalg_vector_norm.default"), tag="approximate", source="square root of the sum of squares")
-def vector_norm(call: Call, x: State, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
+def vector_norm(
+    call: Call, x: State, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> State | None:
     """Euclidean norm over axes."""
     if ord != 2:
         return None

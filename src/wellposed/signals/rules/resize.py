@@ -159,7 +159,13 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
 
 
 @rule(
-    overloads("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_nearest2d.default", "_upsample_nearest_exact2d.vec"),
+    overloads(
+        "upsample_nearest1d.vec",
+        "upsample_nearest2d.vec",
+        "upsample_nearest3d.vec",
+        "upsample_nearest2d.default",
+        "_upsample_nearest_exact2d.vec",
+    ),
     source="AutoInit, Appendix A (upsampling)",
 )
 def upsample_nearest(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
@@ -170,10 +176,19 @@ def upsample_nearest(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
 
 
 @rule(
-    overloads("upsample_bilinear2d.vec", "upsample_linear1d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec"),
+    overloads(
+        "upsample_bilinear2d.vec",
+        "upsample_linear1d.vec",
+        "upsample_trilinear3d.vec",
+        "upsample_bicubic2d.vec",
+        "_upsample_bilinear2d_aa.vec",
+        "_upsample_bicubic2d_aa.vec",
+    ),
     source="interpolation as a linear map along each axis",
 )
-def upsample_linear(call: Call, x: State, output_size: Any, align_corners: Any = False, *rest: Any, **kwargs: Any) -> State:
+def upsample_linear(
+    call: Call, x: State, output_size: Any, align_corners: Any = False, *rest: Any, **kwargs: Any
+) -> State:
     """Interpolate linearly (cubically): every output is a fixed combination of neighbours."""
     name = call.node.op._schema.name.removeprefix("aten::")
     mode = "bicubic" if "bicubic" in name else "linear"
@@ -193,13 +208,19 @@ def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool
     # the operator itself, on unit vectors, gives the matrix of the map
     eye = torch.eye(have, dtype=torch.float64)[:, None, :, None].expand(have, 1, have, 2)
     weights = torch.nn.functional.interpolate(
-        eye, size=(size, 2), mode="bicubic" if mode == "bicubic" else "bilinear", align_corners=align_corners, antialias=antialias
+        eye,
+        size=(size, 2),
+        mode="bicubic" if mode == "bicubic" else "bilinear",
+        align_corners=align_corners,
+        antialias=antialias,
     )[:, 0, :, 0].T.numpy()
     i = x.axes[axis][0]
     length = x.corr.shape[i]
     lag = np.abs(np.arange(have)[:, None] - np.arange(have)[None, :])
     profiles = np.moveaxis(x.corr, i, -1)
-    table = profiles[..., np.minimum(lag, length - 1)] if length > 1 else profiles[..., 0][..., None, None] * np.eye(have)
+    table = (
+        profiles[..., np.minimum(lag, length - 1)] if length > 1 else profiles[..., 0][..., None, None] * np.eye(have)
+    )
     table = np.where(lag == 0, profiles[..., :1, None], table)
     covariance = weights @ table @ weights.T
     lags = min(size, max(length, 16))
@@ -230,7 +251,11 @@ def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool
     )  # fmt: skip
 
 
-@rule(overloads("im2col.default", "col2im.default", "grid_sampler.default"), tag="approximate", source="elements picked alike")
+@rule(
+    overloads("im2col.default", "col2im.default", "grid_sampler.default"),
+    tag="approximate",
+    source="elements picked alike",
+)
 def rearranged(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
     """Windows as columns and back, sampling at given places: pooled moments are kept."""
     if call.node.op is torch.ops.aten.im2col.default:

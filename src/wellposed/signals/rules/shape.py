@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,10 @@ def regroup(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     return reshape(x, call.shape())
 
 
-@rule(overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"), source="definition")
+@rule(
+    overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"),
+    source="definition",
+)
 def transpose_matrix(call: Call, x: State) -> State:
     """Swap the last two axes (all axes, for numpy_T)."""
     rank = len(x.axes)
@@ -138,7 +141,14 @@ def cut(call: Call, x: State, dim: int = 0, start: Any = None, end: Any = None, 
 
 
 @rule(
-    overloads("chunk.default", "split.Tensor", "split_with_sizes.default", "tensor_split.sections", "tensor_split.indices", "split.sizes"),
+    overloads(
+        "chunk.default",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "tensor_split.sections",
+        "tensor_split.indices",
+        "split.sizes",
+    ),
     source="definition; AutoInit, Appendix A (split)",
 )
 def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State, ...]:
@@ -154,9 +164,7 @@ def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State,
 @rule(overloads("unbind.int"), source="definition")
 def unbind(call: Call, x: State, dim: int = 0) -> tuple[State, ...]:
     """Every index of an axis."""
-    return tuple(
-        _part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim) for at in range(len(call.node.outputs))
-    )
+    return tuple(_part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim) for at in range(len(call.node.outputs)))
 
 
 def _as_state(call: Call, value: Any) -> State:
@@ -164,7 +172,10 @@ def _as_state(call: Call, value: Any) -> State:
     return found if isinstance(found, State) else make_state((), found, 0.0)
 
 
-@rule(overloads("cat.default", "concat.default", "concatenate.default"), source="definition; AutoInit, Appendix A (concatenate)")
+@rule(
+    overloads("cat.default", "concat.default", "concatenate.default"),
+    source="definition; AutoInit, Appendix A (concatenate)",
+)
 def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors behind each other."""
     parts = [_as_state(call, t) for t in tensors]
@@ -198,7 +209,9 @@ def roll(call: Call, x: State, shifts: Any, dims: Any = ()) -> State:
     """Positions shifted in a circle: neighbours across the seam are far from each other."""
     shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
     if not dims:  # all axes as one
-        return reshape(_reordered(reshape(x, (math.prod(x.shape),)), 0, np.roll(np.arange(math.prod(x.shape)), shifts[0])), x.shape)
+        return reshape(
+            _reordered(reshape(x, (math.prod(x.shape),)), 0, np.roll(np.arange(math.prod(x.shape)), shifts[0])), x.shape
+        )
     for shift, dim in zip(shifts, dims if isinstance(dims, (list, tuple)) else [dims], strict=True):
         x = _reordered(x, dim, np.roll(np.arange(x.shape[dim]), shift))
     return x
@@ -236,7 +249,11 @@ def repeated(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     return reshape(expand(reshape(x, have and tuple(narrow)), tuple(wide)), shape)
 
 
-@rule(overloads("gather.default", "index_select.default", "take_along_dim.default"), tag="approximate", source="elements picked by index, alike")
+@rule(
+    overloads("gather.default", "index_select.default", "take_along_dim.default"),
+    tag="approximate",
+    source="elements picked by index, alike",
+)
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: same moments, correlations of a random pair."""
     return _picked(call, x)
@@ -271,7 +288,11 @@ def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], 
     same = np.take(x.corr, [0], axis=i)
     # two picks hit the same element with probability 1/size when there are more picks than elements
     chance = 1.0 / size if flat > size else 0.0
-    corr = np.concatenate([same, other + chance * (same - other)], axis=i) if flat > 1 and (other.any() or chance) else same
+    corr = (
+        np.concatenate([same, other + chance * (same - other)], axis=i)
+        if flat > 1 and (other.any() or chance)
+        else same
+    )
     if flat == 1:
         keep = [k for k in range(len(x.atoms)) if k != i]
         where = {old: new for new, old in enumerate(keep)}

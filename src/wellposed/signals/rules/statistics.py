@@ -52,7 +52,15 @@ def mapped(x: State, axis: int, weights: Array) -> State:
         + [covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)],
         axis=-1,
     )
-    mean = np.moveaxis(np.tensordot(np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)]), weights, axes=([at], [1])), -1, at)
+    mean = np.moveaxis(
+        np.tensordot(
+            np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)]),
+            weights,
+            axes=([at], [1]),
+        ),
+        -1,
+        at,
+    )
     return x.changed(
         atoms=tuple(Atom(new_label(), size) if i == at else a for i, a in enumerate(x.atoms)),
         mean=mean,
@@ -207,9 +215,19 @@ class _Whole(Call):
         return self._shape
 
 
-@rule(overloads("cross_entropy_loss.default"), tag="sampled", source="the operator itself, on samples of logits and classes")
+@rule(
+    overloads("cross_entropy_loss.default"),
+    tag="sampled",
+    source="the operator itself, on samples of logits and classes",
+)
 def cross_entropy(
-    call: Call, x: State, target: Any, weight: Any = None, reduction: int = _MEAN, ignore_index: int = -100, smoothing: float = 0.0
+    call: Call,
+    x: State,
+    target: Any,
+    weight: Any = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    smoothing: float = 0.0,
 ) -> State | None:
     """Cross entropy of logits and classes that know nothing of each other."""
     if isinstance(target, State) or weight is not None or len(x.axes) < 2:
@@ -220,5 +238,7 @@ def cross_entropy(
     values = []
     for _ in range(max(4, min(256, VALUES // math.prod(x.shape)))):
         classes = known if known is not None else torch.randint(0, x.shape[1], shape, generator=generator)
-        values.append(aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing))
+        values.append(
+            aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
+        )
     return replace(state_of_samples(values, call.root()), tag="sampled")
