@@ -88,16 +88,39 @@ def _tokens(x: torch.Tensor) -> torch.Tensor:
 
 def specs() -> Iterator[Spec]:
     w = {"w": Weight((5, 6), 0.5)}
-    yield aten.linear.default, [
-        Case("linear", lambda x, w: aten.linear(x, w), (TOKENS,), w),
-        Case("linear bias", lambda x, w, b: aten.linear(x, w, b), (TOKENS,), {**w, "b": Weight((5,), 0.6, 0.3)}),
-        Case("linear constant bias", lambda x, w, b: aten.linear(x, w, b), (TOKENS,), {**w, "b": Weight((5,), 0, 0.3)}),
-        Case("linear after relu", lambda x, w: aten.linear(torch.relu(x), w), (Source((4, 6)),), w),
-        Case("linear twice", lambda x, w, v: aten.linear(torch.relu(aten.linear(x, w)), v), (TOKENS,), {"w": Weight((32, 6), 0.5), "v": Weight((5, 32), 0.3)}),
-        Case("linear vector", lambda x, w: aten.linear(x, w), (TOKENS,), {"w": Weight((6,), 0.5)}),
-        Case("linear over positions", lambda x, w: aten.linear(torch.relu(x).transpose(1, 2), w), (TOKENS,), {"w": Weight((4, 5), 0.5)}),
-        Case("linear over pixels", lambda x, w: aten.linear(torch.relu(x).flatten(1), w), (FIELD,), {"w": Weight((4, 196), 0.1)}),
-    ]  # fmt: skip
+    yield (
+        aten.linear.default,
+        [
+            Case("linear", lambda x, w: aten.linear(x, w), (TOKENS,), w),
+            Case("linear bias", lambda x, w, b: aten.linear(x, w, b), (TOKENS,), {**w, "b": Weight((5,), 0.6, 0.3)}),
+            Case(
+                "linear constant bias",
+                lambda x, w, b: aten.linear(x, w, b),
+                (TOKENS,),
+                {**w, "b": Weight((5,), 0, 0.3)},
+            ),
+            Case("linear after relu", lambda x, w: aten.linear(torch.relu(x), w), (Source((4, 6)),), w),
+            Case(
+                "linear twice",
+                lambda x, w, v: aten.linear(torch.relu(aten.linear(x, w)), v),
+                (TOKENS,),
+                {"w": Weight((32, 6), 0.5), "v": Weight((5, 32), 0.3)},
+            ),
+            Case("linear vector", lambda x, w: aten.linear(x, w), (TOKENS,), {"w": Weight((6,), 0.5)}),
+            Case(
+                "linear over positions",
+                lambda x, w: aten.linear(torch.relu(x).transpose(1, 2), w),
+                (TOKENS,),
+                {"w": Weight((4, 5), 0.5)},
+            ),
+            Case(
+                "linear over pixels",
+                lambda x, w: aten.linear(torch.relu(x).flatten(1), w),
+                (FIELD,),
+                {"w": Weight((4, 196), 0.1)},
+            ),
+        ],
+    )
     for rank in (1, 2, 3):
         yield getattr(aten, f"conv{rank}d").default, _conv(rank)
         yield getattr(aten, f"conv{rank}d").padding, _conv_same(rank)
@@ -162,13 +185,33 @@ def _products() -> Iterator[Spec]:
             Case("baddbmm", lambda x, y, z: aten.baddbmm(z, x, y, beta=0.5, alpha=0.3), (*pair, Source((3, 4, 5)))),
         ],
     )
-    yield aten.einsum.default, [
-        Case("einsum linear", lambda x, w: aten.einsum("btc,oc->bto", [torch.relu(x), w]), (TOKENS,), {"w": Weight((5, 6), 0.5)}),
-        Case("einsum ellipsis", lambda x, w: aten.einsum("...c,chd->...hd", [x, w]), (TOKENS,), {"w": Weight((6, 2, 3), 0.5)}),
-        Case("einsum over tokens", lambda x, w: aten.einsum("btc,st->bsc", [torch.relu(x), w]), (TOKENS,), {"w": Weight((4, 5), 0.5)}),
-        Case("einsum scores", lambda x, y: aten.einsum("bqd,bkd->bqk", [x, y]), (TOKENS, Source((3, 4, 6), mean=0.2))),
-        Case("einsum implicit", lambda x, w: aten.einsum("ij,jk", [x, w]), (flat,), w),
-    ]  # fmt: skip
+    yield (
+        aten.einsum.default,
+        [
+            Case(
+                "einsum linear",
+                lambda x, w: aten.einsum("btc,oc->bto", [torch.relu(x), w]),
+                (TOKENS,),
+                {"w": Weight((5, 6), 0.5)},
+            ),
+            Case(
+                "einsum ellipsis",
+                lambda x, w: aten.einsum("...c,chd->...hd", [x, w]),
+                (TOKENS,),
+                {"w": Weight((6, 2, 3), 0.5)},
+            ),
+            Case(
+                "einsum over tokens",
+                lambda x, w: aten.einsum("btc,st->bsc", [torch.relu(x), w]),
+                (TOKENS,),
+                {"w": Weight((4, 5), 0.5)},
+            ),
+            Case(
+                "einsum scores", lambda x, y: aten.einsum("bqd,bkd->bqk", [x, y]), (TOKENS, Source((3, 4, 6), mean=0.2))
+            ),
+            Case("einsum implicit", lambda x, w: aten.einsum("ij,jk", [x, w]), (flat,), w),
+        ],
+    )
     for rank, name in ((1, "default"), (2, "input"), (3, "input")):
         yield getattr(getattr(aten, f"conv_transpose{rank}d"), name), _transposed(rank, name)
     offsets = torch.tensor([3, 6], dtype=torch.int32)

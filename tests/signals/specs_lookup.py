@@ -54,37 +54,80 @@ def _softmax() -> Iterator[Spec]:
                 ),
             ],
         )
-    yield aten.masked_fill.Scalar, [
-        Case("masked_fill", lambda x: aten.masked_fill.Scalar(x, torch.tensor([True, False, False, True]), 0.5),
-             (Source((3, 4), mean=1.0),), flat="written positions are taken for random ones"),
-    ]  # fmt: skip
-    yield aten.masked_fill_.Scalar, [
-        Case("masked_fill_", lambda x: aten.masked_fill_.Scalar(x.clone(), torch.tensor([True, False, False, True]), 0.5),
-             (Source((3, 4), mean=1.0),), flat="written positions are taken for random ones"),
-    ]  # fmt: skip
+    yield (
+        aten.masked_fill.Scalar,
+        [
+            Case(
+                "masked_fill",
+                lambda x: aten.masked_fill.Scalar(x, torch.tensor([True, False, False, True]), 0.5),
+                (Source((3, 4), mean=1.0),),
+                flat="written positions are taken for random ones",
+            ),
+        ],
+    )
+    yield (
+        aten.masked_fill_.Scalar,
+        [
+            Case(
+                "masked_fill_",
+                lambda x: aten.masked_fill_.Scalar(x.clone(), torch.tensor([True, False, False, True]), 0.5),
+                (Source((3, 4), mean=1.0),),
+                flat="written positions are taken for random ones",
+            ),
+        ],
+    )
 
 
 def _attention() -> Iterator[Spec]:
     op = aten.scaled_dot_product_attention.default
     bound = {"bound": 0.15, "why": WIDE}
-    yield op, [
-        Case("attention", attend, (TOKENS,), HELD, **bound),
-        Case("attention of correlated tokens", lambda x, u, **w: attend(aten.linear(torch.relu(x), u), **w), (TOKENS,), {**HELD, "u": Weight((32, 32), 0.25)}, **bound),
-        Case("causal attention", lambda x, **w: attend(x, **w, is_causal=True), (TOKENS,), HELD, **bound),
-        Case("masked attention", lambda x, **w: attend(x, **w, attn_mask=torch.ones(16, 16, dtype=torch.bool).tril(3)), (TOKENS,), HELD, **bound),
-        Case("attention with dropout", lambda x, **w: attend(x, **w, dropout_p=0.3), (TOKENS,), HELD, **bound),
-        Case("grouped queries", lambda x, q, k, v: op(heads(x, q, 4), heads(x, k, 2), heads(x, v, 2), enable_gqa=True), (TOKENS,),
-             {"q": Weight((64, 32), 32**-0.5), "k": Weight((32, 32), 32**-0.5), "v": Weight((32, 32), 32**-0.5)},
-             average="heads that share keys and values are taken for strangers", **bound),
-    ]  # fmt: skip
+    yield (
+        op,
+        [
+            Case("attention", attend, (TOKENS,), HELD, **bound),
+            Case(
+                "attention of correlated tokens",
+                lambda x, u, **w: attend(aten.linear(torch.relu(x), u), **w),
+                (TOKENS,),
+                {**HELD, "u": Weight((32, 32), 0.25)},
+                **bound,
+            ),
+            Case("causal attention", lambda x, **w: attend(x, **w, is_causal=True), (TOKENS,), HELD, **bound),
+            Case(
+                "masked attention",
+                lambda x, **w: attend(x, **w, attn_mask=torch.ones(16, 16, dtype=torch.bool).tril(3)),
+                (TOKENS,),
+                HELD,
+                **bound,
+            ),
+            Case("attention with dropout", lambda x, **w: attend(x, **w, dropout_p=0.3), (TOKENS,), HELD, **bound),
+            Case(
+                "grouped queries",
+                lambda x, q, k, v: op(heads(x, q, 4), heads(x, k, 2), heads(x, v, 2), enable_gqa=True),
+                (TOKENS,),
+                {"q": Weight((64, 32), 32**-0.5), "k": Weight((32, 32), 32**-0.5), "v": Weight((32, 32), 32**-0.5)},
+                average="heads that share keys and values are taken for strangers",
+                **bound,
+            ),
+        ],
+    )
 
 
 def _tables() -> Iterator[Spec]:
     table = {"w": Weight((5, 6), 0.8, 0.3)}
-    yield aten.embedding.default, [
-        Case("embedding", lambda x, w: aten.embedding(w, NUMBERS), (Source((2,)),), table, flat="equal tokens are taken for randomly placed"),
-        Case("positions", lambda x, w: aten.embedding(w, torch.arange(5)), (Source((2,)),), table),
-    ]  # fmt: skip
+    yield (
+        aten.embedding.default,
+        [
+            Case(
+                "embedding",
+                lambda x, w: aten.embedding(w, NUMBERS),
+                (Source((2,)),),
+                table,
+                flat="equal tokens are taken for randomly placed",
+            ),
+            Case("positions", lambda x, w: aten.embedding(w, torch.arange(5)), (Source((2,)),), table),
+        ],
+    )
     offsets = torch.tensor([0, 5, 10])
     flat = NUMBERS.flatten()
     why = {"bound": 0.6, "why": "the rows of a bag are taken for different ones"}
@@ -98,9 +141,29 @@ def _tables() -> Iterator[Spec]:
             Case("bag of means", bag(1), (Source((2,)),), table, flat="pooled", **why),
         ],
     )
-    yield aten.embedding_bag.default, [
-        Case("embedding_bag", lambda x, w: aten.embedding_bag.default(w, flat, offsets, False, 0)[0], (Source((2,)),), table, flat="pooled", **why)
-    ]  # fmt: skip
-    yield aten._embedding_bag.default, [
-        Case("_embedding_bag", lambda x, w: aten._embedding_bag.default(w, flat, offsets, False, 0)[0], (Source((2,)),), table, flat="pooled", **why)
-    ]  # fmt: skip
+    yield (
+        aten.embedding_bag.default,
+        [
+            Case(
+                "embedding_bag",
+                lambda x, w: aten.embedding_bag.default(w, flat, offsets, False, 0)[0],
+                (Source((2,)),),
+                table,
+                flat="pooled",
+                **why,
+            )
+        ],
+    )
+    yield (
+        aten._embedding_bag.default,
+        [
+            Case(
+                "_embedding_bag",
+                lambda x, w: aten._embedding_bag.default(w, flat, offsets, False, 0)[0],
+                (Source((2,)),),
+                table,
+                flat="pooled",
+                **why,
+            )
+        ],
+    )

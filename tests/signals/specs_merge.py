@@ -33,13 +33,23 @@ def both(add: Any) -> list[Case]:
         Case(f"{name} with itself", lambda x: add(x, relu(x)), (FIELD,)),
         Case(f"{name} with its pool", lambda x: add(x, pool(x)), (FIELD,), bound=0.02, why=CUT),
         Case(f"{name} with the pool of its relu", lambda x: add(pool(relu(x)), x), (FIELD,), bound=0.02, why=CUT),
-        Case(f"{name} residual", lambda x, w: add(relu(x), aten.conv2d(relu(x), w, None, [1, 1], [1, 1])), (FIELD,), {"w": Weight((3, 3, 3, 3), 0.3)}),
-        Case(f"{name} twice residual", lambda x, v, w: (lambda h: add(h, aten.linear(relu(h), w)))(aten.linear(x, v)), (TOKENS,), {"v": Weight((8, 8), 0.4), "w": Weight((8, 8), 0.4)}),
+        Case(
+            f"{name} residual",
+            lambda x, w: add(relu(x), aten.conv2d(relu(x), w, None, [1, 1], [1, 1])),
+            (FIELD,),
+            {"w": Weight((3, 3, 3, 3), 0.3)},
+        ),
+        Case(
+            f"{name} twice residual",
+            lambda x, v, w: (lambda h: add(h, aten.linear(relu(h), w)))(aten.linear(x, v)),
+            (TOKENS,),
+            {"v": Weight((8, 8), 0.4), "w": Weight((8, 8), 0.4)},
+        ),
         Case(f"{name} row", lambda x, y: add(x, y), (X, Source((6,), mean=0.5))),
         Case(f"{name} parameter", lambda x, w: add(x, w), (TOKENS,), {"w": Weight((4, 8), 0.5, 0.2)}),
         Case(f"{name} constant", lambda x: add(x, torch.arange(6.0, dtype=torch.float64)), (X,)),
         Case(f"{name} a number", lambda x: add(x, 0.7), (FIELD,)),
-    ]  # fmt: skip
+    ]
 
 
 def specs() -> Iterator[Spec]:
@@ -75,36 +85,66 @@ RECIPROCAL = (
 
 def _products() -> Iterator[Spec]:
     mul = aten.mul.Tensor
-    yield mul, [
-        Case("product of strangers", lambda x, y: mul(x, y), (X, Y)),
-        Case("product of fields", lambda x, y: mul(relu(x), torch.sigmoid(y)), (FIELD, OTHER)),
-        Case("swish written out", lambda x: mul(x, torch.sigmoid(x)), (FIELD,)),
-        Case("square", lambda x: mul(x, x), (X,)),
-        Case("gate", lambda x, y: mul(x, aten.sigmoid(y)), (FIELD, Source((2, 3, 1, 1), mean=0.5))),
-        Case("layer scale", lambda x, w: mul(x, w), (TOKENS,), {"w": Weight((8,), 0.3, 0.5)}),
-        Case("constant layer scale", lambda x, w: mul(x, w), (TOKENS,), {"w": Weight((8,), 0.0, 0.5)}),
-        Case(
-            "gated linear unit",
-            lambda x, v, w: mul(aten.silu(aten.linear(x, v)), aten.linear(x, w)),
-            (Source((2, 3, 256), mean=0.4),),
-            {"v": Weight((32, 256), 0.06), "w": Weight((32, 256), 0.06)},
-            draws=200,
-            bound=8 / 256,
-            why="both factors rise and fall with |x|², whose relative variance is 2/256: 2 slopes of 1 to 1.2 make up to 3/256 of it, and weights are 32 only",
-        ),
-        Case("gelu written out", lambda x: mul(0.5 * x, 1 + torch.erf(x * 0.5**0.5)), (FIELD,)),
-        Case("quick gelu", lambda x: mul(x, torch.sigmoid(1.702 * x)), (FIELD,)),
-        Case("with its pool", lambda x: mul(x, pool(x)), (FIELD,)),
-        Case("a table of numbers", lambda x: mul(x, torch.arange(6.0, dtype=torch.float64)), (X,)),
-    ]  # fmt: skip
+    yield (
+        mul,
+        [
+            Case("product of strangers", lambda x, y: mul(x, y), (X, Y)),
+            Case("product of fields", lambda x, y: mul(relu(x), torch.sigmoid(y)), (FIELD, OTHER)),
+            Case("swish written out", lambda x: mul(x, torch.sigmoid(x)), (FIELD,)),
+            Case("square", lambda x: mul(x, x), (X,)),
+            Case("gate", lambda x, y: mul(x, aten.sigmoid(y)), (FIELD, Source((2, 3, 1, 1), mean=0.5))),
+            Case("layer scale", lambda x, w: mul(x, w), (TOKENS,), {"w": Weight((8,), 0.3, 0.5)}),
+            Case("constant layer scale", lambda x, w: mul(x, w), (TOKENS,), {"w": Weight((8,), 0.0, 0.5)}),
+            Case(
+                "gated linear unit",
+                lambda x, v, w: mul(aten.silu(aten.linear(x, v)), aten.linear(x, w)),
+                (Source((2, 3, 256), mean=0.4),),
+                {"v": Weight((32, 256), 0.06), "w": Weight((32, 256), 0.06)},
+                draws=200,
+                bound=8 / 256,
+                why="both factors rise and fall with |x|², whose relative variance is 2/256: 2 slopes of 1 to 1.2 make up to 3/256 of it, and weights are 32 only",
+            ),
+            Case("gelu written out", lambda x: mul(0.5 * x, 1 + torch.erf(x * 0.5**0.5)), (FIELD,)),
+            Case("quick gelu", lambda x: mul(x, torch.sigmoid(1.702 * x)), (FIELD,)),
+            Case("with its pool", lambda x: mul(x, pool(x)), (FIELD,)),
+            Case("a table of numbers", lambda x: mul(x, torch.arange(6.0, dtype=torch.float64)), (X,)),
+        ],
+    )
     yield aten.multiply.Tensor, [Case("multiply", lambda x, y: aten.multiply.Tensor(x, y), (X, Y))]
-    yield aten.div.Tensor, [
-        Case("divided by a number", lambda x: aten.div.Tensor(x, 3.0), (FIELD,)),
-        Case("divided by what stays away from 0", lambda x, y: aten.div.Tensor(x, torch.sigmoid(y) + 1.0), (X, Y), bound=0.02, why=RECIPROCAL),
-        Case("1 / y", lambda y: aten.div.Tensor(torch.ones((), dtype=torch.float64), torch.sigmoid(y) + 1.0), (Y,), bound=0.02, why=RECIPROCAL),
-        Case("divided by what comes near 0", lambda x, y: aten.div.Tensor(x, y * y + 0.5), (X, Source((4, 6))), sampled=True, flat="sampled"),
-        Case("normalised by hand", lambda x: aten.div.Tensor(x, x.norm(dim=-1, keepdim=True)), (Source((3, 4, 64)),), bound=4 / 64, why="a ratio is taken for a ratio of means: off by 2/64 to 4/64"),
-    ]  # fmt: skip
+    yield (
+        aten.div.Tensor,
+        [
+            Case("divided by a number", lambda x: aten.div.Tensor(x, 3.0), (FIELD,)),
+            Case(
+                "divided by what stays away from 0",
+                lambda x, y: aten.div.Tensor(x, torch.sigmoid(y) + 1.0),
+                (X, Y),
+                bound=0.02,
+                why=RECIPROCAL,
+            ),
+            Case(
+                "1 / y",
+                lambda y: aten.div.Tensor(torch.ones((), dtype=torch.float64), torch.sigmoid(y) + 1.0),
+                (Y,),
+                bound=0.02,
+                why=RECIPROCAL,
+            ),
+            Case(
+                "divided by what comes near 0",
+                lambda x, y: aten.div.Tensor(x, y * y + 0.5),
+                (X, Source((4, 6))),
+                sampled=True,
+                flat="sampled",
+            ),
+            Case(
+                "normalised by hand",
+                lambda x: aten.div.Tensor(x, x.norm(dim=-1, keepdim=True)),
+                (Source((3, 4, 64)),),
+                bound=4 / 64,
+                why="a ratio is taken for a ratio of means: off by 2/64 to 4/64",
+            ),
+        ],
+    )
     yield (
         aten.addcmul.default,
         [Case("addcmul", lambda x, y, z: aten.addcmul(x, y, z, value=0.5), (X, Y, Source((4, 6), mean=0.2)))],
@@ -155,8 +195,13 @@ def _conditions() -> Iterator[Spec]:
         op = getattr(getattr(aten, packet), overload)
         yield op, [Case(name, lambda x, op=op: op(x > 0.4), (FIELD,))]
     for name in (
-        "logical_and.default", "bitwise_and.Tensor", "__and__.Tensor", "logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"
-    ):  # fmt: skip
+        "logical_and.default",
+        "bitwise_and.Tensor",
+        "__and__.Tensor",
+        "logical_or.default",
+        "bitwise_or.Tensor",
+        "__or__.Tensor",
+    ):
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload)
         yield (
@@ -169,10 +214,13 @@ def _conditions() -> Iterator[Spec]:
 
 
 def _others() -> Iterator[Spec]:
-    yield aten.maximum.default, [
-        Case("maximum of relatives", lambda x: aten.maximum(x, -0.5 * x), (FIELD,)),
-        Case("maximum of strangers", lambda x, y: aten.maximum(x, y), (X, Y), sampled=True, flat="sampled"),
-    ]  # fmt: skip
+    yield (
+        aten.maximum.default,
+        [
+            Case("maximum of relatives", lambda x: aten.maximum(x, -0.5 * x), (FIELD,)),
+            Case("maximum of strangers", lambda x, y: aten.maximum(x, y), (X, Y), sampled=True, flat="sampled"),
+        ],
+    )
     yield aten.minimum.default, [Case("minimum of relatives", lambda x: aten.minimum(x, -0.5 * x), (FIELD,))]
     yield (
         aten.max.other,

@@ -37,41 +37,109 @@ def _norms() -> Iterator[Spec]:
     def batch(x: torch.Tensor, g: Any = None, b: Any = None) -> torch.Tensor:
         return bn(x, g, b, None, None, True, 0.1, 1e-5, False)
 
-    yield bn, [
-        Case("batch norm", batch, (WHITE,), **ratio(256)),
-        Case("batch norm of a field", batch, (FIELD,), **ratio(100)),
-        Case("batch norm after relu", lambda x: batch(torch.relu(x)), (FIELD,), **ratio(100)),
-        Case("batch norm, affine", batch, (FIELD,), AFFINE, **ratio(100)),
-        Case("batch norm, drawn gains", batch, (FIELD,), {"g": Weight((3,), 0.3, 1.0), "b": Weight((3,), 0.5)}, **ratio(100)),
-        Case("batch norm of features", batch, (Source((128, 3), mean=0.4, std=2.0),), AFFINE, **ratio(128)),
-        Case("batch norm of padded", lambda x: batch(aten.pad(x, [1, 1, 1, 1])), (Source((8, 3, 4, 4), mean=1.0),), **ratio(128)),
-        Case("batch norm of a product", lambda x, w: batch(torch.relu(aten.linear(torch.relu(x), w))), (Source((64, 8)),), {"w": Weight((3, 8))}, **ratio(20)),
-        Case(
-            "batch norm in evaluation",
-            lambda x: bn(x, *none, torch.full((3,), 0.2, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64), False, 0.1, 1e-5, False),
-            (FIELD,),
-            training=False,
-        ),
-    ]  # fmt: skip
+    yield (
+        bn,
+        [
+            Case("batch norm", batch, (WHITE,), **ratio(256)),
+            Case("batch norm of a field", batch, (FIELD,), **ratio(100)),
+            Case("batch norm after relu", lambda x: batch(torch.relu(x)), (FIELD,), **ratio(100)),
+            Case("batch norm, affine", batch, (FIELD,), AFFINE, **ratio(100)),
+            Case(
+                "batch norm, drawn gains",
+                batch,
+                (FIELD,),
+                {"g": Weight((3,), 0.3, 1.0), "b": Weight((3,), 0.5)},
+                **ratio(100),
+            ),
+            Case("batch norm of features", batch, (Source((128, 3), mean=0.4, std=2.0),), AFFINE, **ratio(128)),
+            Case(
+                "batch norm of padded",
+                lambda x: batch(aten.pad(x, [1, 1, 1, 1])),
+                (Source((8, 3, 4, 4), mean=1.0),),
+                **ratio(128),
+            ),
+            Case(
+                "batch norm of a product",
+                lambda x, w: batch(torch.relu(aten.linear(torch.relu(x), w))),
+                (Source((64, 8)),),
+                {"w": Weight((3, 8))},
+                **ratio(20),
+            ),
+            Case(
+                "batch norm in evaluation",
+                lambda x: bn(
+                    x,
+                    *none,
+                    torch.full((3,), 0.2, dtype=torch.float64),
+                    torch.full((3,), 2.0, dtype=torch.float64),
+                    False,
+                    0.1,
+                    1e-5,
+                    False,
+                ),
+                (FIELD,),
+                training=False,
+            ),
+        ],
+    )
     instance = aten.instance_norm.default
-    yield instance, [
-        Case("instance norm", lambda x: instance(x, *none, *none, True, 0.1, 1e-5, False), (WHITE,), **ratio(64)),
-        Case("instance norm of a field", lambda x, g, b: instance(torch.relu(x), g, b, *none, True, 0.1, 1e-5, False), (FIELD,), AFFINE, **ratio(16)),
-    ]  # fmt: skip
+    yield (
+        instance,
+        [
+            Case("instance norm", lambda x: instance(x, *none, *none, True, 0.1, 1e-5, False), (WHITE,), **ratio(64)),
+            Case(
+                "instance norm of a field",
+                lambda x, g, b: instance(torch.relu(x), g, b, *none, True, 0.1, 1e-5, False),
+                (FIELD,),
+                AFFINE,
+                **ratio(16),
+            ),
+        ],
+    )
     layer = aten.layer_norm.default
     token = {"g": Weight((64,), 0.0, 0.7), "b": Weight((64,), 0.0, 0.2)}
-    yield layer, [
-        Case("layer norm", lambda x: layer(x, [64]), (TOKENS,), **ratio(64)),
-        Case("layer norm, affine, after relu", lambda x, g, b: layer(torch.relu(x), [64], g, b), (TOKENS,), token, **ratio(32)),
-        Case("layer norm, drawn gains", lambda x, g, b: layer(x, [64], g, b), (TOKENS,), {"g": Weight((64,), 0.2, 1.0), "b": Weight((64,), 0.5)}, **ratio(64)),
-        Case("layer norm of an image", lambda x: layer(x, [3, 8, 8]), (FIELD,), **ratio(20)),
-        Case("layer norm of correlated tokens", lambda x, w: layer(aten.linear(torch.relu(x), w), [64]), (Source((3, 4, 16)),), {"w": Weight((64, 16))}, **ratio(32)),
-    ]  # fmt: skip
+    yield (
+        layer,
+        [
+            Case("layer norm", lambda x: layer(x, [64]), (TOKENS,), **ratio(64)),
+            Case(
+                "layer norm, affine, after relu",
+                lambda x, g, b: layer(torch.relu(x), [64], g, b),
+                (TOKENS,),
+                token,
+                **ratio(32),
+            ),
+            Case(
+                "layer norm, drawn gains",
+                lambda x, g, b: layer(x, [64], g, b),
+                (TOKENS,),
+                {"g": Weight((64,), 0.2, 1.0), "b": Weight((64,), 0.5)},
+                **ratio(64),
+            ),
+            Case("layer norm of an image", lambda x: layer(x, [3, 8, 8]), (FIELD,), **ratio(20)),
+            Case(
+                "layer norm of correlated tokens",
+                lambda x, w: layer(aten.linear(torch.relu(x), w), [64]),
+                (Source((3, 4, 16)),),
+                {"w": Weight((64, 16))},
+                **ratio(32),
+            ),
+        ],
+    )
     rms = aten.rms_norm.default
-    yield rms, [
-        Case("rms norm", lambda x: rms(x, [64]), (TOKENS,), **ratio(64)),
-        Case("rms norm, gain, eps", lambda x, g: rms(torch.relu(x), [64], g, 0.1), (TOKENS,), {"g": Weight((64,), 0.0, 0.7)}, **ratio(26)),
-    ]  # fmt: skip
+    yield (
+        rms,
+        [
+            Case("rms norm", lambda x: rms(x, [64]), (TOKENS,), **ratio(64)),
+            Case(
+                "rms norm, gain, eps",
+                lambda x, g: rms(torch.relu(x), [64], g, 0.1),
+                (TOKENS,),
+                {"g": Weight((64,), 0.0, 0.7)},
+                **ratio(26),
+            ),
+        ],
+    )
     group = aten.group_norm.default
     yield (
         group,
@@ -81,10 +149,27 @@ def _norms() -> Iterator[Spec]:
             Case("group norm, one group", lambda x: group(x, 1), (FIELD,), **ratio(20)),
         ],
     )
-    yield aten._weight_norm.default, [
-        Case("weight norm", lambda v, g: aten._weight_norm(v, g, 0), (), {"v": Weight((4, 32), 0.6), "g": Weight((4, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
-        Case("weight norm of a kernel", lambda v, g: aten._weight_norm(v, g, 1), (), {"v": Weight((6, 4, 3, 3), 0.6), "g": Weight((1, 4, 1, 1), 0.0, 1.5)}, draws=1000, **ratio(64)),
-    ]  # fmt: skip
+    yield (
+        aten._weight_norm.default,
+        [
+            Case(
+                "weight norm",
+                lambda v, g: aten._weight_norm(v, g, 0),
+                (),
+                {"v": Weight((4, 32), 0.6), "g": Weight((4, 1), 0.0, 1.5)},
+                draws=1000,
+                **ratio(64),
+            ),
+            Case(
+                "weight norm of a kernel",
+                lambda v, g: aten._weight_norm(v, g, 1),
+                (),
+                {"v": Weight((6, 4, 3, 3), 0.6), "g": Weight((1, 4, 1, 1), 0.0, 1.5)},
+                draws=1000,
+                **ratio(64),
+            ),
+        ],
+    )
 
 
 def _noise() -> Iterator[Spec]:
@@ -134,13 +219,21 @@ def _noise() -> Iterator[Spec]:
 
 def _reductions() -> Iterator[Spec]:
     relu = torch.relu
-    yield aten.mean.dim, [
-        Case("mean over space", lambda x: aten.mean.dim(relu(x), [2, 3]), (FIELD,)),
-        Case("mean over channels", lambda x: aten.mean.dim(relu(x), [1], True), (FIELD,)),
-        Case("mean over samples", lambda x: aten.mean.dim(relu(x), [0]), (FIELD,)),
-        Case("mean of padded rows", lambda x: aten.mean.dim(aten.pad(x, [1, 1, 1, 1]), [3]), (FIELD,)),
-        Case("mean over tokens", lambda x, w: aten.mean.dim(aten.linear(relu(x), w), [1]), (TOKENS,), {"w": Weight((5, 64), 0.2)}),
-    ]  # fmt: skip
+    yield (
+        aten.mean.dim,
+        [
+            Case("mean over space", lambda x: aten.mean.dim(relu(x), [2, 3]), (FIELD,)),
+            Case("mean over channels", lambda x: aten.mean.dim(relu(x), [1], True), (FIELD,)),
+            Case("mean over samples", lambda x: aten.mean.dim(relu(x), [0]), (FIELD,)),
+            Case("mean of padded rows", lambda x: aten.mean.dim(aten.pad(x, [1, 1, 1, 1]), [3]), (FIELD,)),
+            Case(
+                "mean over tokens",
+                lambda x, w: aten.mean.dim(aten.linear(relu(x), w), [1]),
+                (TOKENS,),
+                {"w": Weight((5, 64), 0.2)},
+            ),
+        ],
+    )
     yield aten.mean.default, [Case("mean of all", lambda x: aten.mean(relu(x)), (FIELD,))]
     yield (
         aten.sum.dim_IntList,
@@ -171,13 +264,24 @@ def _reductions() -> Iterator[Spec]:
     )
     yield aten.var.default, [Case("variance of all", lambda x: aten.var(x), (WHITE,), **ratio(1500))]
     yield aten.std.dim, [Case("deviation of features", lambda x: aten.std.dim(x, [-1]), (TOKENS,), **ratio(64))]
-    yield aten.std.correction, [
-        Case("deviation of channels", lambda x: aten.std.correction(relu(x), [2, 3], correction=0, keepdim=True), (WHITE,), **ratio(64))
-    ]  # fmt: skip
+    yield (
+        aten.std.correction,
+        [
+            Case(
+                "deviation of channels",
+                lambda x: aten.std.correction(relu(x), [2, 3], correction=0, keepdim=True),
+                (WHITE,),
+                **ratio(64),
+            )
+        ],
+    )
     yield aten.std.default, [Case("deviation of all", lambda x: aten.std(x), (WHITE,), **ratio(1500))]
     norm = aten.linalg_vector_norm.default
-    yield norm, [
-        Case("norm of features", lambda x: norm(x, 2, [-1]), (TOKENS,), **ratio(64)),
-        Case("norm of channels, kept", lambda x: norm(relu(x), 2, [-1], True), (TOKENS,), **ratio(32)),
-        Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled"),
-    ]  # fmt: skip
+    yield (
+        norm,
+        [
+            Case("norm of features", lambda x: norm(x, 2, [-1]), (TOKENS,), **ratio(64)),
+            Case("norm of channels, kept", lambda x: norm(relu(x), 2, [-1], True), (TOKENS,), **ratio(32)),
+            Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled"),
+        ],
+    )

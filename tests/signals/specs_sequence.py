@@ -150,7 +150,22 @@ def _losses() -> Iterator[Spec]:
             ],
         )
     classes = torch.tensor([0, 3, 5, 1])
-    yield aten.cross_entropy_loss.default, [
-        Case("cross entropy", lambda x: aten.cross_entropy_loss(x, classes), (Source((4, 6), std=2.0),), flat="sampled", repeated=256),
-        Case("cross entropies", lambda x: aten.cross_entropy_loss(x, classes, None, 0, -100, 0.1), (Source((4, 6)),), flat="sampled", repeated=256),
-    ]  # fmt: skip
+    yield (
+        aten.cross_entropy_loss.default,
+        [
+            Case(
+                "cross entropy",
+                lambda x: aten.cross_entropy_loss(x, classes),
+                (Source((4, 6), std=2.0),),
+                flat="sampled",
+                repeated=256,
+            ),
+            Case(
+                "cross entropies",
+                lambda x: aten.cross_entropy_loss(x, classes, None, 0, -100, 0.1),
+                (Source((4, 6)),),
+                flat="sampled",
+                repeated=256,
+            ),
+        ],
+    )

@@ -240,13 +240,30 @@ def _picks() -> Iterator[Spec]:
             )
         ],
     )
-    yield aten.index.Tensor, [
-        case("index rows", lambda x: aten.index.Tensor(relu(x), [torch.tensor([2, 0, 3])]), X, flat=PICKED),
-        case("index a table", lambda x: aten.index.Tensor(relu(x), [None, None, None, torch.tensor([1, 7, 3])]), flat=PICKED),
-        case("index by a grid", lambda x: aten.index.Tensor(relu(x), [grid]), X, flat=PICKED),
-        case("index by a mask", lambda x: aten.index.Tensor(relu(x), [torch.tensor([True, False, True, True])]), X, flat=PICKED),
-        case("index pairs", lambda x: aten.index.Tensor(relu(x), [torch.tensor([0, 1, 2]), torch.tensor([3, 3, 5])]), X, flat=PICKED),
-    ]  # fmt: skip
+    yield (
+        aten.index.Tensor,
+        [
+            case("index rows", lambda x: aten.index.Tensor(relu(x), [torch.tensor([2, 0, 3])]), X, flat=PICKED),
+            case(
+                "index a table",
+                lambda x: aten.index.Tensor(relu(x), [None, None, None, torch.tensor([1, 7, 3])]),
+                flat=PICKED,
+            ),
+            case("index by a grid", lambda x: aten.index.Tensor(relu(x), [grid]), X, flat=PICKED),
+            case(
+                "index by a mask",
+                lambda x: aten.index.Tensor(relu(x), [torch.tensor([True, False, True, True])]),
+                X,
+                flat=PICKED,
+            ),
+            case(
+                "index pairs",
+                lambda x: aten.index.Tensor(relu(x), [torch.tensor([0, 1, 2]), torch.tensor([3, 3, 5])]),
+                X,
+                flat=PICKED,
+            ),
+        ],
+    )
 
 
 def _writes() -> Iterator[Spec]:

@@ -193,11 +193,28 @@ def _resampling() -> Iterator[Spec]:
             )
         ],
     )
-    yield aten.col2im.default, [
-        Case("col2im", lambda x: aten.col2im(x, [4, 4], [2, 2], [1, 1], [0, 0], [2, 2]), (Source((2, 12, 4)),),
-             sampled=True, flat="sampled")
-    ]  # fmt: skip
+    yield (
+        aten.col2im.default,
+        [
+            Case(
+                "col2im",
+                lambda x: aten.col2im(x, [4, 4], [2, 2], [1, 1], [0, 0], [2, 2]),
+                (Source((2, 12, 4)),),
+                sampled=True,
+                flat="sampled",
+            )
+        ],
+    )
     grid = 2 * torch.rand((2, 5, 5, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1
-    yield aten.grid_sampler.default, [
-        Case("grid_sampler", lambda x: aten.grid_sampler(x, grid, 0, 0, False), (WHITE,), sampled=True, flat="sampled")
-    ]  # fmt: skip
+    yield (
+        aten.grid_sampler.default,
+        [
+            Case(
+                "grid_sampler",
+                lambda x: aten.grid_sampler(x, grid, 0, 0, False),
+                (WHITE,),
+                sampled=True,
+                flat="sampled",
+            )
+        ],
+    )

@@ -47,7 +47,11 @@ ACTIVATIONS = {
     "exponential": (torch.exp, mpmath.exp, []),
     "gelu": (F.gelu, _gelu, []),
     # Keras' hard sigmoid, as AutoInit has it
-    "hard_sigmoid (Keras)": (lambda x: torch.clamp(0.2 * x + 0.5, 0, 1), lambda x: min(max(x / 5 + mpmath.mpf(1) / 2, 0), 1), [-2.5, 2.5]),
+    "hard_sigmoid (Keras)": (
+        lambda x: torch.clamp(0.2 * x + 0.5, 0, 1),
+        lambda x: min(max(x / 5 + mpmath.mpf(1) / 2, 0), 1),
+        [-2.5, 2.5],
+    ),
     "hard_sigmoid": (F.hardsigmoid, lambda x: min(max(x / 6 + mpmath.mpf(1) / 2, 0), 1), [-3, 3]),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.3), lambda x: x if x > 0 else mpmath.mpf(3) / 10 * x, [0]),
     "linear": (lambda x: x, lambda x: x, []),
@@ -69,7 +73,7 @@ ACTIVATIONS = {
     "square": (torch.square, lambda x: x * x, []),
     "mish": (F.mish, lambda x: x * mpmath.tanh(_softplus(x)), []),
     "sin 5x": (lambda x: torch.sin(5 * x), lambda x: mpmath.sin(5 * x), []),
-}  # fmt: skip
+}
 
 
 def in_numpy(function):

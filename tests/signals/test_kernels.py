@@ -141,8 +141,12 @@ def test_polynomials(coefficients, points):
 
 axes = st.builds(
     lambda size, kernel, stride, before, dilation: (size, kernel, stride, before, dilation),
-    st.integers(3, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2),
-).filter(lambda c: c[0] + 2 * c[3] >= c[4] * (c[1] - 1) + 1)  # fmt: skip
+    st.integers(3, 9),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(1, 2),
+).filter(lambda c: c[0] + 2 * c[3] >= c[4] * (c[1] - 1) + 1)
 
 
 def forward(case) -> Axis:

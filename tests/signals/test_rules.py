@@ -67,23 +67,83 @@ def pool(x):
 CHAINS = [
     Case("pool after relu, plus itself", lambda x: x + pool(torch.relu(x)), (SHARP,)),
     Case("pool of pool plus both", lambda x: x + pool(x) + pool(pool(x)), (SHARP,)),
-    Case("dropout after relu, then dense", lambda x, w: torch.dropout(torch.relu(x), 0.3, True) @ w, (Source((4, 8)),), {"w": Weight((8, 5), 0.3)}),
-    Case("padded, then conv", lambda x, w: torch.conv2d(aten.pad(torch.relu(x), [1, 1, 1, 1]), w), (BATCH,), KERNEL, draws=400),
-    Case("two convs", lambda x, w, v: conv(torch.relu(conv(x, w)), v), (Source((2, 16, 6, 6)),), {"w": Weight((16, 16, 3, 3), 1 / 12), "v": Weight((4, 16, 3, 3), 1 / 12)}),
-    Case("upsampled, then conv", lambda x, w: conv(aten.upsample_nearest2d.vec(torch.relu(x), None, [2.0, 2.0]), w), (BATCH,), KERNEL, draws=400),
+    Case(
+        "dropout after relu, then dense",
+        lambda x, w: torch.dropout(torch.relu(x), 0.3, True) @ w,
+        (Source((4, 8)),),
+        {"w": Weight((8, 5), 0.3)},
+    ),
+    Case(
+        "padded, then conv",
+        lambda x, w: torch.conv2d(aten.pad(torch.relu(x), [1, 1, 1, 1]), w),
+        (BATCH,),
+        KERNEL,
+        draws=400,
+    ),
+    Case(
+        "two convs",
+        lambda x, w, v: conv(torch.relu(conv(x, w)), v),
+        (Source((2, 16, 6, 6)),),
+        {"w": Weight((16, 16, 3, 3), 1 / 12), "v": Weight((4, 16, 3, 3), 1 / 12)},
+    ),
+    Case(
+        "upsampled, then conv",
+        lambda x, w: conv(aten.upsample_nearest2d.vec(torch.relu(x), None, [2.0, 2.0]), w),
+        (BATCH,),
+        KERNEL,
+        draws=400,
+    ),
     Case("cropped, then pooled", lambda x: aten.avg_pool2d(torch.relu(x)[:, :, 1:5, 2:], [2, 2]), (SHARP,)),
-    Case("flattened, then dense", lambda x, w: torch.flatten(pool(torch.relu(x)), 1) @ w, (SHARP,), {"w": Weight((108, 4), 0.1)}),
-    Case("strided, then global pool", lambda x, w: aten.adaptive_avg_pool2d(torch.conv2d(torch.relu(x), w, stride=2, padding=1), [1, 1]), (BATCH,), KERNEL, draws=400),
-    Case("branches joined, then conv", lambda x, w: conv(torch.cat([torch.relu(x), x - 1.0], 1), w), (BATCH,), {"w": Weight((4, 8, 3, 3), 1 / 8)}, draws=400),
-    Case("thresholded relu, then dense", lambda x, w: torch.where(x > 1.0, x, 0.0) @ w, (Source((4, 8)),), {"w": Weight((8, 5), 0.3)}),
-    Case("heads split and merged", lambda x, w: (x @ w).view(3, 5, 2, 4).transpose(1, 2).transpose(1, 2).reshape(3, 5, 8), (Source((3, 5, 6), mean=0.3),), {"w": Weight((6, 8), 0.4)}),
-    Case("residual block", lambda x, w: torch.relu(x) + conv(torch.relu(x), w), (SHARP,), {"w": Weight((3, 3, 3, 3), 0.2)}),
-]  # fmt: skip
+    Case(
+        "flattened, then dense",
+        lambda x, w: torch.flatten(pool(torch.relu(x)), 1) @ w,
+        (SHARP,),
+        {"w": Weight((108, 4), 0.1)},
+    ),
+    Case(
+        "strided, then global pool",
+        lambda x, w: aten.adaptive_avg_pool2d(torch.conv2d(torch.relu(x), w, stride=2, padding=1), [1, 1]),
+        (BATCH,),
+        KERNEL,
+        draws=400,
+    ),
+    Case(
+        "branches joined, then conv",
+        lambda x, w: conv(torch.cat([torch.relu(x), x - 1.0], 1), w),
+        (BATCH,),
+        {"w": Weight((4, 8, 3, 3), 1 / 8)},
+        draws=400,
+    ),
+    Case(
+        "thresholded relu, then dense",
+        lambda x, w: torch.where(x > 1.0, x, 0.0) @ w,
+        (Source((4, 8)),),
+        {"w": Weight((8, 5), 0.3)},
+    ),
+    Case(
+        "heads split and merged",
+        lambda x, w: (x @ w).view(3, 5, 2, 4).transpose(1, 2).transpose(1, 2).reshape(3, 5, 8),
+        (Source((3, 5, 6), mean=0.3),),
+        {"w": Weight((6, 8), 0.4)},
+    ),
+    Case(
+        "residual block",
+        lambda x, w: torch.relu(x) + conv(torch.relu(x), w),
+        (SHARP,),
+        {"w": Weight((3, 3, 3, 3), 0.2)},
+    ),
+]
 NORMED = [
     Case("norm of joined branches", lambda x: norm(torch.cat([torch.relu(x), 3.0 * x + 1.0], 1)), (BATCH,), draws=400),
-    Case("norm after conv after relu", lambda x, w: norm(torch.conv2d(torch.relu(x), w)), (Source((32, 32, 6, 6)),), {"w": Weight((4, 32, 3, 3), 0.1)}, draws=200),
+    Case(
+        "norm after conv after relu",
+        lambda x, w: norm(torch.conv2d(torch.relu(x), w)),
+        (Source((32, 32, 6, 6)),),
+        {"w": Weight((4, 32, 3, 3), 0.1)},
+        draws=200,
+    ),
     Case("relu after norm after pool", lambda x: torch.relu(norm(pool(x))), (BATCH,), draws=400),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.label)
@@ -94,9 +154,14 @@ def test_chain(case):
 def test_norm_of_a_padded_conv():
     """The covariance with the batch's mean is taken as s_p s_q R with one R for all positions (signals: 9.6, 0.1 bit)."""
     case = Case(
-        "norm after padded conv", lambda x, w: norm(conv(torch.relu(x), w)), (Source((32, 32, 6, 6)),),
-        {"w": Weight((4, 32, 3, 3), 0.1)}, draws=200, bound=0.07, why="0.1 bit, for maps of 6 x 6 with padding",
-    )  # fmt: skip
+        "norm after padded conv",
+        lambda x, w: norm(conv(torch.relu(x), w)),
+        (Source((32, 32, 6, 6)),),
+        {"w": Weight((4, 32, 3, 3), 0.1)},
+        draws=200,
+        bound=0.07,
+        why="0.1 bit, for maps of 6 x 6 with padding",
+    )
     verify(None, case)
 
 

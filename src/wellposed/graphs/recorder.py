@@ -31,6 +31,7 @@ from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
 _aten = torch.ops.aten
+_CPU = torch.device("cpu")
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
@@ -151,11 +152,12 @@ class Recorder(TorchDispatchMode):
         """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
         first = self.storages.get(memory(tensor))
         if first is None:
-            if tensor.device.type == "meta" and not tensor.numel():
-                tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
-            known = tensor.device.type != "meta"
-            twin = meta_like(tensor) if self.meta and known else tensor
-            return self.register("constant", self.constant_name(tensor), tensor, twin, known)
+            values = tensor if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
+            known = values.device.type != "meta"
+            twin = meta_like(values) if self.meta and known else tensor
+            record = self.register("constant", self.constant_name(tensor), values, twin, known)
+            self.bind(tensor, record)
+            return record
         foreign = self.meta and tensor.device.type != "meta"
         for other in first.base.records:
             if same_geometry(other.tensor, tensor):
@@ -235,8 +237,12 @@ class Recorder(TorchDispatchMode):
         """Return the known values; of more than ``limit`` floating point elements only those that no node computes."""
         for record in self.records.values():
             base = record.base
-            if base.known and not base.random and record.version == base.version and record.real is not None:
+            if not base.known or base.random or record.real is None:
+                continue
+            if record.version == base.version:
                 self.known.setdefault(record.value, record.real)
+            elif record is base.root:
+                self.known.setdefault(base.value, record.real)
         return {
             value: tensor
             for value, tensor in self.known.items()
@@ -313,7 +319,11 @@ class Recorder(TorchDispatchMode):
         minor = known or effects.shape_only or (not written and all(parent is not None for parent in parents))
         values = self.emit(func, refs, ref_kwargs, like, minor)
         random = known and (effects.random or any(record.base.random for _, record in seen))
-        twins: list[torch.Tensor | None] = [] if reals is None else [reals] if single else list(reals)
+        twins: list[torch.Tensor | None] = []
+        if reals is not None:
+            twins = (
+                [reals] if single else [r for o, r in zip(result, reals, strict=True) if isinstance(o, torch.Tensor)]
+            )
         self._bind_fresh(func, refs, ref_kwargs, seen, outputs, values, twins, random)
         for record in targets:
             index = next((i for i, output in enumerate(outputs) if output is record.tensor), None)

@@ -106,6 +106,7 @@ class _Tracing:
         self.buffer_tensors: dict[str, torch.Tensor] = {}
         self.inputs: list[int] = []
         self.example: dict[int, torch.Tensor] = {}
+        self.attributes: dict[int, str] | None = None
         self.constants = 0
 
     def run(self) -> Graph:
@@ -221,10 +222,15 @@ class _Tracing:
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
-        for path, module in self.model.named_modules():
-            for name, value in module.__dict__.items():
-                if value is tensor:
-                    return f"{path}.{name}" if path else name
+        if self.attributes is None:
+            self.attributes = {
+                id(value): f"{path}.{name}" if path else name
+                for path, module in self.model.named_modules()
+                for name, value in module.__dict__.items()
+                if isinstance(value, torch.Tensor)
+            }
+        if id(tensor) in self.attributes:
+            return self.attributes[id(tensor)]
         self.constants += 1
         return "constant" if self.constants == 1 else f"constant#{self.constants}"
 

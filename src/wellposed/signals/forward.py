@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -405,7 +406,11 @@ def _follow_condition(run: Pass, node: Node) -> None:
     found = registry.find(node.op)
     if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return
-    args = tuple(_resolve(run, a) for a in node.args)
+    args = tuple(map(partial(_resolve, run), node.args))
+    if found.family != "conditions":  # views of a condition: its state stands for it
+        args = tuple(a.state if isinstance(a, Unknown) and a.state is not None else a for a in args)
+        if not (args and isinstance(args[0], State)):
+            return
     if any(isinstance(a, State) or (isinstance(a, Unknown) and a.state is not None) for a in args):
         result = found.function(Call(run, node), *args, **{key: _resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):

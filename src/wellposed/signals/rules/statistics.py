@@ -9,68 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals import kernels
 from wellposed.signals.forward import Call, known_state
-from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.merge import combine, linear, multiply, normalised
+from wellposed.signals.rules.maps import mapped
+from wellposed.signals.rules.merge import combine, linear, multiply
 from wellposed.signals.rules.pointwise import apply_pointwise
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.sampling import sample_state, state_of_samples
-from wellposed.signals.state import Atom, Pointwise, State, make_state, merge_atoms, new_label, pooled, select
+from wellposed.signals.state import Pointwise, State, make_state, select
 
 aten = torch.ops.aten
 LONGEST = 1024
 """Longest axis that a linear map is written out for, as a matrix."""
 VALUES = 1 << 18
 """Values that a sampled statistic is run on."""
-
-
-def mapped(x: State, axis: int, weights: Array) -> State:
-    """Return the linear map y_i = sum_j w_ij x_j along one axis; ``weights`` is (new size, old size).
-
-    Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|).
-    """
-    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
-    at = x.axes[axis][0]
-    size, old = weights.shape
-    others = tuple(i for i in range(len(x.atoms)) if i != at)
-    along = np.sqrt(np.broadcast_to(x.var.mean(axis=others) if others else x.var, (old,)))
-    profile = np.moveaxis(x.corr, at, -1)
-    lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
-    table = profile[..., np.minimum(lag, profile.shape[-1] - 1)]
-    if profile.shape[-1] == 1:
-        table = np.where(lag == 0, table, 0.0)
-    covariance = weights @ (table * np.multiply.outer(along, along)) @ weights.T
-    gain = np.maximum(np.diagonal(covariance[(0,) * len(others)]), 0.0)
-    level = x.var.mean(axis=at, keepdims=True)
-    shape = [size if i == at else 1 for i in range(len(x.atoms))]
-    var = gain.reshape(shape) * np.divide(level, level.mean(), out=np.ones_like(level), where=level.mean() > 0)
-    lags = min(size, kernels.lag_cap(sum(n > 2 for n in x.corr.shape) + 1))
-    kernel = np.stack(
-        [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
-        + [covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)],
-        axis=-1,
-    )
-    mean = np.moveaxis(
-        np.tensordot(
-            np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)]),
-            weights,
-            axes=([at], [1]),
-        ),
-        -1,
-        at,
-    )
-    return x.changed(
-        atoms=tuple(Atom(new_label(), size) if i == at else a for i, a in enumerate(x.atoms)),
-        mean=mean,
-        var=var,
-        corr=normalised(np.moveaxis(kernel, -1, at), var),
-        base=None,
-        fn=None,
-        links=(),
-        lever=None,
-    )
 
 
 @rule(overloads("cumsum.default", "cumsum_.default"), source="definition: a linear map along the axis")
@@ -154,9 +106,9 @@ def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) 
 
 @rule(
     overloads(
-        "sort.default", "sort.stable", "topk.default", "max.dim", "min.dim", "median.dim", "log_softmax.int", "cumprod.default",
-        "cummax.default", "cummin.default", "prod.dim_int", "logsumexp.default", "amax.default", "amin.default", "max.default",
-        "min.default",
+        "sort.default", "sort.stable", "topk.default", "max.dim", "min.dim", "median.dim", "max.default", "min.default",
+        "amax.default", "amin.default", "cummax.default", "cummin.default", "cumprod.default", "prod.dim_int",
+        "log_softmax.int", "logsumexp.default",
     ),
     tag="sampled",
     source="the operator itself, on samples",
