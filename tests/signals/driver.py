@@ -45,7 +45,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Source:
-    """A Gaussian input: white, or an image (N, C, H, W) whose pixels are correlated as exp(-|dy|/reach - |dx|/(2 reach))."""
+    """A Gaussian input: white, or an image (N, C, H, W) whose pixels are correlated as exp(-dy/r - dx/2r)."""
 
     shape: tuple[int, ...]
     mean: float = 0.0
@@ -107,9 +107,9 @@ class Case:
         bound: how far the prediction may be off beyond the sample's error, as a share of the operator's scale (its rms
             for means, its second moment for variances and covariances).
         why: the reason for the bound.
-        flat: the reason why the rule does not follow positions, where it does not (then only pooled figures are held).
-        average: the reason why the rule gives one covariance for all pairs along an axis, where it does (then neighbours
-            are not held apart).
+        flat: the reason why the rule does not follow positions, where it does not (only pooled figures are held).
+        average: the reason why the rule gives one covariance for all pairs along an axis, where it does (neighbours are
+            not told apart then).
         training: mode to trace and run in.
         sampled: whether the rule is expected to pass and leave this case to sampling.
         repeated: how often a rule that works on samples runs the operator (its own error counts, too).

@@ -131,9 +131,11 @@ def _tables() -> Iterator[Spec]:
     offsets = torch.tensor([0, 5, 10])
     flat = NUMBERS.flatten()
     why = {"bound": 0.6, "why": "the rows of a bag are taken for different ones"}
-    bag = lambda mode: (
-        lambda x, w: aten.embedding_bag.padding_idx(w, flat, offsets, False, mode, False, None, False, None)[0]
-    )
+
+    def bag(mode: int) -> Any:
+        op = aten.embedding_bag.padding_idx
+        return lambda x, w: op(w, flat, offsets, False, mode, False, None, False, None)[0]
+
     yield (
         aten.embedding_bag.padding_idx,
         [

@@ -20,7 +20,8 @@ def ratio(count: float) -> dict[str, Any]:
     """Bound for statistics over ``count`` independent elements."""
     return {
         "bound": 4.0 / count,
-        "why": f"a ratio is taken for a ratio of means: off by the relative variance of the statistics, 2/n to 4/n for n = {count:g} independent values",
+        "why": "a ratio is taken for a ratio of means: off by the relative variance of the statistics, "
+        f"2/n to 4/n for n = {count:g} independent values",
     }
 
 
@@ -188,9 +189,9 @@ def _noise() -> Iterator[Spec]:
         aten.native_dropout.default,
         [Case("native_dropout", lambda x: aten.native_dropout(torch.relu(x), 0.3, True), (FIELD,))],
     )
-    for name, before in (("feature_dropout", torch.relu), ("feature_dropout_", torch.relu)):
+    for name in ("feature_dropout", "feature_dropout_"):
         op = getattr(aten, name).default
-        yield op, [Case(name, lambda x, op=op: op(before(x), 0.3, True), (FIELD,), draws=1000)]
+        yield op, [Case(name, lambda x, op=op: op(torch.relu(x), 0.3, True), (FIELD,), draws=1000)]
     for name in ("alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"):
         op = getattr(aten, name).default
         yield op, [Case(name, lambda x, op=op: op(torch.selu(x), 0.2, True), (FIELD,), draws=1000)]

@@ -82,7 +82,7 @@ def test_a_users_rule_is_used_and_can_be_verified(without_rules):
 
 def test_a_wrong_users_rule_is_found_by_the_same_test(without_rules):
     rule(OPS.triple.default, source="wrong")(lambda call, x: linear(call, x, 2.9))
-    with pytest.raises(AssertionError, match="triple: rules_under_test.triple.default is not what its rule says"):
+    with pytest.raises(AssertionError, match=r"triple: rules_under_test\.triple\.default is not what its rule says"):
         verify(OPS.triple.default, Case("triple", lambda x: OPS.triple(torch.relu(x)), (Source((8, 16)),)))
 
 

@@ -118,9 +118,9 @@ def test_descriptions_name_what_is_assumed():
 
 
 def test_bad_descriptors():
-    with pytest.raises(InputError, match="variance >= 0, not mean=0.0, var=-1.0"):
+    with pytest.raises(InputError, match=r"variance >= 0, not mean=0\.0, var=-1\.0"):
         Input.white(0.0, -1.0)
-    with pytest.raises(InputError, match="starts with 1 at displacement 0, not 0.5"):
+    with pytest.raises(InputError, match=r"starts with 1 at displacement 0, not 0\.5"):
         Input.image([0.5, 0.2])
     with pytest.raises(InputError, match="at least two finite elements"):
         Input.from_batch(torch.tensor([[float("nan"), 1.0]]))

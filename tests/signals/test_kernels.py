@@ -156,6 +156,15 @@ def forward(case) -> Axis:
     )
 
 
+def dense(axis: Axis):
+    """How often each output position reads each input position, from the table of taps."""
+    index = windows.table(axis)
+    matrix = np.zeros((axis.out, axis.size))
+    for out, row in enumerate(index):
+        np.add.at(matrix[out], row[row >= 0], 1.0)
+    return matrix
+
+
 @given(axes)
 def test_windows_read_what_torch_reads(case):
     """Unit impulses through torch's convolution and transposed convolution tell which output reads which input."""
@@ -164,18 +173,18 @@ def test_windows_read_what_torch_reads(case):
     impulses = torch.eye(size, dtype=torch.float64)[:, None]
     ones = torch.ones(1, 1, kernel, dtype=torch.float64)
     seen = torch.conv1d(impulses, ones, stride=stride, padding=before, dilation=dilation)[:, 0].T
-    np.testing.assert_array_equal(windows.counts(axis), seen.numpy())
+    np.testing.assert_array_equal(dense(axis), seen.numpy())
     if (size - 1) * stride - 2 * before + dilation * (kernel - 1) + 1 >= 1:
         seen = torch.conv_transpose1d(impulses, ones, stride=stride, padding=before, dilation=dilation)[:, 0].T
         back = Axis(size, seen.shape[0], kernel, stride, before, dilation, transposed=True)
-        np.testing.assert_array_equal(windows.counts(back), seen.numpy())
+        np.testing.assert_array_equal(dense(back), seen.numpy())
 
 
 @given(axes, st.booleans())
 def test_sums_over_windows(case, varying):
     axis = forward(case)
     q = np.random.default_rng(1).random((2, axis.size if varying else 1))
-    expected = np.broadcast_to(q, (2, axis.size)) @ windows.counts(axis).T
+    expected = np.broadcast_to(q, (2, axis.size)) @ dense(axis).T
     np.testing.assert_allclose(np.broadcast_to(windows.summed(q, 1, axis), expected.shape), expected)
 
 

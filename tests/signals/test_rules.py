@@ -152,7 +152,7 @@ def test_chain(case):
 
 
 def test_norm_of_a_padded_conv():
-    """The covariance with the batch's mean is taken as s_p s_q R with one R for all positions (signals: 9.6, 0.1 bit)."""
+    """The covariance with the batch's mean is taken as s_p s_q R, one R for all positions (signals: 9.6, 0.1 bit)."""
     case = Case(
         "norm after padded conv",
         lambda x, w: norm(conv(torch.relu(x), w)),
@@ -167,7 +167,7 @@ def test_norm_of_a_padded_conv():
 
 @pytest.mark.parametrize("case", NORMED, ids=lambda case: case.label)
 def test_chain_with_norm(case):
-    """Statistics over 400 and more values: a ratio of averages is off by at most 4/400, and so is what is independent."""
+    """Statistics over 400 and more values: a ratio of averages is off by at most 4/400."""
     verify(
         None,
         replace(case, bound=0.01, why="the relative variance of a mean square of 400 values or more, 2/400 to 4/400"),

@@ -42,10 +42,10 @@ class PythonReads(TorchFunctionMode):
         if func in _PLACES:
             return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
-            record = self.find(args[0])
-            if not record.base.known or record.real is None:
-                raise NeedsValuesError(f"Tensor.{func.__name__}() reads values of a tensor that depends on parameters")
             with _disable_current_modes():
+                record = self.find(args[0])
+                if not record.base.known or record.real is None:
+                    raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
                 return func(record.real.clone(), *args[1:], **(kwargs or {}))
         if func in _MAKERS and kwargs and kwargs.get("device") is not None and not isinstance(args[0], torch.Tensor):
             kwargs = {**kwargs, "device": "cpu"}

@@ -6,14 +6,13 @@ Source: Bingham & Miikkulainen, *AutoInit: Analytic Signal-Preserving Weight Ini
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
 from torch import Tensor
 
-from wellposed.errors import OptionError, PlanError
+from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
@@ -185,7 +184,7 @@ def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescri
         value=mean,
         role="bias",
         op=op_of(graph.nodes[use.node]),
-        reason=f"AutoInit++: minus the incoming mean {mean:.4g} times the weight's row sums, so that the output has mean 0",
+        reason=f"AutoInit++: minus the incoming mean {mean:.4g} times the weight's row sums, for an output of mean 0",
     )
 
 
@@ -198,5 +197,3 @@ def _warnings(graph: Graph, run: Pass) -> tuple[str, ...]:
             said.append(f"operators without a rule, {words}: {listed}")
     return tuple(said)
 
-
-__all__ = ["OptionError", "autoinit", "math"]

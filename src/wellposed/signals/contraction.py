@@ -7,7 +7,6 @@ no fan is ever read off a weight's number of dimensions or off a parameter's nam
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -305,7 +304,7 @@ _SAME_AXES = {
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """The parameter whose scale is, linearly, the scale of a value; ``axes[i]`` is the parameter's axis behind axis i."""
+    """The parameter whose scale is, linearly, that of a value; ``axes[i]`` is the parameter's axis behind axis i."""
 
     parameter: str
     axes: tuple[int | None, ...]
@@ -413,8 +412,6 @@ _RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", 
 }
 _CELLS = {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
 
-_CACHE: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
 
 def contractions(graph: Graph) -> tuple[Contraction, ...]:
     """Return every use of a parameter as a weight, in execution order.
@@ -437,7 +434,7 @@ def contractions(graph: Graph) -> tuple[Contraction, ...]:
                     node.index,
                     node.args[1].value,
                     weight,
-                    lever and lever.parameter,
+                    lever.parameter if lever is not None else None,
                     None,
                     1,
                     shape[-1],
@@ -507,7 +504,7 @@ def contractions(graph: Graph) -> tuple[Contraction, ...]:
                 node.index,
                 data,
                 weight,
-                lever and lever.parameter,
+                lever.parameter if lever is not None else None,
                 bias,
                 fan_in,
                 max(1, fan_out),
@@ -559,7 +556,7 @@ def _split_parts(
         if op is aten.unbind.int or op is aten.select.int:
             return shape[at]
         widths = {s[at] for s in after}
-        return shape[at] // widths.pop() if len(widths) == 1 else 1
+        return shape[at] // max(widths.pop(), 1) if len(widths) == 1 else 1
     if len(node.outputs) != 1 or len(readers) > 1:
         return 1
     out = node.outputs[0]

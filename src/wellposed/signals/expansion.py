@@ -11,6 +11,7 @@ from wellposed.signals import kernels
 from wellposed.signals.gaussian import NODES, ORDER, WEIGHTS, gaussian_moments, hermite, hermite_many, hermite_table
 from wellposed.signals.kernels import Array
 from wellposed.signals.state import Pointwise
+from wellposed.signals.windows import Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ BINS = 12
 """Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
 
 
-def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Array]:
+def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
     pairs = np.stack([mean, std], axis=1)
     scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)

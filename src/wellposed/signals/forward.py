@@ -15,10 +15,11 @@ from wellposed.errors import InputError, OptionError, RuleError, UnsupportedErro
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals import registry
 from wellposed.signals.inputs import Input
+from wellposed.signals.kernels import Array
 from wellposed.signals.registry import Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.state import Dependence, Dims, State, concatenate, make_state, pooled, weakest
+from wellposed.signals.state import Dependence, Dims, State, concatenate, make_state, weakest
 from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
 
 MASKED = -30.0
@@ -102,9 +103,7 @@ class Call:
         """Return a new independent source for the part of a result that depends on nothing before it."""
         return self.run.root()
 
-    def covariance(
-        self, x: State, y: State, x_dims: Dims, y_dims: Dims
-    ) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
         """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
         return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)
 
@@ -380,7 +379,7 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     kwargs = {key: _resolve(run, a) for key, a in node.kwargs.items()}
     found = registry.find(node.op)
     call = Call(run, node)
-    incoming = [a for a in _states_in((args, kwargs))]
+    incoming = list(_states_in((args, kwargs)))
     carried: Tag = weakest("exact", *(s.tag for s in incoming))
     if found is not None:
         results = _call_rule(call, found, args, kwargs)
@@ -429,8 +428,10 @@ def _states_in(tree: Any) -> Iterable[State]:
 
 
 def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
-    if args and isinstance(args[0], Unknown) and not any(True for _ in _states_in((args, kwargs))):
+    if args and isinstance(args[0], Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
         return None  # integers whose values the inputs decide: there is no signal to follow
+    if args and isinstance(args[0], torch.Tensor) and found.family not in ("merge", "conditions", "shape"):
+        args = (known_state(args[0].to(torch.float64), call.root()), *args[1:])
     first = next((a for a in args if isinstance(a, State) and a.blocks), None)
     if found.blockwise and first is not None and not call.independent:
         result: Any = _blockwise(call, found, args, kwargs, first)
@@ -520,16 +521,3 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
         results.append(make_state(call.shape(index), mean, var, tag="assumed", roots=call.root()))
     return results
 
-
-__all__ = [
-    "Call",
-    "Outcome",
-    "Pass",
-    "Unknown",
-    "describe_inputs",
-    "known_state",
-    "pooled",
-    "propagate",
-    "rescaled",
-    "run_pass",
-]

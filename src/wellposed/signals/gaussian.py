@@ -1,7 +1,7 @@
 """Expectations of functions of a Gaussian: adaptive quadrature, Hermite coefficients, one table of nodes for both.
 
-Sources: Gauss-Kronrod rule (QUADPACK, Piessens et al. 1983); Hermite (Mehler) expansion of correlations as in Cho & Saul
-2009 and Daniely et al. 2016.
+Sources: Gauss-Kronrod rule (QUADPACK, Piessens et al. 1983); Hermite (Mehler) expansion of correlations as in Cho &
+Saul 2009 and Daniely et al. 2016.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GAUSS_W = (
     0.279705391489276667901467771423780,
     0.381830050505118944950369775488975,
 )
-_X15 = np.array([-x for x in _KRONROD_X[:7]] + [0.0] + [x for x in reversed(_KRONROD_X[:7])])
+_X15 = np.array([-x for x in _KRONROD_X[:7]] + [0.0] + list(reversed(_KRONROD_X[:7])))
 _W15 = np.array([*_KRONROD_W[:7], _KRONROD_W[7], *reversed(_KRONROD_W[:7])])
 _W7 = np.zeros(15)
 _W7[[1, 3, 5]] = _GAUSS_W

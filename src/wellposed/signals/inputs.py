@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -105,7 +106,7 @@ class Input:
 
     @classmethod
     def default(cls, shape: Sequence[int], dtype: torch.dtype) -> Input:
-        """Choose by shape and dtype: integers are tokens, (N, 1 to 4, H, W) and (N, 1 to 4, T, H, W) images, else white."""
+        """Choose by shape and dtype: integers: tokens; (N, 1-4, H, W) and (N, 1-4, T, H, W): images; else white."""
         if not dtype.is_floating_point:
             return cls.tokens()
         if len(shape) in (4, 5) and 1 <= shape[1] <= 4 and min(shape[2:]) >= 8:
@@ -125,7 +126,8 @@ class Input:
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
         """Return the state of an input of this shape (batch first)."""
-        atoms, axes = [], []
+        atoms: list[Atom] = []
+        axes: list[tuple[int, ...]] = []
         for size in shape:
             axes.append(() if size == 1 else (len(atoms),))
             if size > 1:
@@ -178,7 +180,7 @@ class Input:
             noise = self._fields(tuple(int(n) for n in shape), generator)
         else:
             noise = torch.randn(tuple(shape), generator=generator)
-        return self.mean + self.var**0.5 * noise
+        return self.mean + math.sqrt(self.var) * noise
 
     def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         """Draw Gaussian fields of the given profile on a torus of twice the size, cut down to ``shape``."""
@@ -186,10 +188,10 @@ class Input:
         amplitude = torch.from_numpy(np.sqrt(self._torus(tuple(space)))).float()
         white = torch.randn((batch, channels + 1, *amplitude.shape), generator=generator)
         dims = tuple(range(2, len(shape)))
-        fields = torch.fft.ifftn(torch.fft.fftn(white, dim=dims) * amplitude, dim=dims).real
+        fields: torch.Tensor = torch.fft.ifftn(torch.fft.fftn(white, dim=dims) * amplitude, dim=dims).real
         fields = fields[(slice(None), slice(None), *(slice(0, n) for n in space))]
         rho = min(max(self.channel_correlation, 0.0), 1.0)
-        return rho**0.5 * fields[:, :1] + (1 - rho) ** 0.5 * fields[:, 1:]
+        return math.sqrt(rho) * fields[:, :1] + math.sqrt(1 - rho) * fields[:, 1:]
 
     def _torus(self, space: tuple[int, ...]) -> Array:
         if self.profile is None:

@@ -1,7 +1,7 @@
 """Correlation kernels: how two elements of one tensor depend on each other, by their displacement.
 
-A kernel has one dimension per *atom* (an independent index of the tensor; several atoms may lie in one tensor axis). Its
-length along an atom of size n says what is known:
+A kernel has one dimension per *atom* (an independent index of the tensor; several atoms may lie in one tensor axis).
+Its length along an atom of size n says what is known:
 
 * 1: elements at different positions are uncorrelated (channels with weights of their own);
 * 2: all pairs of different positions share one correlation (samples of a batch, tokens);
@@ -30,7 +30,7 @@ def lag_cap(profiles: int) -> int:
 
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
-    """Return the share of all ordered pairs of ``size`` positions that falls on each entry of a profile of ``length``."""
+    """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
     shares = np.zeros(length)
     shares[0] = 1.0 / size
     if length > 1:
@@ -94,14 +94,12 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
     return kernel
 
 
-def constant_along(kernel: Array, dim: int) -> Array:
-    """Return the kernel with the atom ``dim`` (length 1) made perfectly correlated."""
-    return np.concatenate([kernel, kernel], axis=dim)
-
-
 def _sums(u: Array) -> Array:
     """Return S(d) = sum_p u_p u_{p+d} for d = 0..n-1."""
     n = u.shape[0]
+    if n > 512:
+        spectrum = np.fft.rfft(u, 2 * n)
+        return np.asarray(np.fft.irfft((spectrum * spectrum.conj()).real, 2 * n)[:n])
     return np.correlate(u, u, mode="full")[n - 1 :]
 
 
@@ -161,7 +159,7 @@ def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:
         if size == 1:
             continue
         sums = np.apply_along_axis(_profile, dim, sums, size, lengths[dim])
-    return sums
+    return np.asarray(sums)
 
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
@@ -176,14 +174,14 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
     behind = np.minimum(np.abs(inner * big - small), length - 1).ravel()
     # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
     mixed = 0.5 * (np.take(kernel, ahead, axis=dim) + np.take(kernel, behind, axis=dim))
-    return mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :])
+    return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
 
 
 def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     """Replace the atoms ``dim`` and ``dim + 1`` by one, which knows only equal and different positions."""
     outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
     a, b = sizes[dim], sizes[dim + 1]
-    same = np.take(np.take(kernel, [0], axis=dim), 0, axis=dim + 1)
+    same: Array = np.take(np.take(kernel, [0], axis=dim), 0, axis=dim + 1)
     if outer == 1 and inner == 1:
         return same
     mean = np.squeeze(pair_mean(kernel, sizes, (dim, dim + 1)), axis=dim + 1)
@@ -205,19 +203,14 @@ def polynomial(coefficients: Array, kernel: Array) -> Array:
     return result
 
 
-def volume(sizes: Sequence[int]) -> int:
-    """Number of positions."""
-    return math.prod(sizes)
-
-
 @lru_cache(maxsize=512)
 def _ends(size: int, length: int) -> Array:
     """Return P[d, p]: how often position p is an end of a pair at displacement d (rows sum to 1)."""
-    matrix = np.zeros((length, size))
-    position = np.arange(size)
-    for lag in range(size):
-        row = min(lag, length - 1)
-        matrix[row] += (position < size - lag).astype(float) + (position >= lag)
+    position, lag = np.arange(size)[None, :], np.arange(length)[:, None]
+    matrix = (position < size - lag).astype(np.float64) + (position >= lag)
+    # the last row stands for all displacements from length - 1 on
+    first = length - 1
+    matrix[first] = np.maximum(size - first - position[0], 0) + np.maximum(position[0] - first + 1, 0)
     matrix /= matrix.sum(axis=1, keepdims=True)
     matrix.setflags(write=False)
     return matrix

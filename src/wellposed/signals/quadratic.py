@@ -1,8 +1,9 @@
 """What a norm per channel makes of random filters: expectations of ratios of quadratic forms.
 
-A channel of a convolution is one random filter w. Its variance is w'Sw, its covariance at displacement d is w'A(d)w, S and
-A(d) the covariance of two patches of the input. Dividing each channel by its own variance gives E[w'A(d)w / w'Sw], not
-the ratio of the expectations: smooth filters have the larger variance where the input is smooth, and lose by the division.
+A channel of a convolution is one random filter w. Its variance is w'Sw, its covariance at displacement d is w'A(d)w, S
+and A(d) the covariance of two patches of the input. Dividing each channel by its own variance gives
+E[w'A(d)w / w'Sw], not the ratio of the expectations: smooth filters have the larger variance where the input is
+smooth, and lose by the division.
 
 Source: E[w'Aw / w'Sw] = int_0^inf tr(A (I + 2tS)^-1) det(I + 2tS)^-1/2 dt for Gaussian w (Magnus 1986).
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
+from wellposed.signals.windows import Indices
 
 LARGEST = 128
 """Largest number of taps, and the number of filter dimensions above which a channel's variance hardly varies."""
@@ -61,19 +62,20 @@ def excess(
     # sum over pairs of taps with one difference, then over the differences
     differences, index = np.unique(offset.reshape(-1, len(taps)), axis=0, return_inverse=True)
     sums = np.bincount(index.ravel(), weights.ravel(), minlength=len(differences))
-    grid = np.stack(np.meshgrid(*(np.arange(n) * s for n, s in zip(lags, steps, strict=True)), indexing="ij"), axis=-1)
-    result = np.zeros(grid.shape[:-1])
+    spans = [np.arange(lag) * step for lag, step in zip(lags, steps, strict=True)]
+    grid = np.stack(np.meshgrid(*spans, indexing="ij"), axis=-1)
+    result: Array = np.zeros(grid.shape[:-1])
     for difference, weight in zip(differences, sums, strict=True):
         result += weight * _lookup(profile, np.abs(grid + difference))
     shape = [1] * kernel.ndim
-    for dim, n in zip(sorted(dims), result.transpose(np.argsort(dims)).shape, strict=True):
-        shape[dim] = n
+    for dim, length in zip(dims, result.shape, strict=True):
+        shape[dim] = length
     placed = result.transpose(np.argsort(dims)).reshape(shape)
     placed[(0,) * placed.ndim] = 0.0
     return np.asarray(placed)
 
 
-def _lookup(profile: Array, lag: Array) -> Array:
+def _lookup(profile: Array, lag: Indices) -> Array:
     index, zero = [], np.zeros(lag.shape[:-1], dtype=bool)
     for axis, length in enumerate(profile.shape):
         index.append(np.minimum(lag[..., axis], length - 1))
@@ -83,7 +85,7 @@ def _lookup(profile: Array, lag: Array) -> Array:
 
 
 def _ratio(values: Array, at: Array, shared: float, own: float, channels: int) -> Array:
-    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for each a in ``at``, S having ``values`` x channel spectrum."""
+    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for each a in ``at``; S has ``values`` x channel spectrum."""
     u = np.linspace(np.log(1e-3), np.log(1e5), 240)
     t = np.exp(u)
     log_det = np.log1p(2 * t[:, None] * values * shared).sum(axis=1)
@@ -92,5 +94,3 @@ def _ratio(values: Array, at: Array, shared: float, own: float, channels: int) -
     integrand = np.exp(u - 0.5 * log_det)[:, None] / (1 + 2 * t[:, None] * at)
     return np.asarray(np.trapezoid(integrand, u, axis=0) + t[0])
 
-
-__all__ = ["excess", "kernels"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wellposed.signals.state import State
 
 RuleFunction = Callable[..., "State | tuple[State | None, ...] | None"]
+Function = TypeVar("Function", bound=RuleFunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def rule(
     source: str,
     family: str | None = None,
     blockwise: bool = False,
-) -> Callable[[RuleFunction], RuleFunction]:
+) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
 
     ```python
@@ -69,7 +70,7 @@ def rule(
     if tag not in ("exact", "approximate", "sampled"):
         raise OptionError(f"a rule's tag is 'exact', 'approximate' or 'sampled', not {tag!r}")
 
-    def register(function: RuleFunction) -> RuleFunction:
+    def register(function: Function) -> Function:
         group = family or function.__module__.rpartition(".")[2]
         for item in ops:
             for op in (item,) if isinstance(item, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else item:
@@ -102,7 +103,7 @@ def operators() -> Mapping[torch._ops.OpOverload, Rule]:
     return dict(sorted(_RULES.items(), key=lambda item: (item[1].family, str(item[0]))))
 
 
-def overloads(*names: str) -> list[Any]:
+def overloads(*names: str) -> list[torch._ops.OpOverload]:
     """Return ``torch.ops.aten`` overloads by name ("relu.default"), leaving out those that this torch lacks."""
     found = []
     for name in names:

@@ -11,6 +11,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.signals import kernels
+from wellposed.signals.kernels import Array
 from wellposed.signals.state import State, make_state, pooled
 
 LIMIT = 1 << 22
@@ -72,14 +73,14 @@ def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
         pairs.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
     state = make_state(shape, pairs=pairs, tag="sampled", roots=root)
 
-    def by_atoms(array: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def by_atoms(array: torch.Tensor) -> Array:
         return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
 
     return state.changed(mean=by_atoms(mean), var=by_atoms(var))
 
 
 def _differs(values: torch.Tensor, axis: int) -> bool:
-    """Whether mean or second moment differ by position along an axis, beyond the sampling error (chi-squared, 6 sigma)."""
+    """Whether mean or second moment differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
     draws, size = values.shape[0], values.shape[1 + axis]
     if draws < 8 or size > 4096:
         return False
@@ -95,7 +96,7 @@ def _differs(values: torch.Tensor, axis: int) -> bool:
 
 
 def repetitions(elements: int) -> int:
-    """Return how often an operator that reads and writes so many elements is run: 65536 elements in all, 2 to 256 times."""
+    """Return how often an operator on so many elements is run: 65536 elements in all, 2 to 256 times."""
     return max(2, min(256, (1 << 16) // max(elements, 1)))
 
 

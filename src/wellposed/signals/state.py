@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class Pointwise:
     call: Callable[[torch.Tensor], torch.Tensor] = field(compare=False)
 
     def __call__(self, x: Array) -> Array:
+        """Return the function's values at an array of points."""
         with torch.no_grad():
             return np.asarray(self.call(torch.from_numpy(np.ascontiguousarray(x))).numpy(), dtype=np.float64)
 
@@ -70,6 +71,37 @@ class Link:
     parent: State
     operate: Operate
     dims: Dims | None = None
+
+
+class Fields(TypedDict, total=False):
+    """Fields of a state beside its atoms, axes and arrays."""
+
+    tag: Tag
+    gauss: bool
+    base: State | None
+    fn: Pointwise | None
+    links: tuple[Link, ...]
+    roots: int
+    lever: str | None
+    inherited: float
+    own: float
+    drift: float
+    excess: Array | None
+    mask: torch.Tensor | None
+    scores: State | None
+    softmax: tuple[float, float] | None
+    blocks: tuple[State, ...]
+    block_axis: int
+
+
+class Changes(Fields, total=False):
+    """Fields of a state that a copy may be given."""
+
+    atoms: tuple[Atom, ...]
+    axes: tuple[tuple[int, ...], ...]
+    mean: Array
+    var: Array
+    corr: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,13 +191,14 @@ class State:
         """Centred covariance kernel, averaged over positions."""
         return np.asarray(self.corr * kernels.autocorrelation(self.std(), self.corr.shape))
 
-    def changed(self, **changes: object) -> State:
-        """Return a copy with other fields and a serial of its own."""
-        return replace(self, serial=next(_serial), **{"excess": None, **changes})  # type: ignore[arg-type]
+    def changed(self, **changes: Unpack[Changes]) -> State:
+        """Return a copy with other fields and a serial of its own; ``excess`` is dropped unless it is given."""
+        fields: Changes = {"excess": None, **changes}
+        return replace(self, serial=next(_serial), **fields)
 
-    def as_new(self, roots: int = 0, **changes: object) -> State:
+    def as_new(self, roots: int = 0) -> State:
         """Return a copy that depends on nothing before it."""
-        return self.changed(base=None, fn=None, links=(), roots=roots, blocks=(), **changes)
+        return self.changed(base=None, fn=None, links=(), roots=roots, blocks=())
 
 
 def ones(count: int) -> Array:
@@ -179,14 +212,15 @@ def make_state(
     var: float = 1.0,
     *,
     pairs: Sequence[float | None] | None = None,
-    **fields: object,
+    **fields: Unpack[Fields],
 ) -> State:
     """Return a state with one fresh atom per axis longer than 1 and the same mean and variance everywhere.
 
     ``pairs`` gives for each axis the correlation of elements that differ along that axis only (None: uncorrelated);
     elements that differ along several axes get the product.
     """
-    atoms, axes = [], []
+    atoms: list[Atom] = []
+    axes: list[tuple[int, ...]] = []
     corr = np.ones(())
     for axis, size in enumerate(shape):
         if size == 1:
@@ -203,8 +237,8 @@ def make_state(
         tuple(axes),
         np.full((1,) * count, float(mean)),
         np.full((1,) * count, float(var)),
-        corr.reshape(corr.shape if count else ()),
-        **fields,  # type: ignore[arg-type]
+        corr,
+        **fields,
     )
 
 
@@ -222,7 +256,7 @@ def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> S
 
 
 def pooled(state: State) -> State:
-    """Return a concatenation as one state whose elements are drawn from all blocks alike (others are returned as is)."""
+    """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
     return replace(state, blocks=(), block_axis=-1) if state.blocks else state
 
 
@@ -230,20 +264,20 @@ def permute(state: State, dims: Sequence[int]) -> State:
     """Reorder the tensor's axes; the arrays stay as they are."""
     rank = len(state.axes)
     order = [int(d) % rank for d in dims]
-    new = {"axes": tuple(state.axes[d] for d in order)}
+    axes = tuple(state.axes[d] for d in order)
     if state.blocks:
         return replace(
             state,
+            axes=axes,
             blocks=tuple(permute(block, dims) for block in state.blocks),
             block_axis=order.index(state.block_axis),
-            **new,
         )
-    return replace(state, **new)
+    return replace(state, axes=axes)
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     """Split one atom into an outer and an inner one."""
-    label, size = state.atoms[atom]
+    label = state.atoms[atom].label
 
     def cut(array: Array) -> Array:
         shape = array.shape
@@ -268,18 +302,10 @@ def _derived(
     state: State, atoms: tuple[Atom, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
 ) -> State:
     # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
-    fields: dict[str, object] = {"atoms": atoms, "axes": axes, "mean": mean, "var": var, "corr": corr}
-    return replace(
-        state,
-        serial=next(_serial),
-        links=(),
-        excess=None,
-        blocks=(),
-        block_axis=-1,
-        base=None,
-        fn=None,
-        **fields,  # type: ignore[arg-type]
-    )
+    return state.changed(
+        atoms=atoms, axes=axes, mean=mean, var=var, corr=corr,
+        base=None, fn=None, links=(), blocks=(), block_axis=-1,
+    )  # fmt: skip
 
 
 def merge_atoms(state: State, axis: int) -> State:
@@ -538,7 +564,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
     else:
         mean, var = _stacked([a.mean for a in aligned], states, axis), _stacked([a.var for a in aligned], states, axis)
         between = 0.0
-        for s, w, a, c in zip(states, weights, aligned, covariances, strict=True):
+        for s, w, a in zip(states, weights, aligned, strict=True):
             n = s.shape[axis]
             if a.cat_corr is not None and n > 1:
                 # inside a part: its own correlation at different positions, by displacement in the other atoms

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wellposed.errors import PlanError
-from wellposed.graphs import Graph, Node, Parameter
+from wellposed.graphs import Graph, Node, Parameter, Ref
 from wellposed.signals.contraction import Contraction, contractions, levers
 from wellposed.signals.state import State, make_state
 
@@ -33,13 +33,17 @@ class Prescribed(Protocol):
     """What the signals need to know of a prescription."""
 
     @property
-    def distribution(self) -> str: ...
+    def distribution(self) -> str:
+        """What it is drawn from; ``constant``, ``centering``, ``keep`` and ``default`` are not drawn."""
     @property
-    def mean(self) -> float | None: ...
+    def mean(self) -> float | None:
+        """Mean of the elements."""
     @property
-    def std(self) -> float | None: ...
+    def std(self) -> float | None:
+        """Standard deviation of the elements."""
     @property
-    def constant(self) -> float | None: ...
+    def constant(self) -> float | None:
+        """The value of every element of a constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Decision:
 
 
 def roles(graph: Graph) -> dict[str, Role]:
-    """Say for each parameter what it is used as; a parameter with several roles gets the first of: weight, embedding, ..."""
+    """Return what each parameter is used as; one with several uses gets the first of those in ``order``."""
     found: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
 
@@ -77,9 +81,10 @@ def roles(graph: Graph) -> dict[str, Role]:
         offer(contraction.parameter, role)
     for node in graph.nodes:
         if node.op in _NORMS:
-            for position, role in zip(_NORMS[node.op], ("gain", "shift"), strict=True):
-                if position is not None and len(node.args) > position and hasattr(node.args[position], "value"):
-                    offer(behind.get(node.args[position].value), "gain" if role == "gain" else "shift")
+            uses: tuple[Role, Role] = ("gain", "shift")
+            for position, use in zip(_NORMS[node.op], uses, strict=True):
+                if position is not None and len(node.args) > position and isinstance(node.args[position], Ref):
+                    offer(behind.get(node.args[position].value), use)
         elif node.op is aten._weight_norm.default:
             gain = behind.get(node.args[1].value)
             if gain is not None:
@@ -262,14 +267,14 @@ class PlannedWeights(Weights):
         return float(low) if bool(low == high) else 1.0
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Choose the scale that brings ``incoming * unit * scale²`` to the target; the first use of a tensor decides."""
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         if name in self.decisions:
             return self.decisions[name].scale
         total = incoming * unit
         if not np.isfinite(total):
             raise PlanError(
-                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed before "
-                "this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
+                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
+                "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
             )
         if total <= 0.0 and self.zero_signal == "fan_in":
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
@@ -277,9 +282,10 @@ class PlannedWeights(Weights):
             incoming = total
         if total <= 0.0:
             raise PlanError(
-                f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale of the "
-                "weight can bring its output to the target. A zero constant or a zero-initialised gate before it makes it "
-                "so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with zero_signal='fan_in'"
+                f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale of "
+                "the weight can bring its output to the target. A zero constant or a zero-initialised gate before it "
+                "makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with "
+                "zero_signal='fan_in'"
             )
         scale = float(np.sqrt(self.target / total))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)

@@ -1,4 +1,4 @@
-"""Sliding windows along one axis: which input positions an output position reads, and what follows for maps and lags."""
+"""Sliding windows along one axis: what input positions an output position reads, and what follows for maps and lags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Indices = npt.NDArray[np.int64]
 class Axis:
     """One axis of a window: ``size`` input positions, ``out`` output positions.
 
-    A transposed axis (up-convolution) reads input p at output positions p * stride + tap * dilation - before.
+    A transposed axis (up-convolution) reads input p at output positions p * stride + tap * dilation - before. Taps at
+    ``end`` and beyond do not even lie in the padding (the last window of a pool with ``ceil_mode`` hangs over).
     """
 
     size: int
@@ -27,6 +28,7 @@ class Axis:
     before: int = 0
     dilation: int = 1
     transposed: bool = False
+    end: int | None = None
 
     @property
     def padded(self) -> bool:
@@ -52,28 +54,46 @@ def table(axis: Axis) -> Indices:
 
 
 @lru_cache(maxsize=1024)
-def counts(axis: Axis) -> Array:
-    """Return how often each output position reads each input position: array (out, size)."""
-    index = table(axis)
-    matrix = np.zeros((axis.out, axis.size))
-    rows = np.broadcast_to(np.arange(axis.out)[:, None], index.shape)
-    valid = index >= 0
-    np.add.at(matrix, (rows[valid], index[valid]), 1.0)
-    matrix.setflags(write=False)
-    return matrix
+def reads(axis: Axis) -> Array:
+    """Return how many taps of each output position lie inside the input: array (out,)."""
+    totals: Array = (table(axis) >= 0).sum(axis=1).astype(np.float64)
+    totals.setflags(write=False)
+    return totals
+
+
+@lru_cache(maxsize=1024)
+def averaging(axis: Axis, include_padding: bool) -> Array:
+    """Return the weight of every (output position, tap) in an average over windows: array (out, kernel).
+
+    The average is over all taps that lie in the padded input, or over those in the input alone; weights in the padding
+    are 0.
+    """
+    valid = table(axis) >= 0
+    counted = valid
+    if include_padding:
+        place = np.arange(axis.out)[:, None] * axis.stride - axis.before + np.arange(axis.kernel) * axis.dilation
+        counted = place < (axis.end if axis.end is not None else np.inf)
+    weights = valid / np.maximum(counted.sum(axis=1, keepdims=True), 1)
+    weights.setflags(write=False)
+    return np.asarray(weights, dtype=np.float64)
 
 
 def summed(q: Array, dim: int, axis: Axis) -> Array:
     """Sum a map over the taps of each output position along one dimension (length 1 stays 1 where nothing varies)."""
     if q.shape[dim] == 1:
-        totals = counts(axis).sum(axis=1)
+        totals = reads(axis)
         if not np.ptp(totals):
-            return q * totals[0]
+            return np.asarray(q * totals[0])
         shape = [1] * q.ndim
         shape[dim] = axis.out
-        return q * totals.reshape(shape)
-    moved = np.tensordot(q, counts(axis), axes=([dim], [1]))
-    return np.moveaxis(moved, -1, dim)
+        return np.asarray(q * totals.reshape(shape))
+    index = table(axis)
+    moved = np.moveaxis(q, dim, -1)
+    result = np.zeros((*moved.shape[:-1], axis.out))
+    for tap in range(axis.kernel):
+        where = index[:, tap]
+        result += np.where(where >= 0, moved[..., np.maximum(where, 0)], 0.0)
+    return np.moveaxis(result, -1, dim)
 
 
 @lru_cache(maxsize=4096)
@@ -82,18 +102,18 @@ def _shared(axis: Axis, weights: bytes, lags: int) -> Array:
     u = np.frombuffer(weights)
     index = table(axis)
     taps = np.where(index >= 0, u[np.maximum(index, 0)] if u.size > 1 else u[0], 0.0)
-    gram = taps @ taps.T
-    root = np.sqrt(np.diag(gram))
-    limit = np.outer(root, root)
-    result = np.empty(lags)
-    total = limit.sum()
-    if total == 0.0:
+    root = np.sqrt((taps * taps).sum(axis=1))
+    # sums over all pairs of positions, of which the near ones are taken out one displacement at a time
+    both, limit = float((taps.sum(axis=0) ** 2).sum()), float(root.sum() ** 2)
+    if limit == 0.0:
         return np.ones(lags)
+    result = np.empty(lags)
     for d in range(lags - 1):
-        scale = limit.diagonal(d).sum()
-        result[d] = gram.diagonal(d).sum() / scale if scale > 0 else 1.0
-    far = np.triu(limit, lags - 1).sum()
-    result[lags - 1] = np.triu(gram, lags - 1).sum() / far if far > 0 else 1.0
+        near = float((taps[: axis.out - d] * taps[d:]).sum())
+        scale = float(root[: axis.out - d] @ root[d:])
+        result[d] = near / scale if scale > 0 else 1.0
+        both, limit = both - near * (2 if d else 1), limit - scale * (2 if d else 1)
+    result[lags - 1] = np.clip(both / limit, 0.0, 1.0) if limit > 1e-12 * axis.out else 1.0
     result.setflags(write=False)
     return result
 
@@ -116,8 +136,8 @@ def strided(kernel: Array, dim: int, axis: Axis, lags: int) -> Array:
         picked = np.take(kernel, np.minimum(d // axis.stride, length - 1), axis=dim)
         shape = [1] * kernel.ndim
         shape[dim] = lags
-        return picked * (d % axis.stride == 0).reshape(shape)
-    return np.take(kernel, np.minimum(d * axis.stride, length - 1), axis=dim)
+        return np.asarray(picked * (d % axis.stride == 0).reshape(shape))
+    return np.asarray(np.take(kernel, np.minimum(d * axis.stride, length - 1), axis=dim))
 
 
 @lru_cache(maxsize=1024)

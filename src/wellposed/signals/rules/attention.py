@@ -6,7 +6,6 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,11 +14,11 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals import kernels
-from wellposed.signals.forward import MASKED, Call, Unknown
+from wellposed.signals.forward import MASKED, Call
 from wellposed.signals.gaussian import density
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.merge import masked, normalised, operand
+from wellposed.signals.rules.merge import masked, mixture, operand
 from wellposed.signals.rules.products import tilt
 from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, reshape, weakest
 
@@ -58,7 +57,7 @@ def _participations(keys: Array, sigma2: float) -> Array:
         unique = np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3))
     sigma = float(f"{sigma2:.6g}")
     table = np.array([participation(float(k), sigma) for k in unique])
-    return np.exp(np.interp(np.log(keys), np.log(unique), np.log(table)))
+    return np.asarray(np.exp(np.interp(np.log(keys), np.log(unique), np.log(table))))
 
 
 def off_diagonal(x: State, axis: int) -> float:
@@ -148,8 +147,6 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
         return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
-    from wellposed.signals.rules.merge import mixture
-
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 
 
@@ -238,9 +235,9 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
     kernel = np.full(lengths, float(between.ravel()[0]) if count else 1.0)
     kernel[(0,) * count] = 1.0
     if axes[token]:
-        index = [0] * count
-        index[axes[token][0]] = 1
-        kernel[tuple(index)] = r_out
+        neighbour = [0] * count
+        neighbour[axes[token][0]] = 1
+        kernel[tuple(neighbour)] = r_out
     var = np.full((1,) * count, float(np.mean(v.var)))
     if ratio.size > 1 and axes[token]:
         extent = [1] * count
@@ -261,5 +258,3 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         drift=v.drift,
     )
 
-
-__all__ = ["Unknown", "attention", "normalised", "participation", "replace", "softmax"]

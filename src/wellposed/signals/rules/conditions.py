@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from wellposed.signals.forward import Call, Unknown
 from wellposed.signals.registry import overloads, rule
@@ -10,7 +13,7 @@ from wellposed.signals.rules.merge import combine, linear, multiply, operand
 from wellposed.signals.rules.pointwise import apply_pointwise
 from wellposed.signals.state import Pointwise, State
 
-_SCALAR = {
+_SCALAR: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "gt": lambda t, c: t > c,
     "ge": lambda t, c: t >= c,
     "lt": lambda t, c: t < c,

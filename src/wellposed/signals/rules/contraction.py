@@ -13,39 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.errors import RuleError
 from wellposed.graphs import Ref
 from wellposed.signals import kernels, windows
-from wellposed.signals.contraction import Product, describe
+from wellposed.signals.contraction import Product, describe, parameter_values
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
 from wellposed.signals.quadratic import excess
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.merge import combine, linear, normalised
-from wellposed.signals.state import Atom, State, align, expand, merge_atoms, new_label, pooled, weakest
+from wellposed.signals.rules.merge import combine, linear
+from wellposed.signals.rules.pooling import filtered
+from wellposed.signals.rules.products import product_of_signals
+from wellposed.signals.state import Atom, State, merge_atoms, new_label, pooled, weakest
 from wellposed.signals.windows import Axis
 
 
-def _pair(call: Call, product: Product, args: dict[int, State]) -> tuple[State, State]:
-    return args[product.left], args[product.right]
-
-
-def is_weight(call: Call, value: int, state: State) -> bool:
+def is_weight(call: Call, value: int) -> bool:
     """Whether an operand is made from parameters and constants alone."""
-    fixed = call.run.memo.get("fixed")
-    if fixed is None:
-        from wellposed.signals.contraction import parameter_values
-
-        fixed = call.run.memo["fixed"] = parameter_values(call.graph)
-    return value in fixed
+    if "fixed" not in call.run.memo:
+        call.run.memo["fixed"] = parameter_values(call.graph)
+    return value in call.run.memo["fixed"]
 
 
 @rule(
     overloads(
         "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
-        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input", "addmm.default",
-        "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "outer.default",
-        "einsum.default", "_grouped_mm.default",
+        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+        "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
+        "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
     ),
     source="AutoInit (arXiv 2109.08958), Appendix A, eq. 3-6; signals: 5.2",
 )  # fmt: skip
@@ -58,14 +52,12 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if product.left not in states or product.right not in states:
         return None
     left, right = states[product.left], states[product.right]
-    right_fixed, left_fixed = is_weight(call, product.right, right), is_weight(call, product.left, left)
+    right_fixed, left_fixed = is_weight(call, product.right), is_weight(call, product.left)
     if (right_fixed and not left_fixed) or (right_fixed and right.lever is not None):
         data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
     elif left_fixed and product.window is None and not right_fixed:
         data, weight, data_axes, weight_axes = right, left, product.right_axes, product.left_axes
     elif product.window is None:
-        from wellposed.signals.rules.products import product_of_signals
-
         result = product_of_signals(call, left, right, product)
         return _with_bias(call, result, states.get(product.bias) if product.bias is not None else None, product)
     else:
@@ -210,7 +202,7 @@ def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: list[int], experts: in
     share = max(total / experts - 1.0, 0.0) / max(total - 1, 1)
     factor = np.full([corr.shape[i] if i in rows else 1 for i in range(corr.ndim)], share)
     factor[(0,) * corr.ndim] = 1.0
-    return corr * factor
+    return np.asarray(corr * factor)
 
 
 def _fresh(
@@ -262,9 +254,9 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
         and product.groups == data.shape[channel_axis]
         and product.right not in call.run.weights.scaled
     ):
-        filtered = _fixed_filter(call, data, weight, product, out_space)
-        if filtered is not None:
-            return filtered
+        result = _fixed_filter(call, data, weight, product, out_space)
+        if result is not None:
+            return result
     q, raw = _second_moments(data, centred)
     for i in data.axes[channel_axis]:
         q = q.mean(axis=i, keepdims=True)
@@ -295,7 +287,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
             plan.append(step)
             if not data.axes[axis]:
                 # one input position: only the taps that hit it count
-                total = total * float(windows.counts(step).sum(axis=1).mean())
+                total = total * float(windows.reads(step).mean())
                 continue
             dim = data.axes[axis][0]
             others = tuple(d for d in range(q.ndim) if d != dim)
@@ -305,7 +297,9 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
     incoming = float(np.mean(total))
     weight = _chosen(call, weight, incoming, before)
     unit = weight.second_moment
-    atoms, axes, order = [], [], []
+    atoms: list[Atom] = []
+    axes: list[tuple[int, ...]] = []
+    order: list[int | None] = []
     drop = set(data.axes[channel_axis])
     for label, size in zip(product.out_axes, out_shape, strict=True):
         if label == "o":
@@ -323,7 +317,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
             else:  # a single input position spread over several output positions
                 axes.append((len(atoms),))
                 atoms.append(Atom(new_label(), size))
-                order.append(-1)
+                order.append(None)
             continue
         if label == "n":
             axes.append(tuple(range(len(atoms), len(atoms) + len(own))))
@@ -345,9 +339,9 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
         index = tuple(0 if i in drop else slice(None) for i in range(array.ndim))
         kept = [i for i in range(array.ndim) if i not in drop]
         reduced = array[index]
-        moved = reduced.transpose([kept.index(i) for i in order if i is not None and i >= 0])
+        moved = reduced.transpose([kept.index(i) for i in order if i is not None])
         for at, i in enumerate(order):
-            if i is None or i < 0:
+            if i is None:
                 moved = np.expand_dims(moved, at)
         return np.asarray(moved)
 
@@ -413,8 +407,6 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_space: list[int]) -> State | None:
     """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
-    from wellposed.signals.rules.pooling import filtered
-
     window = product.window
     assert window is not None
     if product.transposed:
@@ -433,5 +425,3 @@ def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_
     ]
     return filtered(call, data, space, steps, total, include_padding=True)
 
-
-__all__ = ["RuleError", "align", "contract", "expand", "is_weight", "normalised"]

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.forward import Call, Unknown
-from wellposed.signals.kernels import Array
+from wellposed.signals.forward import Call, Unknown, rescaled
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Atom, State, make_state, new_label, pooled, select
+from wellposed.signals.state import Atom, State, make_state, new_label, pooled
 
 _VIEWS = (
     "view",
@@ -51,8 +50,6 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     """Rows of a table: two positions have equal rows where they hold equal indices."""
     weight = pooled(weight)
     if weight.lever is not None:
-        from wellposed.signals.forward import rescaled
-
         name = weight.lever
         weight = rescaled(weight, call.run.weights.choose(name, call.node, 1.0, 1.0, weight.second_moment))
     shape = call.shape()
@@ -62,16 +59,12 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     if tokens is not None:
         vocabulary = call.run.inputs[tokens].vocabulary or weight.shape[0]
         equal: list[float | None] = [1.0 / vocabulary] * (len(shape) - 1)
-        known = None
     elif isinstance(indices, torch.Tensor):
-        known = indices
         equal = _equalities(indices)
     else:
-        known = None
         equal = [1.0 / max(weight.shape[0], 1)] * (len(shape) - 1)
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
-    del known
     return _rows(call, shape, mean, var, equal, weight)
 
 
@@ -94,8 +87,10 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
 def _rows(
     call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
 ) -> State:
-    atoms, axes = [], []
-    lengths, values = [], []
+    atoms: list[Atom] = []
+    axes: list[tuple[int, ...]] = []
+    lengths: list[int] = []
+    values: list[float | None] = []
     for axis, size in enumerate(shape):
         if size == 1:
             axes.append(())
@@ -154,5 +149,3 @@ def embedding_bag(
     mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
     return make_state(shape, mean, var, roots=call.root(), gauss=True)
 
-
-__all__ = ["Array", "embedding", "select", "token_input"]

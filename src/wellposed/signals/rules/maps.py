@@ -35,7 +35,8 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     kernel = np.stack([*near, covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)], axis=-1)
     full = np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)])
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
-    corr = normalised(np.moveaxis(kernel, -1, at), var)
+    kernel = np.moveaxis(kernel, -1, at)
+    corr = normalised(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     atoms = tuple(Atom(new_label(), size) if i == at else a for i, a in enumerate(x.atoms))
     axes = x.axes
     if size == 1:

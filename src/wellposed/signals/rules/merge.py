@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from wellposed.signals.state import (
     Pointwise,
     State,
     align,
+    concatenate,
     expand,
     joint_spread,
     make_state,
@@ -52,8 +54,6 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     if scale == 1.0 and shift == 0.0:
         return x
     if x.blocks:
-        from wellposed.signals.state import concatenate
-
         return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     base, fn = x.base, None
@@ -169,8 +169,6 @@ def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: An
 
 def replace_axes(state: State, axes: tuple[tuple[int, ...], ...]) -> State:
     """Return the state with its atoms grouped into other axes (the same tensor, viewed otherwise)."""
-    from dataclasses import replace
-
     return replace(state, axes=axes)
 
 
@@ -228,6 +226,10 @@ def multiply(call: Call, x: State, y: State) -> State:
     return result if result.shape == shape else expand(result, shape)
 
 
+def _filled(call: Call, value: State | float) -> State:
+    return value if isinstance(value, State) else make_state(call.shape(), value, 0.0)
+
+
 def _keep_lever(source: State, result: State) -> State:
     return result if source.lever == result.lever else result.changed(lever=source.lever)
 
@@ -236,24 +238,23 @@ def _keep_lever(source: State, result: State) -> State:
 def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> State:
     """x + alpha y."""
     a, b = operand(call, x), operand(call, y)
-    if isinstance(a, State) and isinstance(b, State):
-        return combine(call, a, b, 1.0, float(alpha))
-    if isinstance(a, State):
-        return linear(call, a, 1.0, float(alpha) * float(b))  # type: ignore[arg-type]
-    assert isinstance(b, State)
-    return linear(call, b, float(alpha), a)
+    if isinstance(b, float):
+        return linear(call, _filled(call, a), 1.0, float(alpha) * b)
+    if isinstance(a, float):
+        return linear(call, b, float(alpha), a)
+    return combine(call, a, b, 1.0, float(alpha))
 
 
 @rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4")
 def subtract(call: Call, x: Any, y: Any, *, alpha: float = 1) -> State:
     """x - alpha y."""
-    return add(call, x, y, alpha=-float(alpha))  # type: ignore[no-any-return]
+    return add(call, x, y, alpha=-float(alpha))
 
 
 @rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4")
 def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
     """y - alpha x."""
-    return add(call, y, x, alpha=-float(alpha))  # type: ignore[no-any-return]
+    return add(call, y, x, alpha=-float(alpha))
 
 
 @rule(
@@ -263,11 +264,12 @@ def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
 def mul(call: Call, x: Any, y: Any) -> State:
     """x y."""
     a, b = operand(call, x), operand(call, y)
-    if isinstance(a, State) and isinstance(b, State):
-        return multiply(call, a, b)
-    state, number = (a, b) if isinstance(a, State) else (b, a)
-    assert isinstance(state, State) and isinstance(number, float)
-    return _keep_lever(state, linear(call, state, number))
+    if isinstance(a, float):
+        a, b = b, a
+    if isinstance(b, float):
+        a = _filled(call, a)
+        return _keep_lever(a, linear(call, a, b))
+    return multiply(call, _filled(call, a), b)
 
 
 @rule(
@@ -279,7 +281,7 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y; by a tensor through the moments of its reciprocal."""
     a, b = operand(call, x), operand(call, y)
     if isinstance(b, float):
-        assert isinstance(a, State)
+        a = _filled(call, a)
         return _keep_lever(a, linear(call, a, 1.0 / b))
     if b.is_constant:
         number = float(b.mean.ravel()[0])
@@ -316,7 +318,7 @@ def reciprocal_of(call: Call, y: State) -> State | None:
 @rule(overloads("addcmul.default"), source="signals: products, 5.4")
 def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
     """x + value a b."""
-    return add(call, x, mul(call, a, b), alpha=value)  # type: ignore[no-any-return]
+    return add(call, x, mul(call, a, b), alpha=value)
 
 
 @rule(overloads("lerp.Scalar"), source="signals: sums, 5.4")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.forward import Call
-from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear, normalised
-from wellposed.signals.state import Link, State, expand, make_state, pooled, scaled_by
+from wellposed.signals.state import Link, State, make_state, pooled, scaled_by
 
 
 def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
@@ -143,6 +141,3 @@ def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator
 def exponential(call: Call, x: Any, lambd: float = 1.0, *, generator: Any = None) -> State:
     """Exponential."""
     return _filled(call, 1 / lambd, 1 / lambd**2)
-
-
-__all__ = ["Array", "expand", "torch"]

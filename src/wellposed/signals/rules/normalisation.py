@@ -12,7 +12,7 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, normalised
-from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape, scaled_by
+from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape
 
 
 def normalise(
@@ -25,9 +25,9 @@ def normalise(
     """
     x = pooled(x)
     if call.independent:
-        scale = 1.0 if x.second_moment > 0 else 0.0
+        unit = 1.0 if x.second_moment > 0 else 0.0
         return x.changed(
-            mean=np.zeros((1,) * len(x.atoms)), var=np.full((1,) * len(x.atoms), scale), base=None, fn=None, links=(),
+            mean=np.zeros((1,) * len(x.atoms)), var=np.full((1,) * len(x.atoms), unit), base=None, fn=None, links=(),
             roots=call.root(), inherited=0.0, own=0.0, drift=0.0,
         )  # fmt: skip
     dims = [i for axis in over for i in x.axes[axis]]
@@ -83,8 +83,8 @@ def normalise(
 
     def operate(k: Array, where: Dims) -> Array:
         if centre:
-            inside = {where[i]: sizes[i] for i in dims if where[i] is not None}
-            k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))  # type: ignore[arg-type]
+            inside = {at: sizes[i] for i in dims if (at := where[i]) is not None}
+            k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
         return k * inverse
 
     return x.changed(
@@ -191,5 +191,3 @@ def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> Stat
         lever=gain.lever
     )
 
-
-__all__ = ["affine", "normalise", "scaled_by"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from wellposed.signals import kernels
 from wellposed.signals.expansion import carried_spread, fluctuation
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import Call
-from wellposed.signals.gaussian import ORDER
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.state import Link, Pointwise, State, pooled, scaled_by
 
@@ -20,10 +18,11 @@ aten = torch.ops.aten
 
 FUNCTIONS = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "celu", "cos", "cosh", "deg2rad", "elu", "erf",
-    "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid", "logit", "mish", "neg", "nan_to_num",
-    "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink",
-    "sqrt", "square", "tan", "tanh", "threshold", "trunc", "sgn", "clamp", "clamp_min", "clamp_max", "clip",
+    "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "gelu", "hardshrink", "hardsigmoid", "hardswish",
+    "hardtanh", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid", "logit", "mish", "neg",
+    "nan_to_num", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinc",
+    "sinh", "softplus", "softshrink", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "sgn", "clamp",
+    "clamp_min", "clamp_max", "clip",
 )  # fmt: skip
 OTHERS = ("pow.Tensor_Scalar", "pow_.Scalar", "floor_divide.Scalar")
 
@@ -163,10 +162,3 @@ def glu(call: Call, x: State, dim: int = -1) -> State:
     first, second = first.changed(roots=call.root()), second.changed(roots=call.root())
     return multiply(call, first, apply_pointwise(call, second, Pointwise(("sigmoid",), torch.sigmoid)))
 
-
-def relu_mean(std: float) -> float:
-    """E max(x, 0) for zero-mean Gaussian x."""
-    return std / math.sqrt(2 * math.pi)
-
-
-__all__ = ["FUNCTIONS", "ORDER", "apply_pointwise", "scalar_pointwise"]

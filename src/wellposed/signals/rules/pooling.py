@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 
@@ -16,9 +17,10 @@ from wellposed.signals.forward import Call
 from wellposed.signals.gaussian import NODES
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.maps import mapped
 from wellposed.signals.rules.merge import normalised
 from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
-from wellposed.signals.windows import Axis
+from wellposed.signals.windows import Axis, Indices
 
 SAMPLES = 2048
 """Quasi-random points for the maximum over a window."""
@@ -98,9 +100,7 @@ def _cut_box(kernel: Array, dims: list[int], steps: list[Axis], cap: int, includ
 @lru_cache(maxsize=256)
 def _cut_pair_table(step: Axis, include_padding: bool, lags_in: int, lags_out: int) -> Array:
     """Return M[d, l] = average over p of the sum over taps a of p and b of p + d, at distance l, of w_a w_b."""
-    index = windows.table(step)
-    valid = index >= 0
-    weights = valid / (step.kernel if include_padding else np.maximum(valid.sum(axis=1, keepdims=True), 1))
+    index, weights = windows.table(step), windows.averaging(step, include_padding)
     matrix, pairs = np.zeros((lags_out, lags_in)), np.zeros(lags_out)
     for d in range(step.out):
         near, far = slice(0, step.out - d), slice(d, step.out)
@@ -112,13 +112,10 @@ def _cut_pair_table(step: Axis, include_padding: bool, lags_in: int, lags_out: i
 
 
 @lru_cache(maxsize=1024)
-def _classes(step: Axis, include_padding: bool, divisor: float) -> tuple[Array, Array, Array]:
+def _classes(step: Axis, include_padding: bool) -> tuple[Indices, Array, npt.NDArray[np.bool_]]:
     """Return the class of every output position, each class's tap weights (class, tap), and whether taps are valid."""
-    valid = windows.table(step) >= 0
-    patterns, index = np.unique(valid, axis=0, return_inverse=True)
-    counts = patterns.sum(axis=1, keepdims=True)
-    weights = patterns / (divisor if include_padding else np.maximum(counts, 1))
-    return index.ravel(), weights, patterns
+    weights, index = np.unique(windows.averaging(step, include_padding), axis=0, return_inverse=True)
+    return index.ravel(), weights, weights > 0.0
 
 
 def filtered(
@@ -135,11 +132,11 @@ def filtered(
     # an axis of one position: the window's other taps are padding
     for axis, step in zip(space, steps, strict=True):
         if not x.axes[axis] and include_padding:
-            total *= float((windows.table(step) >= 0).sum(axis=1).mean()) / step.kernel
+            total *= float(windows.averaging(step, True).sum(axis=1).mean())
     cap = kernels.lag_cap(len(space))
     mean, std = x.mean, x.std()
     for i, step in pairs:
-        index, weights, _ = _classes(step, include_padding, float(step.kernel))
+        index, weights, _ = _classes(step, include_padding)
         share = weights.sum(axis=1)[index]
         mean = _averaged(mean, i, step, share)
         std = _averaged(std, i, step, np.ones(step.out))
@@ -196,9 +193,7 @@ def _one_sided(kernel: Array, dim: int, step: Axis, include_padding: bool) -> Ar
 @lru_cache(maxsize=256)
 def _one_sided_table(step: Axis, include_padding: bool, length: int) -> Array:
     """Return M[d, l]: weight of the taps at distance l from a position d away from the window's own, on one grid."""
-    index = windows.table(step)
-    valid = index >= 0
-    weights = valid / (step.kernel if include_padding else np.maximum(valid.sum(axis=1, keepdims=True), 1))
+    index, weights = windows.table(step), windows.averaging(step, include_padding)
     matrix, pairs = np.zeros((length, length)), np.zeros(length)
     place = np.arange(step.out)
     for shift in range(-step.out + 1, step.out):
@@ -214,13 +209,14 @@ def _averaged(array: Array, dim: int, step: Axis, share: Array) -> Array:
     """Average a map over the valid taps of each window, times ``share``."""
     if array.shape[dim] == 1:
         if not np.ptp(share):
-            return array * share[0]
+            return array * float(share[0])
         shape = [1] * array.ndim
         shape[dim] = step.out
         return array * share.reshape(shape)
-    matrix = windows.counts(step)
-    matrix = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1.0) * share[:, None]
-    return windows.along(matrix, array, dim)
+    shape = [1] * array.ndim
+    shape[dim] = step.out
+    scale = share / np.maximum(windows.reads(step), 1.0)
+    return np.asarray(windows.summed(array, dim, step) * scale.reshape(shape))
 
 
 def _class_factors(corr: Array, dims: list[int], steps: list[Axis], include_padding: bool) -> Array:
@@ -231,7 +227,7 @@ def _class_factors(corr: Array, dims: list[int], steps: list[Axis], include_padd
     expanded = []
     for dim in order:
         step = steps[dims.index(dim)]
-        classes, weights, _ = _classes(step, include_padding, float(step.kernel))
+        classes, weights, _ = _classes(step, include_padding)
         at = order.index(dim)
         length = result.shape[at]
         lag = np.abs(np.arange(step.kernel)[:, None] - np.arange(step.kernel)[None, :]) * step.dilation
@@ -260,7 +256,10 @@ def _steps(
     before, dilate = pair_of(padding, rank), pair_of(dilation, rank)
     shape, out = x.shape, call.shape()
     space = list(range(len(shape) - rank, len(shape)))
-    return space, [Axis(shape[a], out[a], size[i], step[i], before[i], dilate[i]) for i, a in enumerate(space)]
+    return space, [
+        Axis(shape[a], out[a], size[i], step[i], before[i], dilate[i], end=shape[a] + before[i])
+        for i, a in enumerate(space)
+    ]
 
 
 @rule(
@@ -297,7 +296,7 @@ def avg_pool1d(
     blockwise=True,
 )
 def adaptive_avg_pool(call: Call, x: State, output_size: Any) -> State:
-    """Average over windows that cover the input (exact where they are of equal size)."""
+    """Average over windows that cover the input."""
     rank = len(output_size)
     space = list(range(len(x.shape) - rank, len(x.shape)))
     shape, out = x.shape, call.shape()
@@ -308,7 +307,7 @@ def adaptive_avg_pool(call: Call, x: State, output_size: Any) -> State:
         return averaged(call, x, whole, keepdim=True)
     steps = [_adaptive(shape[a], out[a]) for a in space]
     if any(step is None for step in steps):
-        return _nearest(call, x, space)
+        return _unequal(call, x, space)
     return filtered(call, x, space, [s for s in steps if s is not None], 1.0, include_padding=False)
 
 
@@ -318,18 +317,21 @@ def _adaptive(size: int, out: int) -> Axis | None:
     return None
 
 
-def _nearest(call: Call, x: State, space: list[int]) -> State:
-    """Windows of unequal size (or an enlargement): each output position reads about ``size / out`` inputs."""
+def _unequal(call: Call, x: State, space: list[int]) -> State:
+    """Windows of unequal size, or an enlargement: output i averages inputs floor(i n / m) to ceil((i + 1) n / m)."""
     from wellposed.signals.rules.resize import resized
 
-    shape, out = x.shape, call.shape()
-    steps = []
+    out = call.shape()
     for a in space:
-        kernel = max(1, round(shape[a] / out[a]))
-        steps.append(Axis(shape[a], shape[a] - kernel + 1, kernel))
-    if any(s.kernel > 1 for s in steps):
-        x = filtered(call, x, space, steps, 1.0, include_padding=False)
-    return resized(x, space, [out[a] for a in space])
+        size, count = x.shape[a], out[a]
+        if not x.axes[a]:
+            x = resized(x, [a], [count])
+        elif size != count:
+            place = np.arange(count)
+            first, last = place * size // count, -(-(place + 1) * size // count)
+            inside = (np.arange(size) >= first[:, None]) & (np.arange(size) < last[:, None])
+            x = mapped(x, a, inside / inside.sum(axis=1, keepdims=True))
+    return x
 
 
 # ---- maximum --------------------------------------------------------------------------------------------------------
@@ -513,7 +515,7 @@ class _Window:
 
     def maps(self) -> tuple[Array, Array]:
         """Return E max and E max² by output position."""
-        classes = [_classes(s, False, float(s.kernel)) for s in self.steps]
+        classes = [_classes(s, False) for s in self.steps]
         std_map = self._pooled_std()
         levels = np.array([self.std_level])
         homogeneous = not self.mean_level and is_homogeneous(self.fn)

@@ -22,11 +22,11 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     left, right = _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes: dict[str, int] = {}
-    for axes, state in ((product.left_axes, left), (product.right_axes, right)):
-        for label, size in zip(axes, state.shape, strict=True):
+    for own, state in ((product.left_axes, left), (product.right_axes, right)):
+        for label, size in zip(own, state.shape, strict=True):
             sizes[label] = max(sizes.get(label, 1), size)
-    mean_l, cov_l, raw_l = _on_labels(left, product.left_axes, labels, sizes)
-    mean_r, cov_r, raw_r = _on_labels(right, product.right_axes, labels, sizes)
+    mean_l, raw_l = _on_labels(left, product.left_axes, labels, sizes)
+    mean_r, raw_r = _on_labels(right, product.right_axes, labels, sizes)
     lengths = [max(a, b) for a, b in zip(raw_l.shape, raw_r.shape, strict=True)]
     extents = [sizes[label] for label in labels]
     raw_l, raw_r = kernels.promote(raw_l, lengths), kernels.promote(raw_r, lengths)
@@ -41,7 +41,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
     kept = [label for label in labels if label in product.out_axes]
     kernel = kernel.transpose([kept.index(label) for label in product.out_axes])
-    atoms, axes, dims = [], [], []
+    atoms: list[Atom] = []
+    axes: list[tuple[int, ...]] = []
+    dims = []
     for at, (label, size) in enumerate(zip(product.out_axes, call.shape(), strict=True)):
         if size == 1:
             axes.append(())
@@ -55,9 +57,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     corr = np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * len(atoms))
     if call.independent:
         corr = np.ones((1,) * len(atoms))
-    lever = (
-        left.lever if left.lever is not None and right.lever is None else right.lever if left.lever is None else None
-    )
+    levers = [name for name in (left.lever, right.lever) if name is not None]
     return State(
         tuple(atoms),
         tuple(axes),
@@ -67,7 +67,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
         roots=left.roots | right.roots | call.root(),
-        lever=lever,
+        lever=levers[0] if len(levers) == 1 else None,
         inherited=left.inherited + right.inherited,
         own=left.own + right.own,
     )
@@ -111,17 +111,15 @@ def _single(state: State) -> State:
 
 def _on_labels(
     state: State, axes: tuple[str, ...], labels: tuple[str, ...], sizes: dict[str, int]
-) -> tuple[float, Array, Array]:
-    """Return pooled mean, covariance kernel and raw kernel with one dimension per label.
+) -> tuple[float, Array]:
+    """Return pooled mean and raw kernel E[x x'] with one dimension per label.
 
     An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
     """
-    cov = state.covariance()
-    mean = state.pooled_mean
-    raw = cov
+    raw = state.covariance()
     if state.mean.any():
-        lengths = [max(length, min(2, atom.size)) for length, atom in zip(cov.shape, state.atoms, strict=True)]
-        raw = kernels.promote(cov, lengths) + kernels.autocorrelation(state.mean, lengths)
+        lengths = [max(length, min(2, atom.size)) for length, atom in zip(raw.shape, state.atoms, strict=True)]
+        raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
     order, missing = [], []
     for at, label in enumerate(labels):
         own = state.axes[axes.index(label)] if label in axes else ()
@@ -129,15 +127,12 @@ def _on_labels(
             order.append(own[0])
         else:
             missing.append((at, sizes[label]))
-    result = []
-    for array in (cov, raw):
-        moved = array.transpose(order)
-        for at, size in missing:
-            moved = np.expand_dims(moved, at)
-            if size > 1:
-                moved = np.concatenate([moved, moved], axis=at)
-        result.append(moved)
-    return mean, result[0], result[1]
+    moved = raw.transpose(order)
+    for at, size in missing:
+        moved = np.expand_dims(moved, at)
+        if size > 1:
+            moved = np.concatenate([moved, moved], axis=at)
+    return state.pooled_mean, moved
 
 
 def _label_of(left: State, left_axes: tuple[str, ...], right: State, right_axes: tuple[str, ...], label: str) -> int:

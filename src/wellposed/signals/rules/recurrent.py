@@ -22,9 +22,10 @@ SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
     source="AutoInit (arXiv 2109.08958), Appendix A (recurrent layers: default scheme, output by sampling)",
 )
 def recurrent(
-    call: Call, x: State, hidden: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool, batch_first: bool
+    call: Call, x: State, hidden: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
+    batch_first: bool,
 ) -> tuple[State, ...] | None:  # fmt: skip
-    """Run a recurrent stack on a few samples, at most `WIDTH` wide: narrower weights are scaled up to keep their effect."""
+    """Run a recurrent stack on a few samples, at most `WIDTH` wide: narrower weights are scaled up to do the same."""
     if not all(isinstance(p, State) for p in params):
         return None
     several = isinstance(hidden, (list, tuple))
@@ -57,8 +58,8 @@ def recurrent(
             drawn = [sample_state(h, generator) for h in begin]
             with torch.no_grad():
                 result = call.node.op(
-                    sample_state(x, generator), drawn if several else drawn[0], [sample_state(w, generator) for w in weights],
-                    biases, layers, dropout, train, both, batch_first,
+                    sample_state(x, generator), drawn if several else drawn[0],
+                    [sample_state(w, generator) for w in weights], biases, layers, dropout, train, both, batch_first,
                 )  # fmt: skip
             runs.append(list(result))
     finally:

@@ -10,6 +10,7 @@ import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.forward import Call
+from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear
 from wellposed.signals.state import State, pooled
@@ -35,11 +36,11 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     here = float(covariance.ravel()[0])
     corr = np.clip(covariance / here, -1.0, 1.0) if here > 0 else np.ones((1,) * covariance.ndim)
 
-    def reduce(array: Any) -> Any:
+    def reduce(array: Array) -> Array:
         return array.reshape([array.shape[i] for i in keep])
 
     where = {old: new for new, old in enumerate(keep)}
-    axes = []
+    axes: list[tuple[int, ...]] = []
     for axis, members in enumerate(x.axes):
         if axis in over:
             if keepdim:
@@ -95,7 +96,12 @@ def _square(call: Call, x: State) -> State:
 def variance(
     call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
 ) -> State:
-    """Variance over axes; the fluctuation of the estimate is that of the mean squared distance to the mean."""
+    """Variance over axes."""
+    return _variance(call, x, dim, unbiased, keepdim, correction)
+
+
+def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
+    """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
     axes = _axes(x, dim)
     x = linear(call, pooled(x), 1.0, -x.pooled_mean)
     second = averaged(call, _square(call, x), axes, keepdim=keepdim)
@@ -114,7 +120,7 @@ def deviation(
     call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
 ) -> State:
     """Standard deviation over axes."""
-    return _root(call, variance(call, x, dim, unbiased, keepdim))
+    return _root(call, _variance(call, x, dim, unbiased, keepdim, correction))
 
 
 def _root(call: Call, x: State) -> State:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from wellposed.signals import kernels
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.maps import mapped
 from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled
+from wellposed.signals.windows import Indices
+
+_MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def _one_atom(x: State, axis: int) -> State:
@@ -77,7 +80,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         widths = [(before, after) if k == i else (0, 0) for k in range(full.ndim)]
         if mode == "constant":
             return np.pad(full, widths, constant_values=fill)
-        return np.pad(full, widths, mode={"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode])
+        return np.take(full, np.pad(np.arange(size), (before, after), mode=_MODES[mode]), axis=i)
 
     mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
     if mode != "constant":
@@ -97,12 +100,11 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
 
 def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: int, mode: str) -> Array:
     """Correlation by displacement when borders repeat inner positions."""
-    name = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
-    source = np.pad(np.arange(size), (before, after), mode=name)  # type: ignore[call-overload]
+    source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
     return from_sources(corr, dim, source, size)
 
 
-def from_sources(corr: Array, dim: int, source: Array, size: int) -> Array:
+def from_sources(corr: Array, dim: int, source: Indices, size: int) -> Array:
     """Correlation profile of positions that are copies of inner positions ``source``."""
     total = source.size
     length = corr.shape[dim]
@@ -134,7 +136,7 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         places = ((2 * np.arange(size) + 1) * have) // (2 * size) if centred else (np.arange(size) * have) // size
         source = np.minimum(places, have - 1)
 
-        def take(array: Array, i: int = i, source: Array = source) -> Array:
+        def take(array: Array, i: int = i, source: Indices = source) -> Array:
             return array if array.shape[i] == 1 else np.take(array, source, axis=i)
 
         corr = from_sources(x.corr, i, source, have)
@@ -214,41 +216,7 @@ def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool
         align_corners=align_corners,
         antialias=antialias,
     )[:, 0, :, 0].T.numpy()
-    i = x.axes[axis][0]
-    length = x.corr.shape[i]
-    lag = np.abs(np.arange(have)[:, None] - np.arange(have)[None, :])
-    profiles = np.moveaxis(x.corr, i, -1)
-    table = (
-        profiles[..., np.minimum(lag, length - 1)] if length > 1 else profiles[..., 0][..., None, None] * np.eye(have)
-    )
-    table = np.where(lag == 0, profiles[..., :1, None], table)
-    covariance = weights @ table @ weights.T
-    lags = min(size, max(length, 16))
-    result = np.empty((*covariance.shape[:-2], lags))
-    for d in range(lags - 1):
-        result[..., d] = np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1)
-    upper = np.triu_indices(size, lags - 1)
-    result[..., lags - 1] = covariance[..., upper[0], upper[1]].mean(axis=-1)
-    zero = covariance[(0,) * (covariance.ndim - 2)]
-    gain = np.diag(zero)
-    shape = [1] * x.var.ndim
-    shape[i] = size
-    if size == 1:
-        return resized(x, [axis], [1]).changed(var=np.squeeze(x.var.mean(axis=i, keepdims=True), i) * gain[0])
-
-    def take(array: Array) -> Array:
-        return array if array.shape[i] == 1 else np.moveaxis(np.tensordot(array, weights, axes=([i], [1])), -1, i)
-
-    std = take(x.std())
-    corr = np.moveaxis(result, -1, i)
-    corr = np.clip(corr / corr.ravel()[0], -1.0, 1.0) if corr.ravel()[0] > 0 else corr
-    corr[(0,) * corr.ndim] = 1.0
-    label = hash((x.atoms[i].label, "resize", size))
-    return x.changed(
-        atoms=tuple(Atom(label, size) if k == i else a for k, a in enumerate(x.atoms)),
-        mean=take(x.mean), var=std**2 * gain.reshape(shape), corr=kernels.shorten(corr, [size if k == i else a.size for k, a in enumerate(x.atoms)], corr.shape),
-        base=None, fn=None, links=(),
-    )  # fmt: skip
+    return mapped(x, axis, weights)
 
 
 @rule(

@@ -11,7 +11,6 @@ import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.forward import Call, Unknown, known_state
-from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
 from wellposed.signals.rules.resize import from_sources
@@ -29,6 +28,7 @@ from wellposed.signals.state import (
     reshape,
     select,
 )
+from wellposed.signals.windows import Indices
 
 _SAME = (
     "contiguous.default", "clone.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "_to_copy.default",
@@ -48,9 +48,9 @@ def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
 
 @rule(
     overloads(
-        "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int", "view_as.default",
-        "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims", "squeeze_.dim", "unsqueeze.default",
-        "unsqueeze_.default", "ravel.default",
+        "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int",
+        "view_as.default", "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims",
+        "squeeze_.dim", "unsqueeze.default", "unsqueeze_.default", "ravel.default",
     ),
     source="definition",
 )  # fmt: skip
@@ -217,7 +217,7 @@ def roll(call: Call, x: State, shifts: Any, dims: Any = ()) -> State:
     return x
 
 
-def _reordered(x: State, axis: int, source: Array) -> State:
+def _reordered(x: State, axis: int, source: Indices) -> State:
     """Return the state whose position p along an axis is position ``source[p]`` of x."""
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     if not x.axes[axis]:
@@ -260,7 +260,7 @@ def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
 
 
 @rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike")
-def index(call: Call, x: State, indices: Any) -> State | None:
+def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
         return None
@@ -299,7 +299,8 @@ def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], 
         axes = tuple(tuple(where[k] for k in ax if k != i) for ax in x.axes)
         state = x.changed(
             atoms=tuple(x.atoms[k] for k in keep), axes=axes, mean=np.squeeze(mean, i),
-            var=np.squeeze(np.maximum(second - mean**2, 0.0), i), corr=np.squeeze(corr, i), base=None, fn=None, links=(),
+            var=np.squeeze(np.maximum(second - mean**2, 0.0), i), corr=np.squeeze(corr, i),
+            base=None, fn=None, links=(),
         )  # fmt: skip
     else:
         atoms = tuple(Atom(new_label(), flat) if k == i else a for k, a in enumerate(x.atoms))
@@ -326,8 +327,8 @@ def _picked(call: Call, x: State) -> State:
 
 @rule(
     overloads(
-        "copy_.default", "index_put_.default", "index_put.default", "masked_fill.Tensor", "masked_scatter.default", "slice_scatter.default",
-        "select_scatter.default", "scatter.src",
+        "copy_.default", "index_put_.default", "index_put.default", "masked_fill.Tensor", "masked_scatter.default",
+        "slice_scatter.default", "select_scatter.default", "scatter.src",
     ),
     torch.ops.wellposed.view_write.default,
     tag="approximate",
@@ -367,7 +368,7 @@ def _written(name: str, rest: tuple[Any, ...], source: State, target: State) -> 
         places = [math.prod(item.shape) for _, item in picked if item.dtype != torch.bool]
         return count * max([*masks, *places], default=1)
     if name == "scatter":
-        return math.prod(rest[1].shape)
+        return float(math.prod(rest[1].shape))
     return math.prod(source.shape)
 
 
@@ -416,9 +417,10 @@ def _blank(call: Call, *rest: Any, **kwargs: Any) -> State:
 
 rule(
     overloads(
-        "zeros_like.default", "ones_like.default", "empty_like.default", "new_zeros.default", "new_ones.default", "new_empty.default",
-        "zeros.default", "ones.default", "empty.memory_format", "new_full.default", "full_like.default", "full.default", "zero_.default",
-        "fill_.Scalar", "scalar_tensor.default", "_efficientzerotensor.default",
+        "zeros_like.default", "ones_like.default", "empty_like.default", "new_zeros.default", "new_ones.default",
+        "new_empty.default", "zeros.default", "ones.default", "empty.memory_format", "new_full.default",
+        "full_like.default", "full.default", "zero_.default", "fill_.Scalar", "scalar_tensor.default",
+        "_efficientzerotensor.default",
     ),
     family="shape",
     source="definition",
