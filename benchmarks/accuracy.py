@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from nets import NETS, Net
 from wellposed.checks import log2_ratio
 
 QUICK = ("preact56_bn", "vgg16", "cell10_bn", "mobilenet_v2", "gpt", "allcnn")
-STATES = ("full", "independent")
+STATES: tuple[Literal["full", "independent"], ...] = ("full", "independent")
 GOALS = {"normalised": 0.15, "cells": 0.25, "plain": 0.35, "plain cells": 0.35}
 SPECIAL_GOALS = {("vit_tiny", "image"): 0.4, ("efficientnet_b0_bn", "white"): 0.4, ("efficientnet_b0_bn", "image"): 0.4}
 COLUMNS = {
@@ -78,7 +78,8 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: batch_of(net, kind, seed + 1 + i), seed=seed)
     measurement = time.perf_counter() - start
     ops = {graph.values[v].name: node.op_name for node in graph if not node.op.is_view for v in node.outputs}
-    names = [name for name in ops if name in measured and name in predicted["full"]]
+    found = {signal.name for signal in measured} & {signal.name for signal in predicted["full"]}
+    names = [name for name in ops if name in found]
     errors = np.array([measured[name].log2_error for name in names])
     row: dict[str, Any] = {"net": net.name, "input": kind, "group": net.group, "nodes": len(names), "draws": draws}
     figures: dict[str, list[float]] = {"log2_error": errors.tolist(), "log2_std": [measured[n].log2_std for n in names]}

@@ -6,6 +6,7 @@ python benchmarks/growth.py [--depths 56 164 812] [--repeats 3]
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +34,19 @@ def main() -> None:
     options = parser.parse_args()
     wp.plan(mlp("relu", depth=2, width=8), torch.zeros(2, 8))  # what is built once per process
     rows = []
+    example = torch.zeros(8, 3, 32, 32)
     for depth in options.depths:
-        model, example = preact_resnet(depth), torch.zeros(8, 3, 32, 32)
+        model = preact_resnet(depth)
         nodes = len(wp.trace(model, example))
-        trace = min(seconds(lambda m=model, x=example: wp.trace(m, x), options.repeats))
-        total = min(seconds(lambda m=model, x=example: wp.plan(m, x), options.repeats))
+        trace = min(seconds(partial(wp.trace, model, example), options.repeats))
+        total = min(seconds(partial(wp.plan, model, example), options.repeats))
         row = {"depth": depth, "nodes": nodes, "trace_s": trace, "total_s": total, "per_node_ms": 1e3 * total / nodes}
         rows.append(row)
         print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
     told = f"Fastest of {options.repeats} runs."
     if len(rows) > 1:
-        nodes, times = (np.log([row[key] for row in rows]) for key in ("nodes", "total_s"))
-        told += f" Time grows as operators to the power {np.polyfit(nodes, times, 1)[0]:.2f}."
+        sizes, times = (np.log([row[key] for row in rows]) for key in ("nodes", "total_s"))
+        told += f" Time grows as operators to the power {np.polyfit(sizes, times, 1)[0]:.2f}."
     write("growth", f"{told}\n\n{markdown(rows, COLUMNS)}", rows, options.out)
 
 

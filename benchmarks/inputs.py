@@ -24,7 +24,7 @@ def _power(height: int, width: int) -> NDArray[np.float64]:
     squared = (fy / height) ** 2 + (fx / width) ** 2
     squared[0, 0] = np.inf
     power: NDArray[np.float64] = 1.0 / squared
-    return power * (power.size / power.sum())
+    return power * float(power.size / power.sum())
 
 
 def image_profile(height: int, width: int) -> NDArray[np.float64]:
@@ -46,7 +46,8 @@ def image_batch(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     white = torch.randn(batch, channels + 1, 2 * height, 2 * width, generator=generator)
     fields = torch.fft.ifft2(torch.fft.fft2(white) * amplitude).real[..., :height, :width]
     common, own = fields[:, :1], fields[:, 1:]
-    return (RGB_CORRELATION**0.5 * common + (1 - RGB_CORRELATION) ** 0.5 * own).contiguous()
+    mixed: Tensor = RGB_CORRELATION**0.5 * common + (1 - RGB_CORRELATION) ** 0.5 * own
+    return mixed.contiguous()
 
 
 def white_batch(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

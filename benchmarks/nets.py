@@ -11,6 +11,7 @@ import importlib.util
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -92,7 +93,7 @@ class PreActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first = F.relu(self.norms[0](x))
-        y = self.convs[0](first)
+        y: Tensor = self.convs[0](first)
         for norm, conv in zip(self.norms[1:], self.convs[1:], strict=True):
             y = conv(F.relu(norm(y)))
         return y + (x if self.shortcut is None else self.shortcut(first))
@@ -185,7 +186,8 @@ class Reduction(nn.Module):
         self.shortcut = nn.Sequential(nn.AvgPool2d(2, 2), nn.Conv2d(c_in, c_out, 1, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shortcut(x) + self.b(self.a(x))
+        y: Tensor = self.shortcut(x) + self.b(self.a(x))
+        return y
 
 
 def nas_bench_201(seed: int, cells: int = 2, channels: int = 16, bn: bool = True, classes: int = 10) -> nn.Sequential:
@@ -244,7 +246,8 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return y
 
 
 def swiglu(depth: int = 8, width: int = 256) -> nn.Sequential:
@@ -271,7 +274,8 @@ class GPTBlock(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        y: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return y
 
 
 class GPT(nn.Module):
@@ -287,7 +291,8 @@ class GPT(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
-        return self.head(self.norm(self.blocks(x)))
+        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        return logits
 
 
 # ------------------------------------------------------------------------------------------------- torchvision and timm
@@ -346,7 +351,8 @@ def llama(width: int, hidden: int, layers: int, heads: int, tied: bool) -> nn.Mo
         num_key_value_heads=8,
         tie_word_embeddings=tied,
     )
-    return LlamaForCausalLM(config)
+    model: nn.Module = LlamaForCausalLM(config)
+    return model
 
 
 # ------------------------------------------------------------------------------------------------------------- the list
@@ -363,43 +369,31 @@ def _nets() -> dict[str, Net]:
     def picture(name: str, build: Callable[[], nn.Module], size: int, group: Group, batch: int = 8) -> None:
         add(name, build, "picture", (3, size, size), group, batch=batch)
 
-    for bn, suffix, group, cell_group in (
+    variants: tuple[tuple[bool, str, Group, Group], ...] = (
         (True, "_bn", "normalised", "cells"),
         (False, "", "plain", "plain cells"),
-    ):
-        group_: Group = group  # type: ignore[assignment]
-        cells: Group = cell_group  # type: ignore[assignment]
+    )
+    for bn, suffix, group, cells in variants:
         for depth in (56, 110, 164):
-            picture(f"preact{depth}{suffix}", lambda d=depth, b=bn: preact_resnet(d, bn=b), 32, group_)
+            picture(f"preact{depth}{suffix}", partial(preact_resnet, depth, bn=bn), 32, group)
         vgg = "vgg16_bn" if bn else "vgg16"
-        picture(vgg, lambda v=vgg: torchvision_net(v, init_weights=False), 64, group_)
+        picture(vgg, partial(torchvision_net, vgg, init_weights=False), 64, group)
         for builder in ("resnet50", "densenet121", "mobilenet_v2"):
-            picture(builder + suffix, lambda m=builder, b=bn: torchvision_net(m, b), 64, group_)
-        picture(
-            "googlenet" + suffix,
-            lambda b=bn: torchvision_net("googlenet", b, aux_logits=False, init_weights=False),
-            64,
-            group_,
-        )
+            picture(builder + suffix, partial(torchvision_net, builder, bn), 64, group)
+        googlenet = partial(torchvision_net, "googlenet", bn, aux_logits=False, init_weights=False)
+        picture("googlenet" + suffix, googlenet, 64, group)
         for seed in (1, 10, 11, 12, 13):
-            picture(f"cell{seed}{suffix}", lambda s=seed, b=bn: nas_bench_201(s, bn=b), 32, cells)
-    picture("efficientnet_b0_bn", lambda: torchvision_net("efficientnet_b0"), 64, "normalised")
-    picture("convnext_tiny", lambda: torchvision_net("convnext_tiny"), 64, "normalised")
+            picture(f"cell{seed}{suffix}", partial(nas_bench_201, seed, bn=bn), 32, cells)
+    picture("efficientnet_b0_bn", partial(torchvision_net, "efficientnet_b0"), 64, "normalised")
+    picture("convnext_tiny", partial(torchvision_net, "convnext_tiny"), 64, "normalised")
     picture("vit_tiny", vit_tiny, 112, "normalised")
     add("gpt", GPT, "tokens", (64,), "normalised", classes=1000)
     picture("allcnn", all_cnn_c, 32, "plain", batch=16)
-    picture("efficientnet_b0", lambda: torchvision_net("efficientnet_b0", norm=False), 64, "unstable")
+    picture("efficientnet_b0", partial(torchvision_net, "efficientnet_b0", norm=False), 64, "unstable")
     for activation in ACTIVATIONS:
-        stable = activation in ("relu", "tanh")
-        add(
-            f"mlp50_{activation}",
-            lambda a=activation: mlp(a),
-            "vector",
-            (512,),
-            "plain" if stable else "unstable",
-            batch=64,
-        )
-        picture(f"cnn20_{activation}", lambda a=activation: cnn(a), 32, "plain" if stable else "unstable", batch=8)
+        stability: Group = "plain" if activation in ("relu", "tanh") else "unstable"
+        add(f"mlp50_{activation}", partial(mlp, activation), "vector", (512,), stability, batch=64)
+        picture(f"cnn20_{activation}", partial(cnn, activation), 32, stability)
     add("swiglu", swiglu, "vector", (256,), "unstable", batch=64)
     return nets
 

@@ -45,7 +45,8 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     predicted = wp.propagate(graph, inputs=told, weights=plan)
     measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: batch_of(net, kind, seed + 1 + i), seed=seed)
     names = [graph.values[v].name for node in graph if not node.op.is_view for v in node.outputs]
-    names = [name for name in names if name in measured and name in predicted and measured[name].log2_std > 0]
+    found = {signal.name for signal in measured if signal.log2_std > 0} & {signal.name for signal in predicted}
+    names = [name for name in names if name in found]
     spreads = np.array([(predicted[name].log2_std, measured[name].log2_std) for name in names])
     ratios = spreads[:, 0] / spreads[:, 1]
     low, median, high = (float(np.percentile(ratios, p)) for p in (5, 50, 95))

@@ -83,7 +83,8 @@ def limited(library: str, family: str, name: str) -> Row:
     sender.close()
     try:
         if receiver.poll(PATIENCE):
-            return receiver.recv()
+            row: Row = receiver.recv()
+            return row
         reason = f"took more than {PATIENCE} s"
     except EOFError:
         reason = "the process died"

@@ -1,10 +1,9 @@
 """Signals: from a graph to the mean and variance of every intermediate tensor. Knows statistics, nothing of modules."""
 
-from wellposed.signals import rules as _rules
+from wellposed.signals import rules as rules  # importing them registers them
 from wellposed.signals.forward import propagate, run_pass
 from wellposed.signals.inputs import Input
 from wellposed.signals.registry import Rule, operators, rule, unregister
 from wellposed.signals.signal import Signal, Signals
 
 __all__ = ["Input", "Rule", "Signal", "Signals", "operators", "propagate", "rule", "run_pass", "unregister"]
-assert _rules

@@ -15,7 +15,7 @@ import numpy as np
 
 from wellposed.graphs import Ref
 from wellposed.signals import kernels, windows
-from wellposed.signals.contraction import Product, describe, parameter_values
+from wellposed.signals.contraction import Product, Window, describe, parameter_values
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
 from wellposed.signals.quadratic import excess
@@ -64,7 +64,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
     centred = _centred_bias(call, product, data)
     if product.window is not None:
-        result = _convolve(call, data, weight, product, centred)
+        result = _convolve(call, data, weight, product, product.window, centred)
     else:
         result = _multiply_weight(call, data, weight, data_axes, weight_axes, product, centred)
     bias = states.get(product.bias) if product.bias is not None else None
@@ -233,9 +233,7 @@ def _fresh(
     )
 
 
-def _convolve(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
-    window = product.window
-    assert window is not None
+def _convolve(call: Call, data: State, weight: State, product: Product, window: Window, centred: bool) -> State:
     data = pooled(data)
     rank = len(window.kernel)
     channel_axis = product.left_axes.index("c")
@@ -254,7 +252,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, centred:
         and product.groups == data.shape[channel_axis]
         and product.right not in call.run.weights.scaled
     ):
-        result = _fixed_filter(call, data, weight, product, out_space)
+        result = _fixed_filter(call, data, weight, product, window, out_space)
         if result is not None:
             return result
     q, raw = _second_moments(data, centred)
@@ -405,10 +403,10 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
     return windows.strided(corr, dim, axis, lags) * factor.reshape(shape)
 
 
-def _fixed_filter(call: Call, data: State, weight: State, product: Product, out_space: list[int]) -> State | None:
+def _fixed_filter(
+    call: Call, data: State, weight: State, product: Product, window: Window, out_space: list[int]
+) -> State | None:
     """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
-    window = product.window
-    assert window is not None
     if product.transposed:
         return None
     total = float(np.mean(weight.mean)) * window.taps

@@ -59,18 +59,10 @@ def normalise(
     kernel = kernel / float(np.mean(scale**2))
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     shared_part = level / max(float(np.mean(x.var)), 1e-300)
-    keep_base = (
-        x.base is not None
-        and x.fn is not None
-        and not x.gauss
-        and shared_part < 0.05
-        and scale.size == 1
-        and centre_of.size == 1
-    )
     fn = base = None
-    if keep_base:
+    is_number = scale.size == 1 and centre_of.size == 1
+    if x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and is_number:
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
-        assert x.fn is not None
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
     inverse = 1.0 / float(np.mean(scale))
     corr = normalised(kernel, var)

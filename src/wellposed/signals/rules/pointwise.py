@@ -12,7 +12,7 @@ from wellposed.signals.expansion import carried_spread, fluctuation
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Link, Pointwise, State, pooled, scaled_by
+from wellposed.signals.state import Link, Pointwise, State, pooled, scaled_by, select
 
 aten = torch.ops.aten
 
@@ -153,8 +153,7 @@ def rrelu(
 @rule(overloads("glu.default"), source="definition, as a product of two halves")
 def glu(call: Call, x: State, dim: int = -1) -> State:
     """a sigmoid(b), the two halves of an axis."""
-    from wellposed.signals.rules.merge import multiply
-    from wellposed.signals.state import select
+    from wellposed.signals.rules.merge import multiply  # which takes functions of one operand from here
 
     size = x.shape[dim]
     half = size // 2

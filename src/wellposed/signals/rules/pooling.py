@@ -19,6 +19,8 @@ from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
 from wellposed.signals.rules.merge import normalised
+from wellposed.signals.rules.reduction import averaged
+from wellposed.signals.rules.resize import resized
 from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
 from wellposed.signals.windows import Axis, Indices
 
@@ -300,8 +302,6 @@ def adaptive_avg_pool(call: Call, x: State, output_size: Any) -> State:
     rank = len(output_size)
     space = list(range(len(x.shape) - rank, len(x.shape)))
     shape, out = x.shape, call.shape()
-    from wellposed.signals.rules.reduction import averaged
-
     whole = [a for a in space if out[a] == 1]
     if whole and len(whole) == rank:
         return averaged(call, x, whole, keepdim=True)
@@ -319,8 +319,6 @@ def _adaptive(size: int, out: int) -> Axis | None:
 
 def _unequal(call: Call, x: State, space: list[int]) -> State:
     """Windows of unequal size, or an enlargement: output i averages inputs floor(i n / m) to ceil((i + 1) n / m)."""
-    from wellposed.signals.rules.resize import resized
-
     out = call.shape()
     for a in space:
         size, count = x.shape[a], out[a]

@@ -13,6 +13,7 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear
+from wellposed.signals.rules.pointwise import scalar_pointwise
 from wellposed.signals.state import State, pooled
 
 
@@ -87,8 +88,6 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
 
 
 def _square(call: Call, x: State) -> State:
-    from wellposed.signals.rules.pointwise import scalar_pointwise
-
     return scalar_pointwise(call, x, torch.ops.aten.square.default)
 
 

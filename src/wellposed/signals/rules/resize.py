@@ -11,7 +11,7 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
-from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled
+from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, select
 from wellposed.signals.windows import Indices
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -37,8 +37,6 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
         if before == 0 and after == 0:
             continue
         if before < 0 or after < 0:
-            from wellposed.signals.state import select
-
             size = x.shape[axis]
             x = select(x, axis, max(-before, 0), size - max(-after, 0), 1, drop=False)
             before, after = max(before, 0), max(after, 0)
