@@ -196,4 +196,3 @@ def _warnings(graph: Graph, run: Pass) -> tuple[str, ...]:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
             said.append(f"operators without a rule, {words}: {listed}")
     return tuple(said)
-

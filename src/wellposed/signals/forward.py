@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError, WellposedError
+from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals import registry
 from wellposed.signals.inputs import Input
@@ -174,9 +174,7 @@ def run_pass(
             continue
         try:
             results, tag, note = _apply(run, node)
-        except (WellposedError, ArithmeticError) as error:
-            if isinstance(error, WellposedError):
-                raise
+        except ArithmeticError as error:
             raise RuleError(
                 f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
             ) from error
@@ -448,7 +446,7 @@ def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
 def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
     parts: list[tuple[Any, ...]] = []
     widths = [block.shape[first.block_axis] for block in first.blocks]
-    for index, _block in enumerate(first.blocks):
+    for index in range(len(first.blocks)):
         changed = []
         for a in args:
             if isinstance(a, State) and a.blocks:
@@ -511,7 +509,7 @@ def _overflowing(run: Pass, node: Node) -> bool:
 
 
 def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
-    source = next((s for s in incoming), None)
+    source = next(iter(incoming), None)
     results: list[State | None] = []
     for index, out in enumerate(call.node.outputs):
         if not call.graph.values[out].is_signal:
@@ -520,4 +518,3 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
         mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)
         results.append(make_state(call.shape(index), mean, var, tag="assumed", roots=call.root()))
     return results
-

@@ -35,12 +35,15 @@ class Prescribed(Protocol):
     @property
     def distribution(self) -> str:
         """What it is drawn from; ``constant``, ``centering``, ``keep`` and ``default`` are not drawn."""
+
     @property
     def mean(self) -> float | None:
         """Mean of the elements."""
+
     @property
     def std(self) -> float | None:
         """Standard deviation of the elements."""
+
     @property
     def constant(self) -> float | None:
         """The value of every element of a constant."""

@@ -257,4 +257,3 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         own=v.own,
         drift=v.drift,
     )
-

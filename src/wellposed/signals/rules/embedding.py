@@ -148,4 +148,3 @@ def embedding_bag(
     var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
     mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
     return make_state(shape, mean, var, roots=call.root(), gauss=True)
-
