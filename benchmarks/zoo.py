@@ -126,10 +126,11 @@ def one_transformers(name: str) -> Row:
                     if sum(p.numel() for p in model.parameters()) > LARGEST:
                         continue
                     model = configurations.make_model(config, transformers)
+                candidates = list(examples.example_inputs(model))
             except Exception as error:
                 reasons.append("construction: " + shortened(error))
                 continue
-            for kwargs in examples.example_inputs(model):
+            for kwargs in candidates:
                 try:
                     return attempt("transformers", name, name, device, model, (), kwargs)
                 except Exception as error:

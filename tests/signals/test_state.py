@@ -12,20 +12,10 @@ from hypothesis import strategies as st
 from tests.signals.driver import dense, dense_moments
 
 from wellposed.signals import kernels
-from wellposed.signals.state import (
-    State,
-    align,
-    concatenate,
-    exchangeable,
-    expand,
-    make_state,
-    merge_atoms,
-    permute,
-    pooled,
-    reshape,
-    select,
-    split_atom,
-)
+from wellposed.signals.alignment import align
+from wellposed.signals.blocks import concatenate, select
+from wellposed.signals.state import State, exchangeable, make_state
+from wellposed.signals.views import expand, merge_atoms, permute, pooled, reshape, split_atom
 
 
 def example(shape: tuple[int, ...], profiles: tuple[int, ...], seed: int = 0) -> State:

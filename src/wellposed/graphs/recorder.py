@@ -316,7 +316,10 @@ class Recorder(TorchDispatchMode):
         rest = [record for record in targets if not any(output is record.tensor for output in outputs)]
         parents = [self.storages.get(memory(output)) for output in fresh]
         like = outputs + [record.tensor for record in rest]
-        minor = known or effects.shape_only or (not written and all(parent is not None for parent in parents))
+        # counters (batches tracked) leave the name free too: whether their values are known must not change names
+        counting = bool(like) and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in like)
+        viewing = not written and all(parent is not None for parent in parents)
+        minor = known or counting or effects.shape_only or viewing
         values = self.emit(func, refs, ref_kwargs, like, minor)
         random = known and (effects.random or any(record.base.random for _, record in seen))
         twins: list[torch.Tensor | None] = []

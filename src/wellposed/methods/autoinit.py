@@ -18,10 +18,13 @@ from wellposed.methods.options import Draft, Request, check_choice, check_distri
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
-from wellposed.signals import Input, run_pass
+from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.contraction import Contraction, contractions
 from wellposed.signals.forward import Pass
 from wellposed.signals.weights import Decision, PlannedWeights
+
+UNSTEADY = 3.0
+"""Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
 Random = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
 
@@ -97,7 +100,7 @@ def autoinit(
         said,
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=_warnings(graph, run),
+        warnings=_warnings(graph, run, signals),
     )
 
 
@@ -188,11 +191,18 @@ def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescri
     )
 
 
-def _warnings(graph: Graph, run: Pass) -> tuple[str, ...]:
+def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
     said = []
     for tag, words in (("assumed", "taken as leaving the signal as it is"), ("sampled", "measured on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
             said.append(f"operators without a rule, {words}: {listed}")
+    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
+    if unsteady:
+        said.append(
+            f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves from one weight draw to "
+            f"the next, first at {unsteady[0].name}: no scale holds the variance there; normalisation or scaled "
+            "residual branches do"
+        )
     return tuple(said)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from wellposed.plans.prescription import Prescription
 
@@ -76,5 +77,5 @@ def table(plan: Plan, *, reasons: bool) -> Table:
     for said in plan.prescriptions.values():
         shape = "×".join(str(size) for size in said.shape) or "scalar"
         fans = "" if said.fan_in is None else f"{said.fan_in} in, {said.fan_out} out"
-        shown.add_row(said.name, shape, said.how, fans, *([said.reason] if reasons else []))
+        shown.add_row(said.name, shape, said.how, fans, *([Text(said.reason)] if reasons else []))
     return shown

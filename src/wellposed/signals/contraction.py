@@ -27,7 +27,6 @@ class Window:
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
-    output_padding: tuple[int, ...] | None = None
 
     @property
     def taps(self) -> int:
@@ -266,7 +265,6 @@ def _conv_transpose(graph: Graph, node: Node) -> Product:
             pair_of(_argument(node, 3, "stride", 1), rank),
             tuple((p, p) for p in padding),
             pair_of(_argument(node, 7, "dilation", 1), rank),
-            pair_of(_argument(node, 5, "output_padding", 0), rank),
         ),
         groups=int(_argument(node, 6, "groups", 1)),
         transposed=True,

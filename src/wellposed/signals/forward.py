@@ -14,12 +14,14 @@ import torch
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals import registry
+from wellposed.signals.blocks import concatenate
+from wellposed.signals.dependence import Dependence
 from wellposed.signals.inputs import Input
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.state import Dependence, Dims, State, concatenate, make_state, weakest
+from wellposed.signals.state import Dims, State, make_state, weakest
 from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
 
 MASKED = -30.0
@@ -55,7 +57,6 @@ class Pass:
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
-    tokens: dict[int, int | None] = field(default_factory=dict)
 
     def root(self) -> int:
         """Return a new independent source."""

@@ -93,4 +93,3 @@ def _ratio(values: Array, at: Array, shared: float, own: float, channels: int) -
         log_det = log_det + (channels - 1) * np.log1p(2 * t[:, None] * values * own).sum(axis=1)
     integrand = np.exp(u - 0.5 * log_det)[:, None] / (1 + 2 * t[:, None] * at)
     return np.asarray(np.trapezoid(integrand, u, axis=0) + t[0])
-

@@ -54,7 +54,7 @@ def rule(
     ```python
     @wp.rule(torch.ops.aten.my_scale.default, source="definition")
     def my_scale(call, x, factor):
-        return call.linear(x, factor)
+        return linear(call, x, factor)  # from wellposed.signals.rules.merge
     ```
 
     Args:

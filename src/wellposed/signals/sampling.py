@@ -12,7 +12,8 @@ import torch
 from wellposed.graphs import Graph, Node
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import State, make_state, pooled
+from wellposed.signals.state import State, make_state
+from wellposed.signals.views import pooled
 
 LIMIT = 1 << 22
 """Most elements that are drawn for one operator."""

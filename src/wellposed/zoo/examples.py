@@ -128,7 +128,7 @@ def _features(config: Any, layout: int) -> torch.Tensor:
     """Spectrograms, ``[batch, features, time]`` or ``[batch, time, features]``."""
     keys = ("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "input_dim")
     features = next((int(size) for size in (find(config, key) for key in keys) if size), 80)
-    length = 2 * int(find(config, "max_source_positions") or 64)
+    length = 2 * min(int(find(config, "max_source_positions") or 64), 1500)
     return _normal(2, features, length) if layout == 0 else _normal(2, length, features)
 
 

@@ -20,7 +20,8 @@ from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import masked, mixture, operand
 from wellposed.signals.rules.products import tilt
-from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, reshape, weakest
+from wellposed.signals.state import Atom, State, make_state, new_label, weakest
+from wellposed.signals.views import merge_atoms, pooled, reshape
 
 SHARPEST = 400.0
 """Logit variance above which a softmax counts as picking one key."""

@@ -23,7 +23,9 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear
 from wellposed.signals.rules.pooling import filtered
 from wellposed.signals.rules.products import product_of_signals
-from wellposed.signals.state import Atom, State, merge_atoms, new_label, pooled, weakest
+from wellposed.signals.rules.reduction import averaged
+from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
 
@@ -63,12 +65,52 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     else:
         data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
     centred = _centred_bias(call, product, data)
+    level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
+    if level:
+        weight = weight.changed(mean=weight.mean - level)
     if product.window is not None:
         result = _convolve(call, data, weight, product, product.window, centred)
     else:
         result = _multiply_weight(call, data, weight, data_axes, weight_axes, product, centred)
+    if level:
+        result = _with_common_part(call, result, data, data_axes, product, level)
     bias = states.get(product.bias) if product.bias is not None else None
     return _with_bias(call, result, bias, product)
+
+
+def _mean_level(weight: State) -> float:
+    """Return a weight's mean where it is more than the chance of a draw (three standard errors), else 0."""
+    mean = weight.pooled_mean
+    count = math.prod(weight.shape)
+    return mean if mean * mean * count > 9.0 * float(np.mean(weight.var)) else 0.0
+
+
+def _with_common_part(
+    call: Call, result: State, data: State, data_axes: tuple[str, ...], product: Product, level: float
+) -> State:
+    """Add what a weight's mean makes: ``level`` times the sum of what meets, the same for all outputs."""
+    if len(data_axes) != len(product.out_axes):
+        return result
+    summed = [i for i, label in enumerate(data_axes) if label not in product.out_axes]
+    if [a for i, a in enumerate(data_axes) if i not in summed] != [
+        a for i, a in enumerate(product.out_axes) if i not in summed
+    ]:
+        return result
+    window = product.window
+    if window is None:
+        count = math.prod(data.shape[i] for i in summed)
+        common = averaged(call, data, summed, keepdim=True)
+        return combine(call, result, linear(call, common, level * count), 1.0, product.scale)
+    if product.transposed or product.groups > 1:
+        return result
+    channels = data.shape[summed[0]]
+    mean = averaged(call, data, summed, keepdim=True)
+    space = [i for i, label in enumerate(data_axes) if label.startswith("s")]
+    sizes = [call.shape()[i] for i in space]
+    common = filtered(
+        call, mean, space, _steps(data, space, sizes, window), level * channels * window.taps, include_padding=True
+    )
+    return combine(call, result, common, 1.0, 1.0)
 
 
 def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
@@ -403,6 +445,16 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
     return windows.strided(corr, dim, axis, lags) * factor.reshape(shape)
 
 
+def _steps(data: State, space: list[int], out_space: list[int], window: Window) -> list[Axis]:
+    """Return the window along each spatial axis."""
+    return [
+        Axis(data.shape[axis], out, k, s, p[0], d)
+        for axis, out, k, s, p, d in zip(
+            space, out_space, window.kernel, window.stride, window.padding, window.dilation, strict=True
+        )
+    ]
+
+
 def _fixed_filter(
     call: Call, data: State, weight: State, product: Product, window: Window, out_space: list[int]
 ) -> State | None:
@@ -415,11 +467,5 @@ def _fixed_filter(
     if abs(total) < 1e-3:
         return None
     space = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]
-    steps = [
-        Axis(data.shape[axis], out, k, s, p[0], d)
-        for axis, out, k, s, p, d in zip(
-            space, out_space, window.kernel, window.stride, window.padding, window.dilation, strict=True
-        )
-    ]
+    steps = _steps(data, space, out_space, window)
     return filtered(call, data, space, steps, total, include_padding=True)
-

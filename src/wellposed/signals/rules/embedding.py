@@ -9,7 +9,8 @@ import torch
 
 from wellposed.signals.forward import Call, Unknown, rescaled
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Atom, State, make_state, new_label, pooled
+from wellposed.signals.state import Atom, State, make_state, new_label
+from wellposed.signals.views import pooled
 
 _VIEWS = (
     "view",

@@ -7,7 +7,8 @@ import numpy as np
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.rules.merge import normalised
-from wellposed.signals.state import Atom, State, merge_atoms, new_label, pooled
+from wellposed.signals.state import Atom, State, new_label
+from wellposed.signals.views import merge_atoms, pooled
 
 
 def mapped(x: State, axis: int, weights: Array) -> State:

@@ -9,24 +9,15 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
+from wellposed.signals.alignment import Aligned, align
+from wellposed.signals.blocks import concatenate, joint_spread
+from wellposed.signals.dependence import scaled_by
 from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
-from wellposed.signals.state import (
-    Aligned,
-    Link,
-    Pointwise,
-    State,
-    align,
-    concatenate,
-    expand,
-    joint_spread,
-    make_state,
-    pooled,
-    scaled_by,
-    weakest,
-)
+from wellposed.signals.state import Link, Pointwise, State, make_state, weakest
+from wellposed.signals.views import expand, pooled
 
 aten = torch.ops.aten
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from wellposed.signals import kernels
+from wellposed.signals.dependence import scaled_by
 from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear, normalised
-from wellposed.signals.state import Link, State, make_state, pooled, scaled_by
+from wellposed.signals.state import Link, State, make_state
+from wellposed.signals.views import pooled
 
 
 def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:

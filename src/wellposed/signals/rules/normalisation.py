@@ -12,7 +12,8 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, normalised
-from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, pooled, reshape
+from wellposed.signals.state import Dims, Link, Pointwise, State, make_state
+from wellposed.signals.views import pooled, reshape
 
 
 def normalise(
@@ -182,4 +183,3 @@ def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> Stat
     return make_state(shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True).changed(
         lever=gain.lever
     )
-

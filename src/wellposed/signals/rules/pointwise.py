@@ -8,11 +8,14 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
+from wellposed.signals.blocks import select
+from wellposed.signals.dependence import scaled_by
 from wellposed.signals.expansion import carried_spread, fluctuation
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Link, Pointwise, State, pooled, scaled_by, select
+from wellposed.signals.state import Link, Pointwise, State
+from wellposed.signals.views import pooled
 
 aten = torch.ops.aten
 
@@ -160,4 +163,3 @@ def glu(call: Call, x: State, dim: int = -1) -> State:
     first, second = select(x, dim, 0, half, 1, drop=False), select(x, dim, half, size, 1, drop=False)
     first, second = first.changed(roots=call.root()), second.changed(roots=call.root())
     return multiply(call, first, apply_pointwise(call, second, Pointwise(("sigmoid",), torch.sigmoid)))
-

@@ -21,7 +21,8 @@ from wellposed.signals.rules.maps import mapped
 from wellposed.signals.rules.merge import normalised
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.rules.resize import resized
-from wellposed.signals.state import Atom, Dims, Link, Pointwise, State, merge_atoms, pooled
+from wellposed.signals.state import Atom, Dims, Link, Pointwise, State
+from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis, Indices
 
 SAMPLES = 2048

@@ -10,7 +10,8 @@ from wellposed.signals import kernels
 from wellposed.signals.contraction import Product
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, merge_atoms, new_label, pooled, weakest
+from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.views import merge_atoms, pooled
 
 
 def product_of_signals(call: Call, left: State, right: State, product: Product) -> State:

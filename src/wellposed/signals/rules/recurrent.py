@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
+from wellposed.signals.blocks import select
 from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.statistics import at_shape
 from wellposed.signals.sampling import sample_state, state_of_samples
-from wellposed.signals.state import State, make_state, pooled, select
+from wellposed.signals.state import State, make_state
+from wellposed.signals.views import pooled
 
 SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
 """Largest batch, sequence and width that are run, and how often."""

@@ -14,7 +14,8 @@ from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear
 from wellposed.signals.rules.pointwise import scalar_pointwise
-from wellposed.signals.state import State, pooled
+from wellposed.signals.state import State
+from wellposed.signals.views import pooled
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:

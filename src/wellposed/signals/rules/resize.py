@@ -7,11 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from wellposed.signals.blocks import select
 from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
-from wellposed.signals.state import Atom, State, make_state, merge_atoms, new_label, pooled, select
+from wellposed.signals.state import Atom, State, make_state, new_label
+from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Indices
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -45,7 +47,8 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
         if call.independent and mode == "constant":
             size = x.shape[axis]
             z = (before + after) / (size + before + after)
-            x = _resized_axis(pooled(x), axis, size + before + after).changed(
+            x = _one_atom(x, axis)
+            x = _resized_axis(x, axis, size + before + after).changed(
                 mean=x.mean * (1 - z), var=x.var * (1 - z), base=None, fn=None, links=(), roots=call.root()
             )
         else:

@@ -10,24 +10,13 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
+from wellposed.signals.blocks import concatenate, select
 from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
 from wellposed.signals.rules.resize import from_sources
-from wellposed.signals.state import (
-    Atom,
-    State,
-    concatenate,
-    exchangeable,
-    expand,
-    make_state,
-    merge_atoms,
-    new_label,
-    permute,
-    pooled,
-    reshape,
-    select,
-)
+from wellposed.signals.state import Atom, State, exchangeable, make_state, new_label
+from wellposed.signals.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.windows import Indices
 
 _SAME = (

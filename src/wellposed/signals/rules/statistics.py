@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.signals.blocks import select
 from wellposed.signals.forward import Call, known_state
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
@@ -16,7 +17,7 @@ from wellposed.signals.rules.merge import combine, linear, multiply
 from wellposed.signals.rules.pointwise import apply_pointwise
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.sampling import sample_state, state_of_samples
-from wellposed.signals.state import Pointwise, State, make_state, select
+from wellposed.signals.state import Pointwise, State, make_state
 
 aten = torch.ops.aten
 LONGEST = 1024
