@@ -9,11 +9,13 @@ import argparse
 import fnmatch
 import json
 import multiprocessing
+import re
 import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +24,7 @@ import torch
 from torch import nn
 
 from wellposed import zoo
-from wellposed.graphs import trace
+from wellposed.graphs import Graph, trace
 from wellposed.methods import plan
 from wellposed.zoo import configurations, examples
 
@@ -76,25 +78,43 @@ def transformers_models() -> Iterator[tuple[str, str]]:
 
 
 def limited(library: str, family: str, name: str) -> Row:
-    """`one` in a process of its own, given up after `PATIENCE` seconds; libraries are imported before, once."""
+    """Trace and plan in a process of its own, given up after `PATIENCE` seconds; libraries are imported before."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=lambda: sender.send(one(library, family, name)))
+    process = CONTEXT.Process(target=work, args=(sender, library, family, name))
     process.start()
     sender.close()
+    row = Row(library, family, name, "failed", reason=f"took more than {PATIENCE} s")
+    end = time.monotonic() + PATIENCE
     try:
-        if receiver.poll(PATIENCE):
-            row: Row = receiver.recv()
-            return row
-        reason = f"took more than {PATIENCE} s"
+        while receiver.poll(max(0.0, end - time.monotonic())):
+            row = receiver.recv()
     except EOFError:
-        reason = "the process died"
+        if row.nodes == 0 and row.reason.startswith("took"):
+            row = replace(row, reason="the process died")
     finally:
         process.kill()
         process.join()
-    return Row(library, family, name, "failed", reason=reason)
+    return row
 
 
-def one(library: str, family: str, name: str) -> Row:
+def work(sender: Connection, library: str, family: str, name: str) -> None:
+    """Send what came of tracing, and once more what came of planning."""
+    row, graph = one(library, family, name)
+    if graph is None:
+        sender.send(row)
+        return
+    sender.send(replace(row, reason="plan: took too long"))
+    start = time.perf_counter()
+    reason = ""
+    try:
+        plan(graph, frozen=True)
+    except Exception as error:
+        reason = "plan: " + shortened(error)
+    seconds = round(time.perf_counter() - start, 3)
+    sender.send(replace(row, planned=not reason, plan_seconds=seconds, reason=reason))
+
+
+def one(library: str, family: str, name: str) -> tuple[Row, Graph | None]:
     """Trace one model, on meta first."""
     torch.set_num_threads(1)
     if library == "transformers":
@@ -106,10 +126,10 @@ def one(library: str, family: str, name: str) -> Row:
             return attempt(library, family, name, device, model, args, kwargs)
         except Exception as error:
             reason = shortened(error)
-    return Row(library, family, name, "failed", reason=reason)
+    return Row(library, family, name, "failed", reason=reason), None
 
 
-def one_transformers(name: str) -> Row:
+def one_transformers(name: str) -> tuple[Row, Graph | None]:
     """Trace one architecture with the first example input that fits it.
 
     An architecture counts as failed if its own forward runs on one of the example inputs and the trace does not; if its
@@ -136,8 +156,8 @@ def one_transformers(name: str) -> Row:
                 except Exception as error:
                     reasons.append(shortened(error))
                     if device == "cpu" and runs(model, kwargs):
-                        return Row("transformers", name, name, "failed", reason=reasons[-1])
-    return Row("transformers", name, name, "no example", reason=reasons[0] if reasons else "")
+                        return Row("transformers", name, name, "failed", reason=reasons[-1]), None
+    return Row("transformers", name, name, "no example", reason=reasons[0] if reasons else ""), None
 
 
 def runs(model: nn.Module, kwargs: dict[str, Any]) -> bool:
@@ -152,24 +172,17 @@ def runs(model: nn.Module, kwargs: dict[str, Any]) -> bool:
 
 def attempt(
     library: str, family: str, name: str, device: str, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Row:
+) -> tuple[Row, Graph]:
     start = time.perf_counter()
     graph = trace(model, *args, **kwargs)
-    traced = time.perf_counter()
-    reason = ""
-    try:
-        plan(graph, frozen=True)
-    except Exception as error:
-        reason = "plan: " + shortened(error)
-    seconds = (round(traced - start, 3), round(time.perf_counter() - traced, 3))
-    planned = not reason
-    return Row(
-        library, family, name, "traced", graph.engine, device, len(graph), seconds[0], planned, seconds[1], reason
-    )
+    seconds = round(time.perf_counter() - start, 3)
+    return Row(library, family, name, "traced", graph.engine, device, len(graph), seconds), graph
 
 
 def shortened(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".split("\nreceived")[0].replace("\n", " ")[:300]
+    """The error's first lines, without the paths of this installation."""
+    text = f"{type(error).__name__}: {error}".split("\nreceived")[0].replace("\n", " ")
+    return re.sub(r"/\S*?/site-packages/", "", text)[:300]
 
 
 LIBRARIES = {"torchvision": torchvision_models, "timm": timm_models, "transformers": transformers_models}

@@ -72,6 +72,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         serial=new_serial(),
         links=(),
         excess=None,
+        scales=None,
         base=None,
         fn=None,
     )

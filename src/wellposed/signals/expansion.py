@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import roots_genlaguerre
 
 from wellposed.signals import kernels
 from wellposed.signals.gaussian import NODES, ORDER, WEIGHTS, gaussian_moments, hermite, hermite_many, hermite_table
@@ -145,6 +146,71 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
         square_powers,
         identity_powers,
     )
+
+
+UNEVEN = 0.03
+"""Relative variance of the local scale from which functions are integrated over it."""
+
+
+@lru_cache(maxsize=1024)
+def _scale_nodes(kappa: float) -> tuple[Array, Array]:
+    """Nodes and weights for a Gamma-distributed scale with mean 1 and variance kappa."""
+    nodes, weights = roots_genlaguerre(6, 1.0 / kappa - 1.0)
+    return np.asarray(nodes * kappa), np.asarray(weights / weights.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A function of sqrt(tau) times a Gaussian, tau with mean 1 and variance kappa.
+
+    Attributes:
+        average: the expansion averaged over tau (``powers`` of the averaged coefficients).
+        own: variances of the coefficients over tau, n = 0..ORDER: they count where two elements share tau.
+        kappa: relative variance of E[g² | tau].
+    """
+
+    average: Expansion
+    own: Array
+    kappa: float
+
+
+def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
+    """`expand` for a Gaussian whose local scale varies (signals.md 5.7)."""
+    scales, weights = _scale_nodes(float(f"{min(kappa, 8.0):.3g}"))
+    roots = np.sqrt(scales)
+    parts = [expand(function, mean * root, std * root) for root in roots]
+    first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
+    second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
+    levels = np.array([float(np.mean(p.second)) for p in parts])
+    # coefficients keep their sign over the scales that matter, so their size is followed
+    coefficients = np.array([np.sqrt(p.powers) for p in parts])
+    averages = weights @ coefficients
+    own = weights @ coefficients**2 - averages**2
+    level = float(weights @ levels)
+    average = replace(
+        parts[0],
+        mean=first,
+        second=second,
+        slope=float(sum(w * t * p.slope for w, t, p in zip(weights, scales, parts, strict=True))),
+        powers=averages**2,
+    )
+    return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
+
+
+def square_kernel(function: Pointwise | None, mean: float, std: float, corr: Array) -> Array:
+    """Return Cov(x_p², x_q²) / (E x²)² by displacement, for x = g(z) of Gaussian z (or z itself)."""
+    identity = Pointwise(("identity",), lambda t: t)
+    _, powers, same = _conditioning(function or identity, *_rounded(mean, std))
+    powers = (powers if function is not None else same).copy()
+    powers[0] = 0.0
+    kernel = kernels.polynomial(powers, corr)
+    if function is not None:  # what is above the last order counts where both are one element
+        x = mean + std * NODES
+        with np.errstate(all="ignore"):
+            squares = function(x) ** 2
+        whole = float(WEIGHTS @ (squares * squares)) / max(float(WEIGHTS @ squares) ** 2, 1e-300) - 1.0
+        kernel[(0,) * kernel.ndim] = max(whole, float(kernel.ravel()[0]))
+    return kernel
 
 
 def _rounded(mean: float, std: float) -> tuple[float, float]:

@@ -92,6 +92,7 @@ class Fields(TypedDict, total=False):
     own: float
     drift: float
     excess: Array | None
+    scales: Array | None
     mask: torch.Tensor | None
     scores: State | None
     softmax: tuple[float, float] | None
@@ -130,6 +131,8 @@ class State:
         own: the same from the last contraction's draw.
         drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
         excess: what a norm per channel adds to the correlation (see `quadratic`).
+        scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
+            tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
         softmax: for the result of a softmax, the variance of its logits and E sum a².
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
@@ -152,6 +155,7 @@ class State:
     own: float = 0.0
     drift: float = 0.0
     excess: Array | None = None
+    scales: Array | None = None
     mask: torch.Tensor | None = None
     scores: State | None = None
     softmax: tuple[float, float] | None = None
@@ -198,7 +202,7 @@ class State:
 
     def changed(self, **changes: Unpack[Changes]) -> State:
         """Return a copy with other fields and a serial of its own; ``excess`` is dropped unless it is given."""
-        fields: Changes = {"excess": None, **changes}
+        fields: Changes = {"excess": None, "scales": None, **changes}
         return replace(self, serial=new_serial(), **fields)
 
     def as_new(self, roots: int = 0) -> State:

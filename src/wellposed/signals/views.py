@@ -100,6 +100,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         excess=None,
+        scales=None,
         base=None,
         fn=None,
         links=(),
@@ -207,6 +208,7 @@ def expand(state: State, shape: Sequence[int]) -> State:
         serial=new_serial(),
         links=(),
         excess=None,
+        scales=None,
         base=None,
         fn=None,
     )

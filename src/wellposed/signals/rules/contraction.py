@@ -16,12 +16,13 @@ import numpy as np
 from wellposed.graphs import Ref
 from wellposed.signals import kernels, windows
 from wellposed.signals.contraction import Product, Window, describe, parameter_values
+from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
 from wellposed.signals.quadratic import excess
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear
-from wellposed.signals.rules.pooling import filtered
+from wellposed.signals.rules.pooling import box, filtered
 from wellposed.signals.rules.products import product_of_signals
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.state import Atom, State, new_label, weakest
@@ -389,7 +390,44 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     uneven = (
         None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
     )
-    return result if uneven is None else replace(result, excess=arrange(uneven))
+    if call.independent or product.transposed:
+        return result
+    scales = _local_scales(data, channel_axis, space, plan, channels)
+    return replace(
+        result,
+        excess=None if uneven is None else arrange(uneven),
+        scales=None if scales is None else arrange(scales),
+    )
+
+
+WIDE = 64
+"""Channels that one filter spans above which the sum counts as Gaussian."""
+
+
+def _local_scales(
+    data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int
+) -> Array | None:
+    """Return how the energy that meets in one output varies: its variance and correlation, relative to its mean.
+
+    kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7).
+    """
+    members = data.axes[channel_axis]
+    if channels > WIDE and not (members and data.corr.shape[members[0]] > 1):
+        return None
+    base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
+    if base.sizes != data.sizes or not base.var.any():
+        return None
+    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr)
+    if data.scales is not None:
+        lengths = [max(a, b) for a, b in zip(kernel.shape, data.scales.shape, strict=True)]
+        kernel, before = kernels.promote(kernel, lengths), kernels.promote(data.scales, lengths)
+        kernel = kernel + before * (1.0 + kernel)
+    for i in members:
+        other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
+        kernel = np.asarray(np.take(kernel, [0], axis=i) / channels + (1 - 1 / channels) * other)
+    pairs = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
+    kernel = box(kernel, [i for i, _ in pairs], [s for _, s in pairs], kernels.lag_cap(len(space)))
+    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 
 def _uneven_filters(

@@ -59,6 +59,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
+        scales=None if x.scales is None or x.mean.any() or shift else x.scales,
     )
 
 

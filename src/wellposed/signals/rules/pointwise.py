@@ -10,7 +10,7 @@ import torch
 from wellposed.signals import kernels
 from wellposed.signals.blocks import select
 from wellposed.signals.dependence import scaled_by
-from wellposed.signals.expansion import carried_spread, fluctuation
+from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, fluctuation
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
@@ -65,7 +65,10 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     base, composed = x, function
     if not call.independent and x.base is not None and x.fn is not None:
         base, composed = x.base, x.fn.then(function)
-    expansion = expand_function(composed, base.mean, base.std())
+    mixed = None
+    if base.scales is not None and float(base.scales.ravel()[0]) > UNEVEN and not call.independent:
+        mixed = expand_mixture(composed, base.mean, base.std(), float(base.scales.ravel()[0]))
+    expansion = expand_function(composed, base.mean, base.std()) if mixed is None else mixed.average
     mean, var = expansion.mean, expansion.var
     if call.independent:
         return x.changed(
@@ -82,7 +85,16 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     powers = expansion.powers.copy()
     powers[0] = 0.0
     total = float(powers.sum())
-    corr = kernels.polynomial(powers, base.corr) / total if total > 0 else base.corr
+    raw = kernels.polynomial(powers, base.corr)
+    scales = None
+    if mixed is not None and base.scales is not None:
+        lengths = [max(a, b) for a, b in zip(raw.shape, base.scales.shape, strict=True)]
+        shared = kernels.promote(base.scales / float(base.scales.ravel()[0]), lengths)
+        own_part = kernels.polynomial(mixed.own, kernels.promote(base.corr, lengths))
+        raw = kernels.promote(raw, lengths) + shared * own_part
+        total += float(mixed.own.sum())
+        scales = mixed.kappa * shared
+    corr = raw / total if total > 0 else base.corr
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
@@ -112,6 +124,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         inherited=inherited,
         own=own if average > 0 else 0.0,
         drift=drift,
+        scales=scales,
     )
 
 
