@@ -233,14 +233,21 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="only models whose name fits this pattern")
     parser.add_argument("--limit", type=int, help="at most this many models of each library")
     parser.add_argument("--output", type=Path, help="write all rows as JSON, and the table beside them as markdown")
+    parser.add_argument("--again", type=Path, help="take the rows of this JSON, and rerun those not traced and planned")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    before = {}
+    if options.again:
+        kept = [Row(**row) for row in json.loads(options.again.read_text())["rows"]]
+        before = {(row.library, row.model): row for row in kept if row.planned or row.outcome == "no example"}
     rows: list[Row] = []
     for library in options.library or LIBRARIES:
         names = [(f, n) for f, n in LIBRARIES[library]() if fnmatch.fnmatch(n, options.only)][: options.limit]
         for family, name in names:
-            row = limited(library, family, name)
+            row = before.get((library, name)) or limited(library, family, name)
             rows.append(row)
+            if (library, name) in before:
+                continue
             print(
                 f"{library}:{name}",
                 row.outcome,

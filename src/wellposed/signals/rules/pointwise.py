@@ -12,7 +12,7 @@ from wellposed.signals.blocks import select
 from wellposed.signals.dependence import scaled_by
 from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, fluctuation
 from wellposed.signals.expansion import expand as expand_function
-from wellposed.signals.forward import Call
+from wellposed.signals.forward import OVERFLOW, Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.state import Link, Pointwise, State
 from wellposed.signals.views import pooled
@@ -70,6 +70,10 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         mixed = expand_mixture(composed, base.mean, base.std(), float(base.scales.ravel()[0]))
     expansion = expand_function(composed, base.mean, base.std()) if mixed is None else mixed.average
     mean, var = expansion.mean, expansion.var
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
+        root = OVERFLOW**0.5
+        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root)
+        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW)
     if call.independent:
         return x.changed(
             mean=mean,
