@@ -19,7 +19,7 @@ from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_le
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
 from wellposed.signals import Input, Signals, run_pass
-from wellposed.signals.contraction import Contraction, contractions
+from wellposed.signals.contraction import Contraction
 from wellposed.signals.forward import Pass
 from wellposed.signals.weights import Decision, PlannedWeights
 
@@ -67,7 +67,7 @@ def autoinit(
         kept=tuple(request.kept),
     )
     signals, run = run_pass(graph, weights, inputs=inputs, state=state, strict=strict)
-    found = contractions(graph)
+    found = weights.uses
     said = _fixed(graph, weights, found)
     uses = {use.node: use for use in found if use.parameter is not None and use.parameter in weights.decisions}
     for name, decision in weights.decisions.items():

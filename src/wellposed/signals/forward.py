@@ -374,10 +374,15 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
             "exact",
             "",
         )
-    if any(0 in graph.values[out].shape for out in node.outputs):  # nothing in it
-        return [
-            make_state(graph.values[out].shape, 0.0, 0.0) if graph.values[out].is_signal else None for out in node.outputs
-        ], "exact", ""
+    if all(0 in graph.values[out].shape for out in node.outputs if graph.values[out].is_signal):  # nothing in it
+        return (
+            [
+                make_state(graph.values[out].shape, 0.0, 0.0) if graph.values[out].is_signal else None
+                for out in node.outputs
+            ],
+            "exact",
+            "",
+        )
     args = tuple(_resolve(run, a) for a in node.args)
     kwargs = {key: _resolve(run, a) for key, a in node.kwargs.items()}
     found = registry.find(node.op)

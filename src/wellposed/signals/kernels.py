@@ -128,6 +128,14 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
         return u * u
     if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max()):
         return _autocorrelation_exact(u, lengths)
+    return _autocorrelation_product(u.tobytes(), u.shape, tuple(lengths))
+
+
+@lru_cache(maxsize=256)
+def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
+    # a state's map is asked for by every rule that reads it
+    u = np.frombuffer(content).reshape(shape_of)
+    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
     power = float(np.mean(u * u))
     result = np.full((1,) * u.ndim, power)
     for dim in varying:
@@ -141,6 +149,7 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
         shape = [1] * u.ndim
         shape[dim] = lengths[dim]
         result = result * (_profile(sums, size, lengths[dim]) / base).reshape(shape)
+    result.setflags(write=False)
     return result
 
 

@@ -66,8 +66,11 @@ class Decision:
     after: float
 
 
-def roles(graph: Graph) -> dict[str, Role]:
-    """Return what each parameter is used as; one with several uses gets the first of those in ``order``."""
+def roles(graph: Graph, known: tuple[Contraction, ...] | None = None) -> dict[str, Role]:
+    """Return what each parameter is used as; one with several uses gets the first of those in ``order``.
+
+    ``known`` are the graph's contractions, where they are at hand.
+    """
     found: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
 
@@ -76,7 +79,7 @@ def roles(graph: Graph) -> dict[str, Role]:
             found[name] = role
 
     behind = {value: lever.parameter for value, lever in levers(graph).items()}
-    for contraction in contractions(graph):
+    for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")
         role: Role = "weight"
         if contraction.kind in ("embedding", "recurrent"):
@@ -122,7 +125,8 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.roles = roles(graph)
+        self.uses = contractions(graph)
+        self.roles = roles(graph, self.uses)
         self.scaled = frozenset(levers(graph))
 
     def state(self, parameter: Parameter, root: int) -> State:
@@ -213,7 +217,7 @@ class PlannedWeights(Weights):
         self.centred: dict[str, float] = {}
         self.decisions: dict[str, Decision] = {}
         self.contractions: dict[str, list[Contraction]] = {}
-        for contraction in contractions(graph):
+        for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
         self.zero_kept = set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
