@@ -1,0 +1,133 @@
+"""AutoInit's plans against real passes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.checks import measure
+from wellposed.errors import OptionError, PlanError
+
+X = torch.zeros(32, 48)
+WHITE = wp.Input.white()
+
+
+def net(activation=nn.ReLU):
+    return nn.Sequential(nn.Linear(48, 256), activation(), nn.Linear(256, 256), activation(), nn.Linear(256, 64))
+
+
+def seen(model, plan, *args, name):
+    return measure(model, *args, plan=plan, draws=24, inputs=WHITE, seed=3)[name]
+
+
+@pytest.mark.parametrize("target", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("distribution", ["truncated_normal", "normal", "uniform", "orthogonal"])
+def test_every_output_has_the_target_variance(target, distribution):
+    model = net(nn.Tanh)
+    plan = wp.plan(model, X, target_variance=target, distribution=distribution, inputs=WHITE)
+    for name in ("0", "2", "4"):
+        signal = seen(model, plan, X, name=name)
+        error = math.log2(signal.second_moment / target)
+        assert abs(error) < 4 * signal.log2_error + 4 / 256, (name, error, signal.log2_error)
+
+
+def test_centering_cancels_the_mean_that_activations_make():
+    """AutoInit++: means of outputs vanish for every unit, where the plain plan leaves each one of its own."""
+    model = net(nn.Sigmoid)
+
+    def unit_means(center):
+        plan = wp.plan(model, X, center=center, inputs=WHITE, seed=1)
+        assert (plan.prescriptions["2.bias"].distribution == "centering") == center
+        plan.apply_(model)
+        with torch.no_grad():
+            inner = torch.sigmoid(model[0](torch.randn(20000, 48, generator=torch.Generator().manual_seed(0))))
+            return model[2](inner).mean(dim=0)
+
+    plain, centred = unit_means(False), unit_means(True)
+    assert plain.square().mean() > 0.5  # E[sigmoid]² is most of its second moment
+    assert centred.square().mean() < 0.02
+
+
+def test_centred_plans_are_predicted():
+    model = net(nn.Sigmoid)
+    plan = wp.plan(model, X, center=True, inputs=WHITE)
+    graph = wp.trace(model, X)
+    predicted = wp.propagate(graph, inputs=WHITE, weights=plan)["2"]
+    signal = seen(model, plan, X, name="2")
+    assert abs(math.log2(predicted.second_moment / signal.second_moment)) < 4 * signal.log2_error + 4 / 256
+
+
+def closed():
+    model = net()
+    nn.init.zeros_(model[4].weight)
+    return model
+
+
+def test_weights_that_start_at_zero_are_kept_unless_asked_for():
+    kept = wp.plan(closed(), X).prescriptions["4.weight"]
+    assert kept.action == "keep"
+    assert "zeros='write'" in kept.reason
+    assert wp.plan(closed(), X, zeros="write").prescriptions["4.weight"].std > 0
+
+
+class Silent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(48, 16)
+
+    def forward(self, x):
+        return self.inner(torch.zeros_like(x)) + x[:, :16]
+
+
+def test_a_weight_that_meets_zeros():
+    with pytest.raises(
+        PlanError, match=r"inner: the signal that meets weight 'inner\.weight' is 0.*zero_signal='fan_in'"
+    ):
+        wp.plan(Silent(), X)
+    plan = wp.plan(Silent(), X, zero_signal="fan_in")
+    assert plan.prescriptions["inner.weight"].std == pytest.approx(48**-0.5)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.table(tokens)))
+
+
+def test_a_tied_table_is_planned_as_the_readout():
+    plan = wp.plan(Tied(), torch.zeros(2, 5, dtype=torch.long))
+    said = plan.prescriptions["table.weight"]
+    assert said.std == pytest.approx(0.25)
+    assert "use as a weight decides" in said.reason
+    assert plan.prescriptions["head.weight"].tied_to == "table.weight"
+
+
+def test_unsteady_nets_are_warned_of():
+    deep = nn.Sequential(*[layer for _ in range(50) for layer in (nn.Linear(48, 48), nn.GELU())])
+    assert any("octaves from one weight draw" in warning for warning in wp.plan(deep, X).warnings)
+    assert wp.plan(net(), X).warnings == ()
+
+
+def test_the_papers_own_assumptions_give_another_plan_where_padding_counts():
+    conv = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1))
+    x = torch.zeros(2, 4, 4, 4)
+    full, paper = (
+        wp.plan(conv, x, state=state, inputs=WHITE).prescriptions["0.weight"].std for state in ("full", "independent")
+    )
+    taps = (10 / 4) ** 2  # mean number of taps inside a row of 4, squared
+    assert full == pytest.approx((4 * taps) ** -0.5)
+    assert paper == pytest.approx((4 * 9) ** -0.5)
+
+
+@pytest.mark.parametrize("options", [{"target_variance": 0.0}, {"distribution": "cauchy"}, {"zeros": "maybe"}])
+def test_bad_options(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        wp.plan(net(), X, **options)
