@@ -102,22 +102,29 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
 def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: int, mode: str) -> Array:
     """Correlation by displacement when borders repeat inner positions."""
     source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
-    return from_sources(corr, dim, source, size)
+    return from_sources(corr, dim, source)
 
 
-def from_sources(corr: Array, dim: int, source: Indices, size: int) -> Array:
+def from_sources(corr: Array, dim: int, source: Indices) -> Array:
     """Correlation profile of positions that are copies of inner positions ``source``."""
     total = source.size
     length = corr.shape[dim]
     lags = min(total, max(length, 16))
-    distance = np.abs(source[:, None] - source[None, :])
     matrix = np.zeros((lags, max(length, 1)))
-    for lag in range(lags):
-        distances = distance.diagonal(lag) if lag < lags - 1 else distance[np.triu_indices(total, lags - 1)]
+
+    def count(row: int, distances: Indices, weight: float) -> None:
         if length == 1:
-            matrix[lag, 0] = float(np.mean(distances == 0))
+            matrix[row, 0] += weight * float((distances == 0).sum())
         else:
-            np.add.at(matrix[lag], np.minimum(distances, length - 1), 1.0 / distances.size)
+            matrix[row] += weight * np.bincount(np.minimum(distances, length - 1), minlength=length)
+
+    for lag in range(lags - 1):
+        count(lag, np.abs(source[lag:] - source[: total - lag]), 1.0 / (total - lag))
+    # the last entry stands for all that are farther: every displacement of a short axis, some of a long one
+    far = np.unique(np.linspace(lags - 1, total - 1, min(total - lags + 1, 512)).astype(np.int64))
+    pairs = float((total - far).sum())
+    for lag in far:
+        count(lags - 1, np.abs(source[lag:] - source[: total - lag]), 1.0 / pairs)
     return np.moveaxis(np.tensordot(corr, matrix, axes=([dim], [1])), -1, dim)
 
 
@@ -140,7 +147,7 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         def take(array: Array, i: int = i, source: Indices = source) -> Array:
             return array if array.shape[i] == 1 else np.take(array, source, axis=i)
 
-        corr = from_sources(x.corr, i, source, have)
+        corr = from_sources(x.corr, i, source)
         mean, var = take(x.mean), take(x.var)
         if size == 1:
             keep = [k for k in range(len(x.atoms)) if k != i]

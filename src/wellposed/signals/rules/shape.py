@@ -215,7 +215,7 @@ def _reordered(x: State, axis: int, source: Indices) -> State:
     size = x.atoms[i].size
     corr = x.corr
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
-        corr = from_sources(corr, i, source, size)
+        corr = from_sources(corr, i, source)
     atoms = tuple(a if k != i else Atom(hash((a.label, source.tobytes())), size) for k, a in enumerate(x.atoms))
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
     return x.changed(atoms=atoms, mean=mean, var=var, corr=corr, base=None, fn=None, links=())
