@@ -12,7 +12,7 @@ import numpy as np
 from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align_many
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, new_label, new_serial, weakest
+from wellposed.signals.state import Atom, State, new_label, weakest
 from wellposed.signals.views import merge_atoms, pooled
 
 
@@ -62,20 +62,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         label = hash((state.atoms[atom].label, start, stop, step))
         atoms = tuple(Atom(label, count) if i == atom else a for i, a in enumerate(state.atoms))
         axes = state.axes
-    return replace(
-        state,
-        atoms=atoms,
-        axes=axes,
-        mean=mean,
-        var=var,
-        corr=corr,
-        serial=new_serial(),
-        links=(),
-        excess=None,
-        scales=None,
-        base=None,
-        fn=None,
-    )
+    return state.changed(atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, links=(), base=None, fn=None)
 
 
 def _pick_blocks(state: State, axis: int, start: int, stop: int) -> State | None:

@@ -201,18 +201,13 @@ class State:
         return np.asarray(self.corr * kernels.autocorrelation(self.std(), self.corr.shape))
 
     def changed(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy with other fields and a serial of its own; ``excess`` is dropped unless it is given."""
+        """Return a copy with other fields and a new serial; ``excess`` and ``scales`` are dropped unless given."""
         fields: Changes = {"excess": None, "scales": None, **changes}
         return replace(self, serial=new_serial(), **fields)
 
     def as_new(self, roots: int = 0) -> State:
         """Return a copy that depends on nothing before it."""
         return self.changed(base=None, fn=None, links=(), roots=roots, blocks=())
-
-
-def ones(count: int) -> Array:
-    """Array of ``count`` dimensions of length 1, holding 1."""
-    return np.ones((1,) * count)
 
 
 def make_state(

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, exchangeable, new_label, new_serial, weakest
+from wellposed.signals.state import Atom, State, exchangeable, new_label, weakest
 
 
 def pooled(state: State) -> State:
@@ -198,17 +198,6 @@ def expand(state: State, shape: Sequence[int]) -> State:
         atoms.append(Atom(new_label(), new))
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
-    return replace(
-        state,
-        atoms=tuple(atoms),
-        axes=tuple(axes),
-        mean=mean,
-        var=var,
-        corr=corr,
-        serial=new_serial(),
-        links=(),
-        excess=None,
-        scales=None,
-        base=None,
-        fn=None,
+    return state.changed(
+        atoms=tuple(atoms), axes=tuple(axes), mean=mean, var=var, corr=corr, links=(), base=None, fn=None
     )
