@@ -34,6 +34,10 @@ class PlanError(WellposedError):
     """A plan cannot be made for this model, or does not fit it."""
 
 
+class RateError(WellposedError, ValueError):
+    """A learning rate cannot be worked out, or cannot be carried from one model to another."""
+
+
 class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 

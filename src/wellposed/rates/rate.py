@@ -1,0 +1,105 @@
+"""What a rate rule and a search return. Plain data: no tensors, no modules."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RelativeRate(_Record):
+    """A learning rate up to one constant: only ratios between models, under one rule, mean something.
+
+    Attributes:
+        value: the relative rate, positive.
+        rule: the rule that gave it.
+        reason: how it came about, in words that name the equation.
+        figures: what went into it, by name (``paths``, ``sum_cubes``, ``exponent``).
+        per_parameter: multipliers on the rate for each parameter, with mean 1 over parameters; empty unless asked for.
+        warnings: where the figure means less than it seems.
+    """
+
+    value: float = Field(gt=0.0, allow_inf_nan=False)
+    rule: str
+    reason: str
+    figures: dict[str, float] = Field(default_factory=dict)
+    per_parameter: dict[str, float] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = Field(default=(), strict=False)
+
+    def __float__(self) -> float:
+        """Return the relative rate."""
+        return self.value
+
+
+class Conditions(_Record):
+    """Under what a base rate was found; None where it is not known.
+
+    Attributes:
+        optimizer: its family or class (``sgd``, ``adamw``).
+        batch_size: samples in one step, over all ranks.
+        steps: optimizer steps.
+        schedule: the schedule's name (``constant``, ``cosine``).
+        loss: the loss function's name.
+        inputs: shapes and dtypes of the batch's tensors, without the batch axis.
+    """
+
+    optimizer: str | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    schedule: str | None = None
+    loss: str | None = None
+    inputs: str | None = None
+
+
+class Point(_Record):
+    """One learning rate that was tried.
+
+    Attributes:
+        rate: the learning rate.
+        losses: training loss at the end for each seed; None where the run diverged.
+    """
+
+    rate: float = Field(gt=0.0)
+    losses: tuple[float | None, ...] = Field(strict=False)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the losses over seeds; None where a seed diverged."""
+        found = [loss for loss in self.losses if loss is not None]
+        return sum(found) / len(found) if len(found) == len(self.losses) else None
+
+
+class Rate(_Record):
+    """A learning rate that was measured, or transferred from one that was.
+
+    Attributes:
+        value: the learning rate.
+        interval: the smallest and the largest best rate over seeds.
+        reason: how it was found, in words.
+        curve: every rate that was tried, in ascending order; empty for a transferred rate.
+        conditions: under what it was found.
+        claims: for a transferred rate, what each axis along which the models differ rests on.
+        warnings: where the figure means less than it seems.
+    """
+
+    value: float = Field(gt=0.0, allow_inf_nan=False)
+    interval: tuple[float, float] = Field(strict=False)
+    reason: str
+    curve: tuple[Point, ...] = Field(default=(), strict=False)
+    conditions: Conditions = Conditions()
+    claims: dict[str, str] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = Field(default=(), strict=False)
+
+    def __float__(self) -> float:
+        """Return the learning rate."""
+        return self.value
+
+    def scaled(self, factor: float, reason: str) -> Self:
+        """Return the rate and its interval times ``factor``, without the curve, with another reason."""
+        low, high = self.interval
+        interval = (low * factor, high * factor)
+        return self.model_copy(update={"value": self.value * factor, "interval": interval, "reason": reason, "curve": ()})
