@@ -102,4 +102,5 @@ class Rate(_Record):
         """Return the rate and its interval times ``factor``, without the curve, with another reason."""
         low, high = self.interval
         interval = (low * factor, high * factor)
-        return self.model_copy(update={"value": self.value * factor, "interval": interval, "reason": reason, "curve": ()})
+        update = {"value": self.value * factor, "interval": interval, "reason": reason, "curve": ()}
+        return self.model_copy(update=update)

@@ -41,9 +41,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
             [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
         )
         noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
-    drawn = (
-        torch.from_numpy(np.ascontiguousarray(state.mean)) + torch.from_numpy(np.ascontiguousarray(state.std())) * noise
-    )
+    mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
+    drawn = mean + std * noise
     order = [i for axis in state.axes for i in axis]
     return drawn.permute(order).reshape(state.shape).to(dtype)
 

@@ -185,7 +185,8 @@ class State:
     @property
     def pooled_var(self) -> float:
         """Variance, pooled over positions."""
-        return max(0.0, self.second_moment - self.pooled_mean**2)
+        mean = self.pooled_mean
+        return max(0.0, self.second_moment - mean * mean)  # a product overflows to infinity, where ** raises
 
     @property
     def is_constant(self) -> bool:
