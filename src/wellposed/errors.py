@@ -38,6 +38,10 @@ class RateError(WellposedError, ValueError):
     """A learning rate cannot be worked out, or cannot be carried from one model to another."""
 
 
+class GradientError(WellposedError, ValueError):
+    """Gradients cannot be scored, or an initialisation cannot be refined by them."""
+
+
 class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 

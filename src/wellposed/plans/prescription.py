@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Action = Literal["write", "keep", "tied"]
 Distribution = Literal[
-    "normal", "truncated_normal", "uniform", "orthogonal", "constant", "centering", "keep", "default"
+    "normal", "truncated_normal", "uniform", "orthogonal", "constant", "centering", "rescale", "keep", "default"
 ]
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "scale", "position", "other"]
 
@@ -19,6 +19,7 @@ _NEEDED: dict[Distribution, tuple[str, ...]] = {
     **dict.fromkeys(RANDOM, ("std",)),
     "constant": ("constant",),
     "centering": ("weight", "value"),
+    "rescale": ("std",),
 }
 
 
@@ -32,16 +33,22 @@ class Prescription(BaseModel):
         distribution: what is written. ``truncated_normal`` is cut at two standard deviations of the normal that is
             cut; ``orthogonal`` is a Haar-random semi-orthogonal matrix, outputs by everything else, for each group;
             ``centering`` is a constant vector, minus ``value`` times the sum of parameter ``weight`` over all its axes
-            but the one of the outputs. ``keep`` and ``default`` (the model's own initialisation) write nothing.
+            but the one of the outputs. ``rescale`` multiplies what is there, so that its root mean square is ``std``.
+            ``keep`` and ``default`` (the model's own initialisation) write nothing.
         mean: mean of the drawn values.
         std: standard deviation of the values as written, that is after truncation.
+        channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
         constant: the value of every element.
         weight: name of the weight whose sums a ``centering`` takes.
         value: mean of the signal that enters that weight.
         output_axis: the axis of the tensor that indexes the outputs of its contraction.
         groups: number of independent blocks, as in a grouped convolution: they split the output axis where that is
             the first, else the first axis.
-        lr_multiplier: factor on the learning rate.
+        lr_multiplier: factor on the learning rate, whatever the optimizer.
+        width_in: channels summed into one output, where that is a width; None where data or task give their number,
+            or where the method does not say (`wellposed.signals.widths`).
+        width_out: channels that the parameter makes or has, where that is a width; None as above.
+        absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
         role: what the parameter does.
         op: the node that uses it and its overload.
         fan_in: terms summed into one output.
@@ -60,12 +67,16 @@ class Prescription(BaseModel):
     distribution: Distribution
     mean: float = 0.0
     std: float | None = Field(default=None, ge=0.0)
+    channel_std: tuple[float, ...] | None = Field(default=None, strict=False)
     constant: float | None = None
     weight: str | None = None
     value: float | None = None
     output_axis: int | None = Field(default=None, ge=0)
     groups: int = Field(default=1, ge=1)
     lr_multiplier: float = Field(default=1.0, ge=0.0)
+    width_in: int | None = Field(default=None, ge=1)
+    width_out: int | None = Field(default=None, ge=1)
+    absorbed: float = Field(default=1.0, gt=0.0)
     role: Role = "other"
     op: str | None = None
     fan_in: int | None = Field(default=None, ge=0)
@@ -87,6 +98,9 @@ class Prescription(BaseModel):
             raise ValueError("tied_to is for action 'tied', which needs it")
         if self.output_axis is not None and self.output_axis >= len(self.shape):
             raise ValueError(f"output_axis {self.output_axis} is not an axis of shape {self.shape}")
+        channels = None if self.output_axis is None else self.shape[self.output_axis]
+        if self.channel_std is not None and (len(self.channel_std) != channels or min(self.channel_std) < 0):
+            raise ValueError("channel_std needs output_axis, and one number of at least 0 for each index along it")
         if self.distribution == "orthogonal" and (self.output_axis is None or self.mean != 0.0):
             raise ValueError("distribution 'orthogonal' needs output_axis, and mean 0")
         return self
@@ -101,6 +115,8 @@ class Prescription(BaseModel):
         if self.distribution == "centering":
             return f"-{self.value:.4g} × sums of {self.weight}"
         words = self.distribution.replace("_", " ")
+        if self.distribution == "rescale":
+            return f"rescaled to rms {self.std:.4g}"
         if self.std is None:
             return words
         return f"{words}, " + (f"mean {self.mean:.4g}, " if self.mean else "") + f"std {self.std:.4g}"

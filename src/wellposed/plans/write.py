@@ -16,6 +16,7 @@ from wellposed.errors import PlanError, UnsupportedError
 from wellposed.plans.materialize import materialized
 from wellposed.plans.names import is_distributed, listed, parameters_by_name, unselected, unwritable
 from wellposed.plans.prescription import Prescription
+from wellposed.plans.rescale import rescaled
 from wellposed.plans.streams import blank, by_output, finish, start_
 
 if TYPE_CHECKING:
@@ -35,10 +36,12 @@ def draw(
     Args:
         plan: the plan.
         seed: another seed than the plan's, for further draws of the same plan.
-        current: values of parameters that the plan leaves alone, needed where a bias is centred on one of them.
+        current: values of parameters that the plan leaves alone, needed where a bias is centred on one of them, and of
+            those that it rescales.
 
     Raises:
-        PlanError: a bias is centred on a weight that is neither written nor in ``current``.
+        PlanError: a bias is centred on a weight that is neither written nor in ``current``, or a parameter that is
+            rescaled is not in ``current``.
     """
     seed = plan.seed if seed is None else seed
     values: dict[str, torch.Tensor] = {}
@@ -46,10 +49,17 @@ def draw(
     with torch.no_grad(), _workers() as pool:
         work = []
         for said in written:
+            if said.distribution == "rescale":
+                if said.name not in (current or {}):
+                    raise PlanError(f"{said.name!r} is rescaled, not drawn; pass its values in current=")
+                values[said.name] = (current or {})[said.name].detach().cpu().float()
+                continue
             values[said.name] = blank(said.shape)
             if said.weight is None:
                 work += start_(values[said.name], said, seed, pool)
         finish(work)
+        for said in written:
+            values[said.name] = rescaled(values[said.name], said)
         for said in written:
             if said.weight is None:
                 continue
@@ -77,8 +87,8 @@ def write_(
     parameters = parameters_by_name(model)
     left_out = unselected(_names_of_tensors(prescriptions), only, skip)
     written = [said for said in prescriptions.values() if said.action == "write" and said.name not in left_out]
-    _check_names(prescriptions, parameters, model)
-    _check_ties(prescriptions, parameters)
+    check_names(prescriptions, parameters, model)
+    check_ties(prescriptions, parameters)
     _check_kinds(written, parameters, frozen)
     if materialize is False:
         _check_meta(model, parameters)
@@ -121,12 +131,18 @@ def _workers() -> Iterator[Executor]:
 
 def _write_one_(parameter: torch.Tensor, said: Prescription, seed: int, pool: Executor) -> list[Future[None]]:
     """Write one parameter, or begin to where its own memory can be drawn into."""
+    if said.distribution == "rescale":
+        now = _whole(parameter).detach()
+        full = rescaled(now, said)
+        if full is not now:
+            _copy_(parameter, full)
+        return []
     plain = type(parameter) in (nn.Parameter, torch.Tensor) and parameter.device.type == "cpu"
-    if plain and parameter.dtype == torch.float32 and parameter.is_contiguous():
+    if plain and said.channel_std is None and parameter.dtype == torch.float32 and parameter.is_contiguous():
         return start_(parameter.detach(), said, seed, pool)
     full = blank(said.shape)
     finish(start_(full, said, seed, pool))
-    _copy_(parameter, full)
+    _copy_(parameter, rescaled(full, said))
     return []
 
 
@@ -164,7 +180,8 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 # ---- what is checked before the first write -------------------------------------------------------------------------
 
 
-def _check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+    """Raise `PlanError` unless plan and model have the same parameters, of the same shapes."""
     if any(getattr(module, "_flat_param", None) is not None for module in model.modules()):
         raise UnsupportedError(
             f"{type(model).__name__} holds its parameters in flat shards (FSDP1), where they have lost their shapes; "
@@ -187,7 +204,8 @@ def _check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Param
         raise PlanError(f"the plan does not fit {type(model).__name__}: {shown}; make a plan for this model")
 
 
-def _check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]) -> None:
+def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise `PlanError` unless the parameters that are one tensor are planned as one."""
     owner: dict[int, str] = {}
     for name, said in prescriptions.items():
         if said.tied_to is not None:

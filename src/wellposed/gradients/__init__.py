@@ -1,0 +1,6 @@
+"""Gradients: scores of an initialisation by how well they agree, and refinements that improve it."""
+
+from wellposed.gradients.agreement import Agreement, Alignment
+from wellposed.gradients.cosine import gradcosine
+
+__all__ = ["Agreement", "Alignment", "gradcosine"]

@@ -1,0 +1,185 @@
+"""How well gradients agree: the running sums behind GradCosine, and the record of a score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from wellposed.errors import GradientError
+from wellposed.gradients.problem import wide
+
+By = Literal["parameter", "layer"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Alignment(_Record):
+    """How well the gradients of one parameter or layer agree.
+
+    Attributes:
+        cosine: mean cosine over all pairs of gradients, each with itself included, in [0, 1].
+        norm: mean Euclidean norm.
+        ratio: largest over smallest norm; infinite where one is zero.
+    """
+
+    cosine: float
+    norm: float
+    ratio: float
+
+
+class Agreement(_Record):
+    """How well the gradients of samples, or of sub-batches, agree at one point.
+
+    Attributes:
+        kind: what has a gradient of its own: ``sample`` or ``sub-batch``.
+        cosine: GradCosine: mean cosine over all pairs of gradients, each with itself included (NIO, eq. 6 and
+            Algorithm 2), which equals ‖Σ uᵢ‖² / n² for unit vectors uᵢ.
+        norm: mean Euclidean norm of the gradients.
+        ratio: largest over smallest norm.
+        theta: max‖g‖² − min‖g‖² · cosine: NIO's bound Θ on training and test error (eq. 4, with the first-order
+            optima of eq. 5), without its constants, the smoothness and the squared step.
+        sign_density: mean over parameters of |Σ sign(gᵢ)| / n, in [0, 1]: the quantity that GradSign sums (Zhang & Jia
+            2022), which falls as its density Ψ of sample-wise optima rises.
+        loss: mean loss.
+        count: gradients that were compared.
+        excluded: indices of samples or sub-batches whose gradient is zero, which have no direction.
+        parts: the same for each parameter or layer, by name; empty where it was not asked for.
+    """
+
+    kind: Literal["sample", "sub-batch"]
+    cosine: float
+    norm: float
+    ratio: float
+    theta: float
+    sign_density: float
+    loss: float
+    count: int
+    excluded: tuple[int, ...] = Field(default=(), strict=False)
+    parts: dict[str, Alignment] = Field(default_factory=dict)
+
+
+class Sums:
+    """The sums over gradients that a score needs; no two gradients are ever held at once for it.
+
+    Gradients come in stacks, one row for each sample or sub-batch, and are normalised in float32 at least.
+    """
+
+    def __init__(self, by: By | None = None) -> None:
+        """Prepare for gradients, whose parts are compared by parameter, by layer or not at all."""
+        self._group = _grouping(by)
+        self._units: dict[str, Tensor] = {}
+        self._own_units: dict[str, Tensor] = {}
+        self._signs: dict[str, Tensor] = {}
+        self._norms: list[float] = []
+        self._part_norms: dict[str, list[float]] = {}
+        self._losses: list[float] = []
+
+    def add(self, gradients: Mapping[str, Tensor], losses: Tensor) -> None:
+        """Add a stack of gradients.
+
+        Args:
+            gradients: for each parameter its gradients, of shape (rows, *parameter).
+            losses: the losses, of shape (rows,).
+        """
+        squares = {name: _squares(stack) for name, stack in gradients.items()}
+        norms = torch.stack(list(squares.values())).sum(0).sqrt()
+        weights = _inverse(norms)
+        self._norms += norms.tolist()
+        self._losses += losses.detach().double().tolist()
+        parts: dict[str, list[str]] = {}
+        for name in gradients if self._group else ():
+            parts.setdefault(self._group(name) if self._group else name, []).append(name)
+        own: dict[str, Tensor] = {}
+        for part, names in parts.items():
+            part_norms = torch.stack([squares[name] for name in names]).sum(0).sqrt()
+            self._part_norms.setdefault(part, []).extend(part_norms.tolist())
+            own |= dict.fromkeys(names, _inverse(part_norms))
+        for name, stack in gradients.items():
+            _accumulate(self._units, name, _weighted(weights, stack))
+            _accumulate(self._signs, name, stack.sign().sum(0))
+            if self._group:
+                _accumulate(self._own_units, name, _weighted(own[name], stack))
+
+    def score(self, kind: Literal["sample", "sub-batch"]) -> Agreement:
+        """Return the score of what was added.
+
+        Raises:
+            GradientError: fewer than two gradients are not zero.
+        """
+        excluded = tuple(i for i, norm in enumerate(self._norms) if norm == 0.0)
+        count = len(self._norms) - len(excluded)
+        if count < 2:
+            raise GradientError(
+                f"{count} of {len(self._norms)} {kind} gradients is not zero, and agreement needs two; zero: "
+                f"{list(excluded)[:10]}. A loss that is saturated or masked out has no gradient"
+            )
+        norms = [norm for norm in self._norms if norm]
+        cosine = _cosine(self._units, count)
+        elements = sum(signs.numel() for signs in self._signs.values())
+        signs = sum(float(signs.abs().sum(dtype=torch.float64)) for signs in self._signs.values())
+        parts = {}
+        if self._group:
+            members: dict[str, dict[str, Tensor]] = {}
+            for name, units in self._own_units.items():
+                members.setdefault(self._group(name), {})[name] = units
+            parts = {part: _alignment(members[part], norms) for part, norms in self._part_norms.items()}
+        return Agreement(
+            kind=kind,
+            cosine=cosine,
+            norm=math.fsum(norms) / count,
+            ratio=max(norms) / min(norms),
+            theta=max(norms) ** 2 - min(norms) ** 2 * cosine,
+            sign_density=signs / (elements * count),
+            loss=math.fsum(self._losses) / len(self._losses),
+            count=count,
+            excluded=excluded,
+            parts=parts,
+        )
+
+
+def _alignment(units: Mapping[str, Tensor], norms: list[float]) -> Alignment:
+    present = [norm for norm in norms if norm]
+    if not present:
+        return Alignment(cosine=0.0, norm=0.0, ratio=math.inf)
+    ratio = max(present) / min(present) if len(present) == len(norms) else math.inf
+    return Alignment(cosine=_cosine(units, len(present)), norm=math.fsum(norms) / len(norms), ratio=ratio)
+
+
+def _cosine(units: Mapping[str, Tensor], count: int) -> float:
+    """‖Σ u‖² / n² (Cauchy–Schwarz holds it in [0, 1] but for rounding)."""
+    return min(1.0, sum(float((u.double() ** 2).sum()) for u in units.values()) / count**2)
+
+
+def _squares(stack: Tensor) -> Tensor:
+    return wide(stack).flatten(1).square().sum(1, dtype=torch.float64)
+
+
+def _inverse(norms: Tensor) -> Tensor:
+    return torch.where(norms > 0, 1.0 / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
+
+
+def _weighted(weights: Tensor, stack: Tensor) -> Tensor:
+    rows = wide(stack)
+    summed: Tensor = torch.tensordot(weights.to(rows.dtype), rows, dims=1)
+    return summed
+
+
+def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    sums[name] = sums[name].add_(value) if name in sums else value
+
+
+def _grouping(by: By | None) -> Callable[[str], str] | None:
+    if by is None:
+        return None
+    if by == "parameter":
+        return str
+    if by == "layer":
+        return lambda name: name.rpartition(".")[0] or name
+    raise GradientError(f"by must be 'parameter', 'layer' or None, received {by!r}")

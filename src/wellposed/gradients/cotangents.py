@@ -1,0 +1,165 @@
+"""The objective of NIO and its gradient with respect to the parameters, by three engines.
+
+With gradients g_d of D sub-batches, u_d = g_d / |g_d| and s = Σ u_d, GradCosine is |s|² / D² and the gradient norm is
+the mean of |g_d|. For J = a · GC + b · GN the cotangents are closed,
+
+    v_d = ∂J/∂g_d = a (2/D²) (s − (s·u_d) u_d) / |g_d| + b u_d / D,
+
+so that ∂J/∂θ = Σ_d H_d v_d costs one Hessian-vector product for each sub-batch, whatever the number of coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from wellposed.errors import GradientError, OptionError, near_matches
+from wellposed.gradients.problem import Problem, Tensors, leaves_of, wide
+
+Engine = Literal["double_backward", "two_pass", "finite_difference"]
+ENGINES: tuple[Engine, ...] = ("double_backward", "two_pass", "finite_difference")
+DIFFERENCE = 1e-5
+"""Relative step of the finite difference: in float32 its error is below 1 % there, and grows on either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured at one point: mean loss, GradCosine, and the sub-batches' gradient norms."""
+
+    loss: float
+    cosine: float
+    norms: tuple[float, ...]
+
+    @property
+    def norm(self) -> float:
+        """Mean gradient norm."""
+        return math.fsum(self.norms) / len(self.norms)
+
+    @property
+    def ratio(self) -> float:
+        """Largest over smallest gradient norm."""
+        return max(self.norms) / min(self.norms)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """The weights a of GradCosine and b of the gradient norm in the objective."""
+
+    cosine: float
+    norm: float
+
+
+class Objective:
+    """J at a point, and the weighing that the point itself decides."""
+
+    def __init__(self, problem: Problem, engine: Engine) -> None:
+        """Take the problem, which must be `running` when the objective is asked for."""
+        if engine not in ENGINES:
+            raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), [*ENGINES, 'auto'])}")
+        self._problem = problem
+        self._engine = engine
+
+    def at(self, parameters: Tensors, parts: Sequence[Any]) -> tuple[Point, _Pending]:
+        """Return what is measured at ``parameters``, and what is needed to differentiate an objective there."""
+        keep_graphs = self._engine == "double_backward"
+        leaves = leaves_of(parameters)
+        losses, gradients = [], []
+        for part, rows in enumerate(parts):
+            loss, gradient = self._problem.gradient(leaves, rows, part, differentiable=keep_graphs)
+            losses.append(loss)
+            gradients.append(gradient)
+        norms = [norm_of(gradient) for gradient in gradients]
+        for part, norm in enumerate(norms):
+            if norm == 0.0 or not math.isfinite(norm):
+                raise GradientError(
+                    f"the gradient of sub-batch {part} of {len(parts)} has norm {norm}; the loss is saturated or "
+                    "overflows there: start from an initialisation whose signals stay finite (wellposed.initialize_)"
+                )
+        units = _weighted_sum(gradients, [1.0 / norm for norm in norms])
+        cosine = min(1.0, norm_of(units) ** 2 / len(parts) ** 2)
+        point = Point(math.fsum(losses) / len(losses), cosine, tuple(norms))
+        return point, _Pending(leaves, tuple(parts), tuple(gradients), units, point)
+
+    def gradient(self, pending: _Pending, weighing: Weighing) -> Tensors:
+        """Return ∂J/∂θ, by parameter name.
+
+        Raises:
+            GradientError: an operator of the model cannot be differentiated twice (names the engine that works).
+        """
+        total: dict[str, Tensor] = {}
+        names = list(pending.leaves)
+        for d in range(len(pending.parts)):
+            cotangents = _cotangents(pending, d, weighing)
+            for name, value in zip(names, self._product(pending, d, cotangents), strict=True):
+                if value is not None:
+                    total[name] = total[name] + value if name in total else value
+        return {name: total.get(name, torch.zeros_like(pending.leaves[name])).detach() for name in names}
+
+    def _product(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor | None]:
+        """Return H_d v_d."""
+        if self._engine == "finite_difference":
+            return self._difference(pending, d, cotangents)
+        gradient = pending.gradients[d]
+        try:
+            if self._engine == "two_pass":
+                _, gradient = self._problem.gradient(pending.leaves, pending.parts[d], d, differentiable=True)
+            pairs = [(g, cotangents[name]) for name, g in gradient.items() if g.requires_grad]
+            return torch.autograd.grad(
+                [g for g, _ in pairs],
+                list(pending.leaves.values()),
+                [v for _, v in pairs],
+                allow_unused=True,
+                retain_graph=False,
+            )
+        except (RuntimeError, NotImplementedError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise
+            raise GradientError(
+                f"the model cannot be differentiated twice ({str(error).splitlines()[0]}); use "
+                "engine='finite_difference', which needs first derivatives only"
+            ) from error
+
+    def _difference(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor]:
+        """Return [g_d(θ + ε v) − g_d(θ)] / ε with ε = 1e-5 |θ| / |v|."""
+        step = DIFFERENCE * norm_of(pending.leaves) / norm_of(cotangents)
+        moved = {name: leaf.detach() + step * cotangents[name].to(leaf.dtype) for name, leaf in pending.leaves.items()}
+        _, there = self._problem.gradient(moved, pending.parts[d], d)
+        return [(wide(there[name]) - wide(pending.gradients[d][name])) / step for name in pending.leaves]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What one point leaves behind for its derivative: leaves, sub-batches, gradients (with their graphs), Σ u_d."""
+
+    leaves: Tensors
+    parts: tuple[Any, ...]
+    gradients: tuple[Tensors, ...]
+    units: Tensors
+    point: Point
+
+
+def _cotangents(pending: _Pending, d: int, weighing: Weighing) -> Tensors:
+    """Return v_d (see the module), in the dtypes of the gradients."""
+    count, norm = len(pending.parts), pending.point.norms[d]
+    gradient = pending.gradients[d]
+    along = sum(float((pending.units[n] * wide(g.detach())).sum()) for n, g in gradient.items()) / norm
+    pull = weighing.cosine * 2.0 / count**2 / norm
+    radial = (weighing.norm / count - pull * along) / norm
+    return {name: (pull * pending.units[name] + radial * wide(g.detach())).to(g.dtype) for name, g in gradient.items()}
+
+
+def norm_of(tensors: Mapping[str, Tensor]) -> float:
+    """Return the Euclidean norm of all tensors together, summed in double precision."""
+    return math.sqrt(sum(float(torch.linalg.vector_norm(wide(t.detach()))) ** 2 for t in tensors.values()))
+
+
+def _weighted_sum(stack: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    return {
+        name: torch.stack([w * wide(g[name].detach()) for g, w in zip(stack, weights, strict=True)]).sum(0)
+        for name in stack[0]
+    }

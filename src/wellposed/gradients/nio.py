@@ -1,0 +1,195 @@
+"""NIO: scales optimised so that the gradients of sub-batches agree, under a bound on their norm (Algorithm 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from pydantic import JsonValue
+from torch import nn
+
+from wellposed.errors import OptionError
+from wellposed.gradients.cosine import of_sub_batches
+from wellposed.gradients.cotangents import ENGINES, Engine, Objective, Point, Weighing
+from wellposed.gradients.problem import Batch, LossFunction, Problem
+from wellposed.gradients.problem import sub_batches as split
+from wellposed.gradients.scales import Scales
+from wellposed.gradients.search import Figures, search
+from wellposed.plans import Plan
+
+
+def nio(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batches: Iterable[Any],
+    *,
+    plan: Plan | None = None,
+    sub_batches: int = 2,
+    overlap: float = 0.2,
+    gamma: float | Literal["auto"] = "auto",
+    step: float | Literal["auto"] = "auto",
+    iterations: int = 100,
+    minimum: float = 0.01,
+    engine: Engine | Literal["auto"] = "auto",
+    gains: bool = False,
+    per_channel: bool = False,
+    training: bool = True,
+    rate: float = 0.1,
+    seed: int = 0,
+    resume: Plan | None = None,
+    progress: bool = True,
+) -> Plan:
+    """Refine an initialisation so that gradients of sub-batches agree (NIO); returns a plan, changes nothing.
+
+    In each iteration the gradients of D sub-batches are taken. Where the largest of their norms is above γ, the
+    coefficients go down the gradient norm; elsewhere up GradCosine plus gradient norm.
+
+    Args:
+        model: the model; it is left as it was.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of a batch as a scalar tensor.
+        batches: any iterable of batches; one is used in each iteration, from the start again as often as needed.
+        plan: draw the weights from this plan and refine those; the result draws them, scaled, on any machine. Without
+            it the model's present weights are refined, and the result rescales them.
+        sub_batches: D.
+        overlap: r in [0, 1), what neighbouring sub-batches share.
+        gamma: γ, the bound on the gradient norm; ``"auto"`` takes the norm at which a step of gradient descent at
+            ``rate`` promises, to first order, to remove the whole loss and no more: γ² = loss / rate, with the loss of
+            the moment.
+        step: τ, the factor on the gradient in each step; ``"auto"`` moves the coefficient with the steepest slope by
+            2 / ``iterations``, so that all can cross their range whatever the model's scale.
+        iterations: T.
+        minimum: α, below which no coefficient goes.
+        engine: how Hessian-vector products are taken: ``double_backward`` (exact, fastest), ``two_pass`` (exact, one
+            sub-batch in memory at a time), ``finite_difference`` (two first-order passes, about 1 % error in float32;
+            for models that cannot be differentiated twice), or ``auto``: the first, with the second where memory runs
+            out.
+        gains: also scale the gains of normalisation layers.
+        per_channel: one coefficient for each output channel in place of one for each tensor.
+        training: run in training mode, as the paper does: batch norm takes the statistics of each sub-batch, and
+            running statistics are left alone.
+        rate: the learning rate that ``gamma="auto"`` is for.
+        seed: of dropout's random numbers.
+        resume: a plan that this function returned, to go on from; ``iterations`` counts from its start.
+        progress: show a progress bar in a terminal.
+
+    Returns:
+        A plan of scales. `Plan.figures` holds the agreement ``before`` and ``after``, ``gamma``, ``omega`` and the
+        ``history``. An interruption (Ctrl-C) returns the best point so far.
+
+    Raises:
+        GradientError: the loss is no scalar, not finite or independent of the parameters; a gradient that is zero; a
+            batch smaller than D; batches that run out; a model that cannot be differentiated twice.
+        OptionError: an unknown engine, or an option outside its range.
+
+    Source: Yang et al. 2022 (NIO), Algorithm 3; the cotangents in closed form are in `wellposed.gradients.cotangents`.
+    """
+    _check(gamma, step, iterations, minimum, rate)
+    if engine != "auto" and engine not in ENGINES:
+        Objective(Problem(model, loss_fn), engine)  # raises, with the near matches
+    problem = Problem(model, loss_fn, training=training, seed=seed)
+    scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
+    runner = _Nio(problem, scales, sub_batches, overlap, gamma, step, iterations, minimum, engine, rate)
+    with problem.running():
+        first = _first(batches)
+        before = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
+        history, finished = search(runner, scales, batches, iterations, method="nio", resume=resume, progress=progress)
+        after = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
+    figures: dict[str, JsonValue] = {
+        "before": before.model_dump(exclude={"parts"}, mode="json"),
+        "after": after.model_dump(exclude={"parts"}, mode="json"),
+        "gamma": runner.bound(after.loss),
+        "engine": runner.engine,
+        "finished": finished,
+        "history": history,
+    }
+    options: dict[str, JsonValue] = {
+        "sub_batches": sub_batches,
+        "overlap": overlap,
+        "gamma": gamma,
+        "step": step,
+        "iterations": iterations,
+        "minimum": minimum,
+        "engine": engine,
+        "gains": gains,
+        "per_channel": per_channel,
+        "training": training,
+        "rate": rate,
+        "seed": seed,
+    }
+    why = (
+        f"NIO (Algorithm 3) took GradCosine from {before.cosine:.3g} to {after.cosine:.3g} and the gradient norm from "
+        f"{before.norm:.3g} to {after.norm:.3g}"
+    )
+    return scales.plan("nio", options, figures, why)
+
+
+class _Nio:
+    """One iteration of Algorithm 3."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        scales: Scales,
+        count: int,
+        overlap: float,
+        gamma: float | Literal["auto"],
+        step: float | Literal["auto"],
+        iterations: int,
+        minimum: float,
+        engine: Engine | Literal["auto"],
+        rate: float,
+    ) -> None:
+        self._problem, self._scales = problem, scales
+        self._count, self._overlap = count, overlap
+        self._gamma, self._step, self._minimum, self._rate = gamma, step, minimum, rate
+        self._largest = 2.0 / iterations
+        self._falls_back = engine == "auto"
+        self.engine: Engine = "double_backward" if engine == "auto" else engine
+
+    def bound(self, loss: float) -> float:
+        """Return γ where the loss is ``loss``."""
+        return math.sqrt(max(loss, 0.0) / self._rate) if self._gamma == "auto" else self._gamma
+
+    def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
+        parts = split(Batch.of(batch), self._count, self._overlap)
+        point, gradient, inside = self._slopes(parts)
+        slopes = self._scales.pulled_back(gradient)
+        steepest = max(float(slope.abs().max()) for slope in slopes.values())
+        factor = self._step if self._step != "auto" else (self._largest / steepest if steepest else 0.0)
+        for name, slope in slopes.items():
+            moved = self._scales.omega[name] + (factor if inside else -factor) * slope
+            self._scales.omega[name] = moved.clamp_min(self._minimum)
+        figures = {"GC": point.cosine, "GN": point.norm, "ratio": point.ratio, "loss": point.loss}
+        return figures, (float(inside), point.cosine if inside else -point.norm)
+
+    def _slopes(self, parts: list[Any]) -> tuple[Point, dict[str, torch.Tensor], bool]:
+        objective = Objective(self._problem, self.engine)
+        try:
+            point, pending = objective.at(self._scales.parameters(), parts)
+            inside = max(point.norms) <= self.bound(point.loss)
+            return point, objective.gradient(pending, Weighing(float(inside), 1.0)), inside
+        except RuntimeError as error:
+            memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+            if not (memory and self._falls_back and self.engine == "double_backward"):
+                raise
+            self.engine = "two_pass"
+        return self._slopes(parts)
+
+
+def _first(batches: Iterable[Any]) -> Batch:
+    return Batch.of(next(iter(batches)))
+
+
+def _check(
+    gamma: float | Literal["auto"], step: float | Literal["auto"], iterations: int, minimum: float, rate: float
+) -> None:
+    for name, value in (("gamma", gamma), ("step", step)):
+        if value != "auto" and not (isinstance(value, int | float) and value > 0):
+            raise OptionError(f"{name} must be a positive number or 'auto', received {value!r}")
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise OptionError(f"iterations must be a positive integer, received {iterations!r}")
+    for name, number in (("minimum", minimum), ("rate", rate)):
+        if not number > 0:
+            raise OptionError(f"{name} must be positive, received {number!r}")

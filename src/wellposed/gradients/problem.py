@@ -1,0 +1,249 @@
+"""A model and a loss as a function of the parameters: what every score and refinement differentiates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from wellposed.errors import GradientError, InputError
+from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.unwrap import unwrap
+from wellposed.plans.names import parameters_by_name, unwritable
+
+LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
+"""``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+class Problem:
+    """The loss of a model as a function of its trainable parameters; the model is never changed.
+
+    The user's loss function sees the model itself, with other tensors in the place of its parameters, and copies in the
+    place of its buffers: running statistics do not move.
+
+    Attributes:
+        parameters: the trainable parameters by name, detached; tied ones once, under their first name.
+        training: whether the model is put in training mode, or in evaluation mode.
+        seed: of the random numbers (dropout), alike for every call with the same ``part``.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, *, training: bool = True, seed: int = 0) -> None:
+        """See the class.
+
+        Raises:
+            GradientError: no parameter requires a gradient, or one is on meta, lazy, quantised or complex.
+        """
+        self.model = unwrap(model)
+        self.training = training
+        self.seed = seed
+        self.parameters: Tensors = {}
+        self._bound = _Bound(self.model, loss_fn)
+        raw = dict(self.model.named_parameters())
+        names: dict[int, str] = {}
+        for name, parameter in parameters_by_name(self.model).items():
+            names.setdefault(id(parameter), name)
+        self._raw: dict[str, str] = {}
+        for path, parameter in raw.items():
+            if not parameter.requires_grad:
+                continue
+            name = names[id(parameter)]
+            why = "on the meta device" if parameter.is_meta else unwritable(parameter)
+            if why is not None:
+                raise GradientError(f"parameter {name!r} is {why}: no gradient can be taken with respect to it")
+            self.parameters[name] = parameter.detach()
+            self._raw[name] = f"model.{path}"
+        if not self.parameters:
+            raise GradientError(
+                f"no parameter of {type(self.model).__name__} requires a gradient; unfreeze those to be scored"
+            )
+        self._buffers: Tensors = {f"model.{path}": buffer for path, buffer in self.model.named_buffers()}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Put the model in its mode for the block; afterwards model and random generators are as they were."""
+        with restored_attributes(self.model), restored_random_state():
+            self.model.train(self.training)
+            yield
+
+    def loss(self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0) -> Tensor:
+        """Return the loss of ``batch`` with these tensors in the place of the parameters.
+
+        Args:
+            parameters: some or all of `parameters`, by name; the others keep their values.
+            batch: as the user's loss function takes it.
+            part: which random numbers are drawn.
+
+        Raises:
+            GradientError: the loss is no scalar tensor, or not finite.
+        """
+        torch.manual_seed(self.seed * 1_000_003 + part)
+        loss = self._call(parameters, {path: buffer.clone() for path, buffer in self._buffers.items()}, batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise GradientError(
+                f"the loss of a batch is {value}; check the batch and the loss function, or start from an "
+                "initialisation whose signals stay finite (wellposed.initialize_)"
+            )
+        return loss
+
+    def gradient(
+        self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0, *, differentiable: bool = False
+    ) -> tuple[float, Tensors]:
+        """Return the loss and its gradient with respect to ``parameters``.
+
+        Args:
+            parameters: tensors to differentiate with respect to, by name.
+            batch: as the user's loss function takes it.
+            part: which random numbers are drawn.
+            differentiable: keep the graph, so that the gradient can be differentiated again; ``parameters`` must then
+                require gradients themselves.
+
+        Raises:
+            GradientError: as `loss`; or the loss depends on no parameter.
+        """
+        leaves = dict(parameters) if differentiable else leaves_of(parameters)
+        with torch.enable_grad():
+            loss = self.loss(leaves, batch, part)
+            if not loss.requires_grad:
+                raise GradientError(
+                    "the loss does not depend on any trainable parameter; the loss function must run the model that it "
+                    "is given, with gradients enabled"
+                )
+            found = torch.autograd.grad(loss, list(leaves.values()), create_graph=differentiable, allow_unused=True)
+        gradients = {
+            name: torch.zeros_like(leaf) if gradient is None else gradient
+            for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
+        }
+        return float(loss.detach()), gradients
+
+    def pure(self, buffers: Mapping[str, Tensor] | None = None) -> Callable[[Mapping[str, Tensor], Any], Tensor]:
+        """Return the loss without checks, for `torch.func`: the model's mode and random state are the caller's.
+
+        Args:
+            buffers: what stands in for the model's buffers, by the names of `fresh_buffers`.
+        """
+        given = self._buffers if buffers is None else buffers
+        return lambda parameters, batch: self._call(parameters, given, batch)
+
+    def fresh_buffers(self) -> Tensors:
+        """Return copies of the model's buffers."""
+        return {path: buffer.clone() for path, buffer in self._buffers.items()}
+
+    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+        given = {self._raw[name]: tensor for name, tensor in parameters.items()} | dict(buffers)
+        loss = functional_call(self._bound, given, (batch,))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise GradientError(
+                f"the loss function returned {got}; it must return one number, a scalar tensor: take the mean over the "
+                "batch (for a model that returns an output object, return its .loss)"
+            )
+        return loss.reshape(())
+
+
+class _Bound(nn.Module):
+    """The model below a module whose forward is the user's loss, so that functional calls can replace its tensors."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss_fn
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(self.model, batch)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in float32 at least: what gradients of any precision are normalised and summed in."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def leaves_of(parameters: Mapping[str, Tensor]) -> Tensors:
+    """Return tensors of the same memory that gradients can be taken with respect to."""
+    return {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A user's batch, taken apart: which of its tensors have one row for each sample.
+
+    Attributes:
+        leaves: all leaves of the structure.
+        split: the indices of the tensors whose first axis is that of the samples.
+        size: the number of samples.
+        spec: the structure.
+    """
+
+    leaves: tuple[Any, ...]
+    split: tuple[int, ...]
+    size: int
+    spec: Any
+
+    @classmethod
+    def of(cls, batch: Any) -> Batch:
+        """Take a batch apart: the samples are along the first axis of its first tensor with axes.
+
+        Raises:
+            InputError: the batch holds no tensor with axes.
+        """
+        mapping = dict(batch) if isinstance(batch, Mapping) else batch  # transformers' collators give their own mapping
+        leaves, spec = pytree.tree_flatten(mapping)
+        first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
+        if first is None:
+            raise InputError(
+                f"a batch of type {type(batch).__name__} holds no tensor with a first axis of samples; give tensors, "
+                "or tuples, lists or dicts of tensors"
+            )
+        size = first.shape[0]
+        split = tuple(
+            i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == size
+        )
+        return cls(tuple(leaves), split, size, spec)
+
+    def rebuilt(self, leaves: Sequence[Any]) -> Any:
+        """Return the user's structure with other leaves."""
+        return pytree.tree_unflatten(list(leaves), self.spec)
+
+    def rows(self, start: int, stop: int) -> Any:
+        """Return the batch of the samples from ``start`` to ``stop``, in the user's structure."""
+        chosen = set(self.split)
+        return self.rebuilt([leaf[start:stop] if i in chosen else leaf for i, leaf in enumerate(self.leaves)])
+
+
+def sub_batches(batch: Batch, count: int, overlap: float) -> list[Any]:
+    """Split a batch into ``count`` sub-batches that share a part of their samples, in the user's structure.
+
+    Each has N = B / (D − (D−1) r) samples, rounded up, and starts N (1 − r) after the one before it, so that the whole
+    batch is used (NIO, eq. 7, whose N = B / (D − r) leaves samples over for D > 2).
+
+    Args:
+        batch: B samples.
+        count: D, at least 2.
+        overlap: r, the share of its samples that a sub-batch has in common with the next one, in [0, 1).
+
+    Raises:
+        GradientError: D < 2, r outside [0, 1), or fewer samples than sub-batches.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise GradientError(f"sub_batches must be an integer of at least 2, received {count!r}")
+    if not 0.0 <= overlap < 1.0:
+        raise GradientError(f"overlap must be at least 0 and below 1, received {overlap!r}")
+    if batch.size < count:
+        raise GradientError(
+            f"a batch of {batch.size} sample(s) cannot be split into {count} sub-batches; give a larger batch, or "
+            "lower sub_batches"
+        )
+    size = min(batch.size - count + 1, math.ceil(batch.size / (count - (count - 1) * overlap) - 1e-9))
+    starts = [round(d * (batch.size - size) / (count - 1)) for d in range(count)]
+    return [batch.rows(start, start + size) for start in starts]

@@ -1,0 +1,220 @@
+"""Scales: one coefficient for each weight tensor, which refinements choose; from them to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from wellposed.errors import GradientError, PlanError
+from wellposed.gradients.problem import Problem, Tensors, wide
+from wellposed.plans import Plan, Prescription, draw, keep
+from wellposed.plans.names import listed, parameters_by_name
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+class Scales:
+    """The coefficients ω of weights θ = ω · W, and the values W that they multiply.
+
+    Attributes:
+        base: the plan that W is drawn from, or None where W is what the model holds.
+        values: W: every trainable parameter at ω = 1, by name.
+        omega: the coefficients by name: of shape () or, by channel, (outputs, 1, ...).
+    """
+
+    def __init__(
+        self, problem: Problem, base: Plan | None = None, *, gains: bool = False, per_channel: bool = False
+    ) -> None:
+        """Take one coefficient for each trainable parameter of more than one dimension that is not zero.
+
+        Args:
+            problem: the model and its loss.
+            base: draw the weights from this plan, in place of what the model holds.
+            gains: also take one for the gains of normalisation layers.
+            per_channel: one for each slice along the first axis, in place of one for the whole tensor.
+
+        Raises:
+            PlanError: the plan does not fit the model.
+            GradientError: no parameter is left to be scaled.
+        """
+        self._problem = problem
+        self.base = base
+        self.values: Tensors = dict(problem.parameters)
+        if base is not None:
+            self.values |= _drawn(problem, base)
+        norms = _gains(problem.model) if gains else set()
+        self.omega: Tensors = {}
+        for name, value in self.values.items():
+            if (value.ndim > 1 or name in norms) and bool(value.any()):
+                shape = (value.shape[0], *(1 for _ in value.shape[1:])) if per_channel and value.ndim > 1 else ()
+                self.omega[name] = torch.ones(shape, dtype=wide(value).dtype, device=value.device)
+        if not self.omega:
+            raise GradientError(
+                "the model has no trainable weight of more than one dimension that is not zero, so there is nothing to "
+                "scale; initialise it first (wellposed.initialize_)"
+            )
+        said = {} if base is None else base.prescriptions
+        self._centred: dict[str, str] = {  # biases that cancel a mean behind a weight go with it
+            name: weight
+            for name in self.values
+            if name in said and (weight := said[name].weight) in self.omega and self.omega[weight].ndim == 0
+        }
+
+    def parameters(self) -> Tensors:
+        """Return θ = ω · W for all trainable parameters, as detached tensors."""
+        found = {}
+        for name, value in self.values.items():
+            omega = self.omega.get(self._centred.get(name, name))
+            found[name] = (value if omega is None else value * omega.to(value.dtype)).detach()
+        return found
+
+    def pulled_back(self, gradients: Mapping[str, Tensor]) -> Tensors:
+        """Return ∂J/∂ω = ⟨W, ∂J/∂θ⟩ from ∂J/∂θ, in float32 at least."""
+        found = {}
+        for name, omega in self.omega.items():
+            product = wide(self.values[name]) * wide(gradients[name])
+            found[name] = product.sum(list(range(1, product.ndim)), keepdim=True) if omega.ndim else product.sum()
+        for bias, weight in self._centred.items():
+            found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
+        return found
+
+    def load(self, omega: Mapping[str, Any]) -> None:
+        """Take coefficients from a plan's figures (`figures`).
+
+        Raises:
+            PlanError: they are not for these weights.
+        """
+        if set(omega) != set(self.omega):
+            raise PlanError(
+                "the plan to resume from scales other weights than this model has: "
+                f"{listed(sorted(set(omega) ^ set(self.omega)))}; start without resume="
+            )
+        for name, value in omega.items():
+            self.omega[name] = torch.tensor(value).to(self.omega[name]).reshape(self.omega[name].shape)
+
+    def figures(self) -> dict[str, JsonValue]:
+        """Return the coefficients as plain numbers, by name."""
+        return {name: omega.flatten().tolist() if omega.ndim else float(omega) for name, omega in self.omega.items()}
+
+    def plan(self, method: str, options: dict[str, JsonValue], figures: dict[str, JsonValue], why: str) -> Plan:
+        """Return the plan that these coefficients make.
+
+        With a base plan it draws the same numbers, times ω; without one it rescales what the model holds.
+
+        Args:
+            method: the refinement's name.
+            options: its options.
+            figures: what it measured.
+            why: the rule in words, for the prescriptions' reasons.
+        """
+        kept = figures | {"omega": self.figures()}
+        if self.base is not None:
+            said = dict(self.base.prescriptions)
+            for name, omega in self.omega.items():
+                if said[name].action == "write":
+                    said[name] = _scaled(said[name], omega, self.values[name], why)
+                else:
+                    said[name] = _rescale(name, self.values[name], omega, why)
+            return self.base.model_copy(
+                update={
+                    "method": f"{self.base.method}+{method}",
+                    "options": self.base.options | {method: options},
+                    "figures": self.base.figures | kept,
+                    "prescriptions": said,
+                }
+            )
+        return Plan(
+            method=method,
+            options=options,
+            seed=0,
+            model=type(self._problem.model).__name__,
+            figures=kept,
+            prescriptions=self._rescaling(why),
+        )
+
+    def _rescaling(self, why: str) -> dict[str, Prescription]:
+        said: dict[str, Prescription] = {}
+        first: dict[int, str] = {}
+        for name, parameter in parameters_by_name(self._problem.model).items():
+            shape = tuple(parameter.shape)
+            owner = first.setdefault(id(parameter), name)
+            if owner != name:
+                said[name] = Prescription(
+                    name=name,
+                    shape=shape,
+                    action="tied",
+                    distribution="keep",
+                    tied_to=owner,
+                    role=said[owner].role,
+                    reason=f"the same tensor as {owner}, which is written once",
+                )
+            elif name in self.omega:
+                said[name] = _rescale(name, self.values[name], self.omega[name], why)
+            else:
+                reason = "left alone: frozen" if not parameter.requires_grad else "left alone: it has no coefficient"
+                said[name] = keep(name, shape, reason)
+        return said
+
+
+def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Prescription:
+    scaled = (value * omega.to(value.dtype)).double()
+    by_channel = bool(omega.ndim)
+    channels = scaled.flatten(1).square().mean(1).sqrt() if by_channel else None
+    return Prescription(
+        name=name,
+        shape=tuple(value.shape),
+        action="write",
+        distribution="rescale",
+        std=float(scaled.square().mean().sqrt()),
+        channel_std=None if channels is None else tuple(channels.tolist()),
+        output_axis=0 if by_channel else None,
+        role="weight" if value.ndim > 1 else "gain",
+        reason=f"{_times(omega)} what the model holds: {why}",
+    )
+
+
+def _scaled(said: Prescription, omega: Tensor, value: Tensor, why: str) -> Prescription:
+    """Return a prescription that draws the same numbers times ω."""
+    reason = f"{said.reason}; {_times(omega)}: {why}"
+    if omega.ndim:
+        scaled = (value * omega.to(value.dtype)).double()
+        channels = tuple(scaled.flatten(1).square().mean(1).sqrt().tolist())
+        return said.model_copy(update={"channel_std": channels, "output_axis": 0, "reason": reason})
+    factor = float(omega)
+    update: dict[str, Any] = {"reason": reason, "mean": said.mean * factor}
+    if said.distribution == "constant" and said.constant is not None:
+        update["constant"] = said.constant * factor
+    elif said.std is not None:
+        update["std"] = said.std * factor
+    return said.model_copy(update=update)
+
+
+def _times(omega: Tensor) -> str:
+    if omega.ndim:
+        return f"× {float(omega.min()):.4g} to {float(omega.max()):.4g} by channel"
+    return f"× {float(omega):.4g}"
+
+
+def _drawn(problem: Problem, plan: Plan) -> Tensors:
+    """Return what ``plan`` writes for the trainable parameters, in their dtypes and on their devices."""
+    names = parameters_by_name(problem.model)
+    unknown = [name for name in plan.prescriptions if name not in names]
+    missing = [name for name in names if name not in plan.prescriptions]
+    wrong = [n for n, p in names.items() if n in plan.prescriptions and plan.prescriptions[n].shape != tuple(p.shape)]
+    if unknown or missing or wrong:
+        raise PlanError(
+            f"the plan does not fit {type(problem.model).__name__}: {listed(unknown + missing + wrong)}; make a plan "
+            "for this model"
+        )
+    values = draw(plan, current={name: parameter.detach() for name, parameter in names.items()})
+    return {n: values[n].to(p.dtype).to(p.device) for n, p in problem.parameters.items() if n in values}
+
+
+def _gains(model: nn.Module) -> set[str]:
+    by_identity = {id(m.weight) for m in model.modules() if isinstance(m, _NORMS) and m.weight is not None}
+    return {name for name, parameter in parameters_by_name(model).items() if id(parameter) in by_identity}
