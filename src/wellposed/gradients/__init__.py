@@ -2,5 +2,6 @@
 
 from wellposed.gradients.agreement import Agreement, Alignment
 from wellposed.gradients.cosine import gradcosine
+from wellposed.gradients.nio import nio
 
-__all__ = ["Agreement", "Alignment", "gradcosine"]
+__all__ = ["Agreement", "Alignment", "gradcosine", "nio"]

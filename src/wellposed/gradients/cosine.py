@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellposed.errors import GradientError
+from wellposed.errors import GradientError, OptionError, near_matches
 from wellposed.gradients.agreement import Agreement, By, Sums
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, sub_batches
 
 MEMORY = 0.5
 """Gigabytes that the gradients of one chunk of samples may take, where the caller names no other limit."""
+
+
+Engine = Literal["auto", "vmap", "loop"]
 
 
 def gradcosine(
@@ -28,6 +31,7 @@ def gradcosine(
     overlap: float = 0.2,
     by: By | None = None,
     training: bool = True,
+    engine: Engine = "auto",
     memory: float = MEMORY,
     seed: int = 0,
 ) -> Agreement:
@@ -43,6 +47,9 @@ def gradcosine(
         by: also compare the gradients of every ``"parameter"`` or ``"layer"`` (the paper's Figure 3).
         training: score in training mode, as the paper does. For single samples, batch norm then takes the statistics of
             the whole batch, as samples would otherwise have no gradient of their own.
+        engine: how the gradients of single samples are taken: ``vmap`` (vectorised, in chunks), ``loop`` (one by one)
+            or ``auto``: vmap, but for convolutions on a CPU, whose vectorised form (grouped convolutions) is slower
+            there than a loop.
         memory: gigabytes for the gradients of samples that are held at once.
         seed: of dropout's random numbers.
 
@@ -60,7 +67,7 @@ def gradcosine(
     whole = Batch.of(batch)
     with problem.running():
         if sub_batches is None:
-            return _of_samples(problem, whole, by, memory)
+            return _of_samples(problem, whole, by, engine, memory)
         return of_sub_batches(problem, problem.parameters, whole, sub_batches, overlap, by)
 
 
@@ -75,8 +82,10 @@ def of_sub_batches(
     return sums.score("sub-batch")
 
 
-def _of_samples(problem: Problem, batch: Batch, by: By | None, memory: float) -> Agreement:
+def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, memory: float) -> Agreement:
     """Return the score of single samples."""
+    if engine not in get_args(Engine):
+        raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), get_args(Engine))}")
     if batch.size < 2:
         raise GradientError(f"agreement needs two samples, received a batch of {batch.size}")
     if memory <= 0:
@@ -88,7 +97,11 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, memory: float) ->
     size = sum(p.numel() * max(p.element_size(), 4) for p in problem.parameters.values())
     chunk = max(1, min(batch.size, int(memory * 1e9 / size)))
     sums = Sums(by)
-    for gradients, losses in _stacks(problem, batch, buffers, chunk):
+    convolves = any(p.ndim > 3 and p.device.type == "cpu" for p in problem.parameters.values())
+    stacks = _vectorised_or_not(problem, batch, buffers, chunk)
+    if engine == "loop" or (engine == "auto" and convolves):
+        stacks = _one_by_one(problem, batch, buffers)
+    for gradients, losses in stacks:
         if not torch.isfinite(losses).all():
             raise GradientError(
                 f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that of "
@@ -98,8 +111,12 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, memory: float) ->
     return sums.score("sample")
 
 
-def _stacks(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Iterator[tuple[Tensors, Tensor]]:
-    """Yield the gradients and losses of samples in stacks: vectorised where the model allows, else one by one."""
+Stacks = Iterator[tuple[Tensors, Tensor]]
+"""The gradients of some samples, stacked, and their losses."""
+
+
+def _vectorised_or_not(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Stacks:
+    """Yield stacks by vmap where the model allows, else one by one."""
     try:
         yield from _vectorised(problem, batch, buffers, chunk)
         return
@@ -108,6 +125,11 @@ def _stacks(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Ite
             f"gradients of samples are taken one by one: the model does not run under torch.func.vmap ({failed})",
             stacklevel=4,
         )
+    yield from _one_by_one(problem, batch, buffers)
+
+
+def _one_by_one(problem: Problem, batch: Batch, buffers: Tensors) -> Stacks:
+    """Yield stacks of one sample."""
     loss = problem.pure(buffers)
     for i in range(batch.size):
         torch.manual_seed(problem.seed * 1_000_003 + i)
@@ -122,7 +144,7 @@ class _FirstChunkFailed(Exception):
     """The model does not run under `torch.func.vmap`."""
 
 
-def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Iterator[tuple[Tensors, Tensor]]:
+def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Stacks:
     """Yield stacks by vmap; chunks are halved when memory runs out."""
     loss = problem.pure(buffers)
     split = set(batch.split)

@@ -11,7 +11,7 @@ so that ∂J/∂θ = Σ_d H_d v_d costs one Hessian-vector product for each sub-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ class Objective:
             raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), [*ENGINES, 'auto'])}")
         self._problem = problem
         self._engine = engine
+        self._checked = False
 
     def at(self, parameters: Tensors, parts: Sequence[Any]) -> tuple[Point, _Pending]:
         """Return what is measured at ``parameters``, and what is needed to differentiate an objective there."""
@@ -100,6 +101,15 @@ class Objective:
                     total[name] = total[name] + value if name in total else value
         return {name: total.get(name, torch.zeros_like(pending.leaves[name])).detach() for name in names}
 
+    def product(self, pending: _Pending, cotangents: Tensors, d: int = 0) -> Tensors:
+        """Return H_d v, by parameter name: the Hessian of sub-batch ``d`` times ``cotangents``; once for each ``at``.
+
+        Raises:
+            GradientError: as `gradient`.
+        """
+        found = zip(pending.leaves.items(), self._product(pending, d, cotangents), strict=True)
+        return {name: torch.zeros_like(leaf) if v is None else v.detach() for (name, leaf), v in found}
+
     def _product(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor | None]:
         """Return H_d v_d."""
         if self._engine == "finite_difference":
@@ -109,6 +119,7 @@ class Objective:
             if self._engine == "two_pass":
                 _, gradient = self._problem.gradient(pending.leaves, pending.parts[d], d, differentiable=True)
             pairs = [(g, cotangents[name]) for name, g in gradient.items() if g.requires_grad]
+            self._check_twice(g for g, _ in pairs)
             return torch.autograd.grad(
                 [g for g, _ in pairs],
                 list(pending.leaves.values()),
@@ -123,6 +134,21 @@ class Objective:
                 f"the model cannot be differentiated twice ({str(error).splitlines()[0]}); use "
                 "engine='finite_difference', which needs first derivatives only"
             ) from error
+
+    def _check_twice(self, gradients: Iterable[Tensor]) -> None:
+        """Raise where a function that is differentiable once was met: autograd would leave its part out in silence."""
+        if self._checked:
+            return
+        todo = [g.grad_fn for g in gradients if g.grad_fn is not None]
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            if node.name() == "torch::autograd::Error":
+                raise NotImplementedError("a torch.autograd.Function of it is marked once_differentiable")
+            following = {edge for edge, _ in node.next_functions if edge is not None} - seen
+            seen |= following
+            todo += following
+        self._checked = True
 
     def _difference(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor]:
         """Return [g_d(θ + ε v) − g_d(θ)] / ε with ε = 1e-5 |θ| / |v|."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -10,13 +9,13 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
-from wellposed.errors import OptionError
+from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
 from wellposed.gradients.cosine import of_sub_batches
-from wellposed.gradients.cotangents import ENGINES, Engine, Objective, Point, Weighing
+from wellposed.gradients.cotangents import Engine, Objective, Point, Weighing
 from wellposed.gradients.problem import Batch, LossFunction, Problem
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
-from wellposed.gradients.search import Figures, search
+from wellposed.gradients.search import Figures, first_of, search
 from wellposed.plans import Plan
 
 
@@ -28,7 +27,7 @@ def nio(
     plan: Plan | None = None,
     sub_batches: int = 2,
     overlap: float = 0.2,
-    gamma: float | Literal["auto"] = "auto",
+    gamma: Gamma = "auto",
     step: float | Literal["auto"] = "auto",
     iterations: int = 100,
     minimum: float = 0.01,
@@ -85,16 +84,16 @@ def nio(
 
     Source: Yang et al. 2022 (NIO), Algorithm 3; the cotangents in closed form are in `wellposed.gradients.cotangents`.
     """
-    _check(gamma, step, iterations, minimum, rate)
-    if engine != "auto" and engine not in ENGINES:
-        Objective(Problem(model, loss_fn), engine)  # raises, with the near matches
+    check_positive_or_auto(gamma=gamma, step=step)
+    check_positive(minimum=minimum, rate=rate)
+    check_count(iterations=iterations)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
     runner = _Nio(problem, scales, sub_batches, overlap, gamma, step, iterations, minimum, engine, rate)
     with problem.running():
-        first = _first(batches)
+        first, source = first_of(batches, iterations)
         before = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
-        history, finished = search(runner, scales, batches, iterations, method="nio", resume=resume, progress=progress)
+        history, finished = search(runner, scales, source, iterations, method="nio", resume=resume, progress=progress)
         after = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
     figures: dict[str, JsonValue] = {
         "before": before.model_dump(exclude={"parts"}, mode="json"),
@@ -134,7 +133,7 @@ class _Nio:
         scales: Scales,
         count: int,
         overlap: float,
-        gamma: float | Literal["auto"],
+        gamma: Gamma,
         step: float | Literal["auto"],
         iterations: int,
         minimum: float,
@@ -147,10 +146,11 @@ class _Nio:
         self._largest = 2.0 / iterations
         self._falls_back = engine == "auto"
         self.engine: Engine = "double_backward" if engine == "auto" else engine
+        self._objective = Objective(problem, self.engine)
 
     def bound(self, loss: float) -> float:
         """Return γ where the loss is ``loss``."""
-        return math.sqrt(max(loss, 0.0) / self._rate) if self._gamma == "auto" else self._gamma
+        return bound(self._gamma, loss, self._rate)
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
         parts = split(Batch.of(batch), self._count, self._overlap)
@@ -165,31 +165,14 @@ class _Nio:
         return figures, (float(inside), point.cosine if inside else -point.norm)
 
     def _slopes(self, parts: list[Any]) -> tuple[Point, dict[str, torch.Tensor], bool]:
-        objective = Objective(self._problem, self.engine)
         try:
-            point, pending = objective.at(self._scales.parameters(), parts)
+            point, pending = self._objective.at(self._scales.parameters(), parts)
             inside = max(point.norms) <= self.bound(point.loss)
-            return point, objective.gradient(pending, Weighing(float(inside), 1.0)), inside
+            return point, self._objective.gradient(pending, Weighing(float(inside), 1.0)), inside
         except RuntimeError as error:
             memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
             if not (memory and self._falls_back and self.engine == "double_backward"):
                 raise
             self.engine = "two_pass"
+            self._objective = Objective(self._problem, self.engine)
         return self._slopes(parts)
-
-
-def _first(batches: Iterable[Any]) -> Batch:
-    return Batch.of(next(iter(batches)))
-
-
-def _check(
-    gamma: float | Literal["auto"], step: float | Literal["auto"], iterations: int, minimum: float, rate: float
-) -> None:
-    for name, value in (("gamma", gamma), ("step", step)):
-        if value != "auto" and not (isinstance(value, int | float) and value > 0):
-            raise OptionError(f"{name} must be a positive number or 'auto', received {value!r}")
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise OptionError(f"iterations must be a positive integer, received {iterations!r}")
-    for name, number in (("minimum", minimum), ("rate", rate)):
-        if not number > 0:
-            raise OptionError(f"{name} must be positive, received {number!r}")

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from wellposed.errors import GradientError, InputError
@@ -27,7 +26,8 @@ class Problem:
     """The loss of a model as a function of its trainable parameters; the model is never changed.
 
     The user's loss function sees the model itself, with other tensors in the place of its parameters, and copies in the
-    place of its buffers: running statistics do not move.
+    place of its buffers: running statistics do not move. They stay in place until the next call or the end of
+    `running`, as activation checkpointing reads them again when gradients are taken.
 
     Attributes:
         parameters: the trainable parameters by name, detached; tied ones once, under their first name.
@@ -45,13 +45,11 @@ class Problem:
         self.training = training
         self.seed = seed
         self.parameters: Tensors = {}
-        self._bound = _Bound(self.model, loss_fn)
-        raw = dict(self.model.named_parameters())
+        self._loss = loss_fn
         names: dict[int, str] = {}
         for name, parameter in parameters_by_name(self.model).items():
             names.setdefault(id(parameter), name)
-        self._raw: dict[str, str] = {}
-        for path, parameter in raw.items():
+        for parameter in self.model.parameters():
             if not parameter.requires_grad:
                 continue
             name = names[id(parameter)]
@@ -59,12 +57,18 @@ class Problem:
             if why is not None:
                 raise GradientError(f"parameter {name!r} is {why}: no gradient can be taken with respect to it")
             self.parameters[name] = parameter.detach()
-            self._raw[name] = f"model.{path}"
         if not self.parameters:
             raise GradientError(
                 f"no parameter of {type(self.model).__name__} requires a gradient; unfreeze those to be scored"
             )
-        self._buffers: Tensors = {f"model.{path}": buffer for path, buffer in self.model.named_buffers()}
+        self._buffers: Tensors = dict(self.model.named_buffers())
+        self._places: list[tuple[dict[str, Any], str, str]] = []  # registry, key in it, parameter or buffer
+        buffers = {id(buffer): path for path, buffer in self._buffers.items()}
+        for module in self.model.modules():
+            registries: tuple[tuple[dict[str, Any], dict[int, str]], ...]
+            registries = ((module._parameters, names), (module._buffers, buffers))
+            for registry, known in registries:
+                self._places += [(registry, key, known[id(t)]) for key, t in registry.items() if id(t) in known]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -85,7 +89,7 @@ class Problem:
             GradientError: the loss is no scalar tensor, or not finite.
         """
         torch.manual_seed(self.seed * 1_000_003 + part)
-        loss = self._call(parameters, {path: buffer.clone() for path, buffer in self._buffers.items()}, batch)
+        loss = self._call(parameters, self.fresh_buffers(), batch)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise GradientError(
@@ -138,8 +142,11 @@ class Problem:
         return {path: buffer.clone() for path, buffer in self._buffers.items()}
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
-        given = {self._raw[name]: tensor for name, tensor in parameters.items()} | dict(buffers)
-        loss = functional_call(self._bound, given, (batch,))
+        for registry, key, name in self._places:
+            tensor = parameters.get(name, buffers.get(name))
+            if tensor is not None:
+                registry[key] = tensor
+        loss = self._loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise GradientError(
@@ -147,18 +154,6 @@ class Problem:
                 "batch (for a model that returns an output object, return its .loss)"
             )
         return loss.reshape(())
-
-
-class _Bound(nn.Module):
-    """The model below a module whose forward is the user's loss, so that functional calls can replace its tensors."""
-
-    def __init__(self, model: nn.Module, loss_fn: LossFunction) -> None:
-        super().__init__()
-        self.model = model
-        self._loss = loss_fn
-
-    def forward(self, batch: Any) -> Any:
-        return self._loss(self.model, batch)
 
 
 def wide(tensor: Tensor) -> Tensor:

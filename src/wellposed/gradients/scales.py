@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,13 @@ class Scales:
     """
 
     def __init__(
-        self, problem: Problem, base: Plan | None = None, *, gains: bool = False, per_channel: bool = False
+        self,
+        problem: Problem,
+        base: Plan | None = None,
+        *,
+        gains: bool = False,
+        per_channel: bool = False,
+        names: Collection[str] | None = None,
     ) -> None:
         """Take one coefficient for each trainable parameter of more than one dimension that is not zero.
 
@@ -37,6 +43,7 @@ class Scales:
             base: draw the weights from this plan, in place of what the model holds.
             gains: also take one for the gains of normalisation layers.
             per_channel: one for each slice along the first axis, in place of one for the whole tensor.
+            names: take one for each of these, whatever their dimensions, unless it is zero.
 
         Raises:
             PlanError: the plan does not fit the model.
@@ -50,7 +57,8 @@ class Scales:
         norms = _gains(problem.model) if gains else set()
         self.omega: Tensors = {}
         for name, value in self.values.items():
-            if (value.ndim > 1 or name in norms) and bool(value.any()):
+            wanted = value.ndim > 1 or name in norms if names is None else name in names
+            if wanted and bool(value.any()):
                 shape = (value.shape[0], *(1 for _ in value.shape[1:])) if per_channel and value.ndim > 1 else ()
                 self.omega[name] = torch.ones(shape, dtype=wide(value).dtype, device=value.device)
         if not self.omega:
@@ -70,7 +78,7 @@ class Scales:
         found = {}
         for name, value in self.values.items():
             omega = self.omega.get(self._centred.get(name, name))
-            found[name] = (value if omega is None else value * omega.to(value.dtype)).detach()
+            found[name] = (value if omega is None else (wide(value) * omega).to(value.dtype)).detach()
         return found
 
     def pulled_back(self, gradients: Mapping[str, Tensor]) -> Tensors:
@@ -162,7 +170,7 @@ class Scales:
 
 
 def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Prescription:
-    scaled = (value * omega.to(value.dtype)).double()
+    scaled = value.double() * omega.double()
     by_channel = bool(omega.ndim)
     channels = scaled.flatten(1).square().mean(1).sqrt() if by_channel else None
     return Prescription(
@@ -182,7 +190,7 @@ def _scaled(said: Prescription, omega: Tensor, value: Tensor, why: str) -> Presc
     """Return a prescription that draws the same numbers times ω."""
     reason = f"{said.reason}; {_times(omega)}: {why}"
     if omega.ndim:
-        scaled = (value * omega.to(value.dtype)).double()
+        scaled = value.double() * omega.double()
         channels = tuple(scaled.flatten(1).square().mean(1).sqrt().tolist())
         return said.model_copy(update={"channel_std": channels, "output_axis": 0, "reason": reason})
     factor = float(omega)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from wellposed.errors import GradientError
-from wellposed.gradients.problem import Tensors
+from wellposed.gradients.problem import Batch, Tensors
 from wellposed.gradients.scales import Scales
 from wellposed.plans import Plan
 
@@ -43,10 +44,17 @@ def endless(batches: Iterable[Any], wanted: int) -> Iterator[Any]:
             )
 
 
+def first_of(batches: Iterable[Any], wanted: int) -> tuple[Batch, Iterator[Any]]:
+    """Return the first batch, and all batches for ever, that one included (see `endless`)."""
+    source = endless(batches, wanted)
+    first = next(source)
+    return Batch.of(first), itertools.chain([first], source)
+
+
 def search(
     step: Step,
     scales: Scales,
-    batches: Iterable[Any],
+    batches: Iterator[Any],
     iterations: int,
     *,
     method: str,
@@ -58,7 +66,7 @@ def search(
     Args:
         step: one iteration.
         scales: the coefficients that it moves.
-        batches: one batch for each iteration, again from the start as often as needed.
+        batches: one batch for each iteration.
         iterations: how many in all, those of ``resume`` included.
         method: the name to show.
         resume: a plan of an earlier run, whose coefficients and count of iterations are taken up.
@@ -88,14 +96,13 @@ def search(
         done = max((len(values) for values in history.values()), default=0)
     best: tuple[tuple[float, ...], Tensors] | None = None
     finished = True
-    source = endless(batches, iterations)
     for _ in range(done):
-        next(source)
-    with _Bar(method, iterations, done, progress) as show:
+        next(batches)
+    with Bar(method, iterations, done, progress) as show:
         try:
             for iteration in range(done, iterations):
                 here = dict(scales.omega)
-                figures, quality = step(next(source), iteration)
+                figures, quality = step(next(batches), iteration)
                 if best is None or quality > best[0]:
                     best = (quality, here)
                 for name, value in figures.items():
@@ -114,10 +121,10 @@ def search(
     return {name: list(values) for name, values in history.items()}, finished
 
 
-class _Bar:
+class Bar:
     """A progress bar on standard error that shows figures beside it; silent where it is not wanted."""
 
-    def __init__(self, title: str, total: int, done: int, wanted: bool) -> None:
+    def __init__(self, title: str, total: int | None, done: int, wanted: bool) -> None:
         console = Console(file=sys.stderr)
         self._progress = Progress(
             TextColumn("{task.description}"),
