@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from wellposed.cli import show
+from wellposed.cli import show, training
+from wellposed.cli.arguments import (
+    Distribution,
+    Json,
+    Method,
+    Model,
+    Only,
+    Option,
+    Seed,
+    Skip,
+    TargetVariance,
+    method_options,
+)
 from wellposed.errors import OptionError, WellposedError, near_matches
 
 app = typer.Typer(
@@ -19,28 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_MODEL_HELP = (
-    "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
-    "downloaded), or path/to/file.py:function, which returns the model, (model, args) or (model, args, kwargs)."
-)
-
-Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
-Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: autoinit, kaiming, xavier, ...")]
-Seed = Annotated[int, typer.Option("--seed", "-s", help="Seed of the plan's random streams.")]
-TargetVariance = Annotated[
-    float | None, typer.Option("--target-variance", help="Variance that every weighted output is brought to.")
-]
-Distribution = Annotated[
-    str | None, typer.Option("--distribution", help="truncated_normal, normal, uniform or orthogonal.")
-]
-Only = Annotated[list[str] | None, typer.Option("--only", help="Pattern of parameters to write; repeatable.")]
-Skip = Annotated[list[str] | None, typer.Option("--skip", help="Pattern of parameters to leave alone; repeatable.")]
-Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-O", metavar="NAME=VALUE", help="Any further option of the method; repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 def _version(asked: bool) -> None:
@@ -60,29 +50,6 @@ def _root(
     pass
 
 
-def _options(
-    target_variance: float | None,
-    distribution: str | None,
-    only: Sequence[str] | None,
-    skip: Sequence[str] | None,
-    further: Sequence[str] | None,
-) -> dict[str, Any]:
-    """Return the options that were given, by their names in `wellposed.plan`."""
-    named = {"target_variance": target_variance, "distribution": distribution, "only": only, "skip": skip}
-    options: dict[str, Any] = {name: value for name, value in named.items() if value}
-    if target_variance is not None:
-        options["target_variance"] = target_variance
-    for text in further or ():
-        name, separator, value = text.partition("=")
-        if not (name and separator):
-            raise OptionError(f"--option takes NAME=VALUE, but received {text!r}")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
-    return options
-
-
 @app.command()
 def plan(
     model: Model,
@@ -97,7 +64,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out how to draw every parameter of MODEL, and show it."""
-    options = _options(target_variance, distribution, only, skip, option)
+    options = method_options(target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning") as stages:
         from wellposed import graphs, methods, zoo
 
@@ -139,7 +106,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Hold the predicted signals of MODEL against those of real passes; exit code 1 when they disagree."""
-    options = _options(target_variance, distribution, only, skip, option)
+    options = method_options(target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks, graphs, methods, plans, zoo
 
@@ -194,6 +161,11 @@ def demo(
 
     if not run(small=small, seed=seed):
         raise typer.Exit(1)
+
+
+app.command()(training.lr)
+app.command()(training.score)
+app.command()(training.refine)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from wellposed.checks import Verdict
+    from wellposed.gradients import Agreement
     from wellposed.graphs import Graph
     from wellposed.plans import Plan
+    from wellposed.rates import Rate
     from wellposed.signals.registry import Rule
 
 TAG_STYLES = {"exact": "green", "approximate": "yellow", "sampled": "magenta", "assumed": "red", "measured": "cyan"}
@@ -192,3 +194,96 @@ def sparkline(levels: Sequence[float], low: float, high: float, width: int) -> s
         share = (level - low) / (high - low) if high > low else 0.5
         bars.append(_BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))])
     return "".join(bars)
+
+
+def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the learning rates that rules give, side by side, and what they warn of."""
+    console = out()
+    console.print(f"[bold]{escape(model)}[/], plain SGD" + (f", base {escape(base)}" if base else ""))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rule")
+    columns = ("rate", "ratio", "relative")
+    shown = [column for column in columns if any(column in row for row in rows)]
+    titles = {"rate": "learning rate", "ratio": "× base", "relative": "relative"}
+    for column in shown:
+        table.add_column(titles[column], justify="right")
+    table.add_column("why", overflow="fold", style="dim")
+    for row in rows:
+        numbers = [f"{row[column]:.4g}" if column in row else "–" for column in shown]
+        table.add_row(row["rule"], *numbers, escape(row.get("reason") or row["error"]))
+    console.print(table)
+    for warning in dict.fromkeys(w for row in rows for w in row.get("warnings", ())):
+        console.print(f"[yellow]warning:[/] {escape(warning)}")
+    if base is None:
+        console.print(
+            "[dim]A relative rate means something only beside another model's, under the same rule: --base.[/]"
+        )
+
+
+def rate(found: Rate) -> None:
+    """Print a rate that was found by training, with its curve."""
+    console = out()
+    console.print(
+        f"[bold]learning rate {found.value:.4g}[/], over seeds {found.interval[0]:.4g} to {found.interval[1]:.4g}"
+    )
+    console.print(f"[dim]{escape(found.reason)}[/]")
+    finite = [point.mean for point in found.curve if point.mean is not None]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rate", justify="right")
+    table.add_column("loss", justify="right")
+    table.add_column("")
+    for point in found.curve:
+        if point.mean is None:
+            table.add_row(f"{point.rate:.4g}", "diverged", "")
+            continue
+        share = (point.mean - min(finite)) / ((max(finite) - min(finite)) or 1.0)
+        table.add_row(f"{point.rate:.4g}", f"{point.mean:.4g}", "█" * (1 + round(29 * share)))
+    console.print(table)
+    for warning in found.warnings:
+        console.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+_SCORES = {
+    "cosine": "GradCosine",
+    "norm": "gradient norm",
+    "ratio": "largest / smallest norm",
+    "theta": "Θ",
+    "sign_density": "signs that agree",
+    "loss": "loss",
+}
+
+
+def agreement(found: Agreement) -> None:
+    """Print how well gradients agree, and the parts that were asked for."""
+    console = out()
+    kinds = plural(found.count, found.kind).replace("sub-batchs", "sub-batches")
+    console.print(f"[bold]{kinds}[/]" + (f", {len(found.excluded)} without a gradient" if found.excluded else ""))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, title in _SCORES.items():
+        table.add_row(title, f"{getattr(found, name):.4g}")
+    console.print(table)
+    if found.parts:
+        parts = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("part", "GradCosine", "norm", "ratio"):
+            parts.add_column(title, overflow="fold", justify="left" if title == "part" else "right")
+        for name, part in found.parts.items():
+            parts.add_row(escape(name), f"{part.cosine:.4g}", f"{part.norm:.4g}", f"{part.ratio:.4g}")
+        console.print(parts)
+
+
+def refinement(planned: Plan) -> None:
+    """Print a refined plan: what it did to the gradients, and its scales."""
+    console = out()
+    console.print(f"[bold]{escape(planned.model)}[/]: {escape(planned.method)}; {actions(planned)}")
+    before, after = planned.figures.get("before"), planned.figures.get("after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("", "before", "after"):
+            table.add_column(title, justify="right" if title else "left")
+        for name, title in _SCORES.items():
+            if isinstance(a := before.get(name), float) and isinstance(b := after.get(name), float):
+                table.add_row(title, f"{a:.4g}", f"{b:.4g}")
+        console.print(table)
+    console.print(planned.table(reasons=console.width >= _WIDE))
+    for warning in planned.warnings:
+        console.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -2,6 +2,24 @@
 
 from wellposed.gradients.agreement import Agreement, Alignment
 from wellposed.gradients.cosine import gradcosine
+from wellposed.gradients.gradient_norm import gradient_norm
+from wellposed.gradients.gradinit import gradinit
+from wellposed.gradients.lsuv import lsuv
+from wellposed.gradients.metainit import gradient_quotient, metainit, random_batches
 from wellposed.gradients.nio import nio
+from wellposed.gradients.warmup import Warmup, warmup
 
-__all__ = ["Agreement", "Alignment", "gradcosine", "nio"]
+__all__ = [
+    "Agreement",
+    "Alignment",
+    "Warmup",
+    "gradcosine",
+    "gradient_norm",
+    "gradient_quotient",
+    "gradinit",
+    "lsuv",
+    "metainit",
+    "nio",
+    "random_batches",
+    "warmup",
+]

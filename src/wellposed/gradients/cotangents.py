@@ -136,18 +136,9 @@ class Objective:
             ) from error
 
     def _check_twice(self, gradients: Iterable[Tensor]) -> None:
-        """Raise where a function that is differentiable once was met: autograd would leave its part out in silence."""
-        if self._checked:
-            return
-        todo = [g.grad_fn for g in gradients if g.grad_fn is not None]
-        seen = set(todo)
-        while todo:
-            node = todo.pop()
-            if node.name() == "torch::autograd::Error":
-                raise NotImplementedError("a torch.autograd.Function of it is marked once_differentiable")
-            following = {edge for edge, _ in node.next_functions if edge is not None} - seen
-            seen |= following
-            todo += following
+        """Raise where autograd would leave a part out in silence; once for all points."""
+        if not self._checked:
+            refuse_once_differentiable(gradients)
         self._checked = True
 
     def _difference(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor]:
@@ -177,6 +168,25 @@ def _cotangents(pending: _Pending, d: int, weighing: Weighing) -> Tensors:
     pull = weighing.cosine * 2.0 / count**2 / norm
     radial = (weighing.norm / count - pull * along) / norm
     return {name: (pull * pending.units[name] + radial * wide(g.detach())).to(g.dtype) for name, g in gradient.items()}
+
+
+def refuse_once_differentiable(gradients: Iterable[Tensor]) -> None:
+    """Raise where the graph of gradients meets a function that is differentiable once.
+
+    Autograd would leave its part out of the second derivative in silence.
+
+    Raises:
+        NotImplementedError: it does.
+    """
+    todo = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        if node.name() == "torch::autograd::Error":
+            raise NotImplementedError("a torch.autograd.Function of it is marked once_differentiable")
+        following = {edge for edge, _ in node.next_functions if edge is not None} - seen
+        seen |= following
+        todo += following
 
 
 def norm_of(tensors: Mapping[str, Tensor]) -> float:

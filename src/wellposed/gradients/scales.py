@@ -72,6 +72,8 @@ class Scales:
             for name in self.values
             if name in said and (weight := said[name].weight) in self.omega and self.omega[weight].ndim == 0
         }
+        for bias in self._centred:
+            self.omega.pop(bias, None)
 
     def parameters(self) -> Tensors:
         """Return θ = ω · W for all trainable parameters, as detached tensors."""
@@ -103,7 +105,9 @@ class Scales:
                 f"{listed(sorted(set(omega) ^ set(self.omega)))}; start without resume="
             )
         for name, value in omega.items():
-            self.omega[name] = torch.tensor(value).to(self.omega[name]).reshape(self.omega[name].shape)
+            self.omega[name] = (
+                torch.tensor(value, dtype=torch.float64).to(self.omega[name]).reshape(self.omega[name].shape)
+            )
 
     def figures(self) -> dict[str, JsonValue]:
         """Return the coefficients as plain numbers, by name."""
@@ -146,27 +150,38 @@ class Scales:
         )
 
     def _rescaling(self, why: str) -> dict[str, Prescription]:
-        said: dict[str, Prescription] = {}
-        first: dict[int, str] = {}
-        for name, parameter in parameters_by_name(self._problem.model).items():
-            shape = tuple(parameter.shape)
-            owner = first.setdefault(id(parameter), name)
-            if owner != name:
-                said[name] = Prescription(
-                    name=name,
-                    shape=shape,
-                    action="tied",
-                    distribution="keep",
-                    tied_to=owner,
-                    role=said[owner].role,
-                    reason=f"the same tensor as {owner}, which is written once",
-                )
-            elif name in self.omega:
-                said[name] = _rescale(name, self.values[name], self.omega[name], why)
-            else:
-                reason = "left alone: frozen" if not parameter.requires_grad else "left alone: it has no coefficient"
-                said[name] = keep(name, shape, reason)
-        return said
+        said = {name: _rescale(name, self.values[name], omega, why) for name, omega in self.omega.items()}
+        return completed(self._problem.model, said, "left alone: it has no coefficient")
+
+
+def completed(model: nn.Module, said: Mapping[str, Prescription], reason: str) -> dict[str, Prescription]:
+    """Return a prescription for every parameter of ``model``, in its order.
+
+    Args:
+        model: the model.
+        said: the prescriptions of those that are written, by first name.
+        reason: why all others are left alone.
+    """
+    whole: dict[str, Prescription] = {}
+    first: dict[int, str] = {}
+    for name, parameter in parameters_by_name(model).items():
+        shape = tuple(parameter.shape)
+        owner = first.setdefault(id(parameter), name)
+        if owner != name:
+            whole[name] = Prescription(
+                name=name,
+                shape=shape,
+                action="tied",
+                distribution="keep",
+                tied_to=owner,
+                role=whole[owner].role,
+                reason=f"the same tensor as {owner}, which is written once",
+            )
+        else:
+            whole[name] = said.get(name) or keep(
+                name, shape, reason if parameter.requires_grad else "left alone: frozen"
+            )
+    return whole
 
 
 def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Prescription:

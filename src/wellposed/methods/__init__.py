@@ -12,12 +12,26 @@ from torch import nn
 
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
-from wellposed.methods import autoinit, classic  # each registers its methods
+from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of, split_keywords
 from wellposed.methods.roles import left_alone
 from wellposed.plans import Plan, Prescription, keep, unselected
+from wellposed.signals.widths import widths
 
-__all__ = ["Draft", "Request", "autoinit", "classic", "initialize_", "method", "methods", "options_of", "plan"]
+__all__ = [
+    "Draft",
+    "Request",
+    "autoinit",
+    "classic",
+    "fixup",
+    "initialize_",
+    "method",
+    "methods",
+    "mup",
+    "options_of",
+    "plan",
+    "topology",
+]
 
 Patterns = str | Sequence[str] | None
 
@@ -119,6 +133,7 @@ def _complete(graph: Graph, draft: Draft, kept: dict[str, str], method: str) -> 
     unknown = [name for name in draft.prescriptions if name not in graph.parameters]
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
+    scaled = widths(graph)
     said: dict[str, Prescription] = {}
     for name, parameter in graph.parameters.items():
         if name in kept:
@@ -129,7 +144,8 @@ def _complete(graph: Graph, draft: Draft, kept: dict[str, str], method: str) -> 
                 mine = mine.model_copy(update=axes)
         else:
             mine = draft.prescriptions.get(name) or left_alone(graph, name, method)
-        said[name] = mine
+        sides = scaled[name]
+        said[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
         for alias in parameter.names[1:]:
             said[alias] = Prescription(
                 name=alias,

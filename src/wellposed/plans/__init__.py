@@ -1,5 +1,6 @@
 """Plans: how every parameter of a model is drawn, as data, and how that is written into a model."""
 
+from wellposed.plans.groups import groups_table
 from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.plan import Plan
 from wellposed.plans.prescription import RANDOM, Prescription, Role, keep
@@ -14,6 +15,7 @@ __all__ = [
     "Prescription",
     "Role",
     "draw",
+    "groups_table",
     "keep",
     "parameters_by_name",
     "unselected",

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from rich.table import Table
 
 from wellposed.errors import PlanFileError
+from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, param_groups
 from wellposed.plans.prescription import Prescription
 from wellposed.plans.show import Differences, differences, table
 from wellposed.plans.write import write_
@@ -35,6 +36,7 @@ class Plan(BaseModel):
         inputs: the input descriptor in words.
         coverage: how many nodes were exact, approximate, sampled or assumed.
         warnings: what the user should know before training.
+        figures: what was measured while the plan was made, by name; empty for a plan that needed no data.
         prescriptions: every parameter of the model exactly once, tied names included.
     """
 
@@ -49,6 +51,7 @@ class Plan(BaseModel):
     inputs: str = ""
     coverage: dict[str, int] = Field(default_factory=dict)
     warnings: tuple[str, ...] = Field(default=(), strict=False)
+    figures: dict[str, JsonValue] = Field(default_factory=dict)
     prescriptions: dict[str, Prescription]
 
     @model_validator(mode="after")
@@ -93,6 +96,59 @@ class Plan(BaseModel):
             UnsupportedError: a parameter to be written is complex, quantised, sparse or otherwise no plain float.
         """
         write_(self.prescriptions, self.seed, model, only=only, skip=skip, frozen=frozen, materialize=materialize)
+
+    def param_groups(
+        self,
+        model: torch.nn.Module,
+        lr: float,
+        optimizer: AnyOptimizer = "sgd",
+        weight_decay: float = 0.0,
+        *,
+        width: Literal["mup", "standard"] | None = None,
+        base_width: float = BASE_WIDTH,
+        decay_all: bool = False,
+        independent_decay: bool = True,
+        others: tuple[AnyOptimizer, float] | None = None,
+    ) -> list[Group]:
+        """Return groups of the trainable parameters of ``model`` for a torch optimizer, each with its absolute rate.
+
+        Each group is a dict with ``params``, ``param_names`` (as the plan has them), ``lr``, ``weight_decay``,
+        ``family`` (``sgd``, ``adam`` or ``muon``: the rule that was used), ``lr_multiplier`` and ``name``; optimizers
+        and their checkpoints carry the last three along. `groups_table` shows them, with lr·weight_decay.
+
+        Args:
+            model: the model that was planned, before or after wrapping; it is only read.
+            lr: the learning rate; under ``width="mup"`` the one of a layer of ``base_width`` channels.
+            optimizer: name, class or instance; unknown ones raise.
+            weight_decay: of weights and embeddings; biases, norms and other vectors have none.
+            width: ``"mup"`` makes the best ``lr`` hold for all widths (`wellposed.plans.optimizers.width_multiplier`);
+                it is the default for plans of method ``mup``, and needs a plan with such readouts. ``"standard"`` gives
+                every parameter ``lr`` times its prescription's ``lr_multiplier``.
+            base_width: channels of a layer whose rate is ``lr``. It must be the same at every width.
+            decay_all: also decay biases, norms and other vectors.
+            independent_decay: divide a group's ``weight_decay`` by its rate's factor, so that weights shrink by
+                lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698).
+                Adam, which has the decay inside the gradient, keeps one value.
+            others: optimizer and rate of what ``optimizer`` does not take: for Muon everything but hidden matrices.
+                Tell the groups apart by ``family``.
+
+        Raises:
+            OptionError: an unknown optimizer, or a value outside its range.
+            UnsupportedError: an optimizer without a rule, or parameters that it does not take.
+            PlanError: the plan does not fit the model, nothing is trainable, or ``width="mup"`` with another plan.
+        """
+        return param_groups(
+            self,
+            model,
+            lr,
+            optimizer,
+            weight_decay,
+            width=width,
+            base_width=base_width,
+            decay_all=decay_all,
+            independent_decay=independent_decay,
+            others=others,
+        )
 
     def to_json(self) -> str:
         """Return the plan as indented JSON, the content of the file that `save` writes."""

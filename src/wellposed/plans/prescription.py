@@ -45,8 +45,8 @@ class Prescription(BaseModel):
         groups: number of independent blocks, as in a grouped convolution: they split the output axis where that is
             the first, else the first axis.
         lr_multiplier: factor on the learning rate, whatever the optimizer.
-        width_in: channels summed into one output, where that is a width; None where data or task give their number,
-            or where the method does not say (`wellposed.signals.widths`).
+        width_in: channels summed into one output, where that is a width; None where data or task give their number
+            (`wellposed.signals.widths`).
         width_out: channels that the parameter makes or has, where that is a width; None as above.
         absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
         role: what the parameter does.

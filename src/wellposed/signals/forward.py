@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -158,8 +158,12 @@ def run_pass(
     inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
     state: Assumptions = "full",
     strict: bool = False,
+    visit: Callable[[Pass, Node], None] | None = None,
 ) -> tuple[Signals, Pass]:
-    """`propagate` with a given source of weights; also returns the pass, for what it recorded."""
+    """`propagate` with a given source of weights; also returns the pass, for what it recorded.
+
+    ``visit`` is called before each node whose signals are followed, and may change the states that enter it.
+    """
     if state not in ("full", "independent"):
         raise OptionError(f"state is 'full' or 'independent', not {state!r}")
     if strict:
@@ -173,6 +177,8 @@ def run_pass(
         if not any(graph.values[out].is_signal for out in node.outputs):
             _follow_condition(run, node)
             continue
+        if visit is not None:
+            visit(run, node)
         try:
             results, tag, note = _apply(run, node)
         except ArithmeticError as error:

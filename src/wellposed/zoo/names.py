@@ -142,8 +142,12 @@ def _from_timm(name: str) -> Loaded:
     return model, (_cpu_rand(2, *size),), {}
 
 
-def _from_file(path: Path, function: str) -> Loaded:
-    """Call a function of a Python file."""
+def call_function(path: Path, function: str) -> Any:
+    """Return what a function of a Python file returns.
+
+    Raises:
+        OptionError: there is no such file or function.
+    """
     if not path.is_file():
         raise OptionError(f"there is no file {str(path)!r}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -156,7 +160,12 @@ def _from_file(path: Path, function: str) -> Loaded:
     if make is None:
         functions = [key for key, value in vars(module).items() if callable(value)]
         raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
-    made = make()
+    return make()
+
+
+def _from_file(path: Path, function: str) -> Loaded:
+    """Make the model of a user's own function."""
+    made = call_function(path, function)
     parts = made if isinstance(made, tuple) else (made,)
     model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
     if not isinstance(model, nn.Module) or not isinstance(kwargs, dict) or len(parts) > 3:

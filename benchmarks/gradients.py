@@ -1,0 +1,194 @@
+"""What scoring and refining cost, as ratios to one training step on the same batch, measured in the same process.
+
+python benchmarks/gradients.py [--depth 110] [--batch 128] [--repeats 3]
+
+Time is the processor's, so that what else the machine does counts little; memory is the growth of the process's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common import RESULTS, markdown, write
+from nets import preact_resnet, torchvision_net
+from wellposed.gradients import gradcosine
+from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
+from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.scales import Scales
+
+COLUMNS = {
+    "what": "what",
+    "engine": "engine",
+    "D": "D",
+    "r": "r",
+    "seconds": "processor time (s)",
+    "time_ratio": "time / training step",
+    "memory_mb": "memory (MB)",
+    "memory_ratio": "memory / training step",
+}
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the loss of a batch."""
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def measured(prepare: Callable[[], Callable[[], Any]], repeats: int) -> tuple[float, float]:
+    """Return the least processor time of a call in seconds, and the growth of the peak memory in MB, in a process of
+    its own; ``prepare`` returns the call."""
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+
+    def work() -> None:
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        call = prepare()
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        times = []
+        for _ in range(repeats):
+            start = time.process_time()
+            call()
+            times.append(time.process_time() - start)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        sender.send((min(times), (after - before) / 1024))
+
+    process = CONTEXT.Process(target=work)
+    process.start()
+    found: tuple[float, float] = receiver.recv()
+    process.join()
+    return found
+
+
+def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], Any]:
+    """Return a call that takes one step of SGD with momentum."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model, batch).backward()
+        optimizer.step()
+
+    return step
+
+
+def nio_iteration(
+    model: nn.Module, batch: tuple[Tensor, Tensor], engine: Any, count: int, overlap: float
+) -> Callable[[], Any]:
+    """Return a call that takes the gradient of one iteration of NIO."""
+    problem = Problem(model, cross_entropy)
+    scales = Scales(problem)
+    parts = sub_batches(Batch.of(batch), count, overlap)
+    objective = Objective(problem, engine)
+
+    def iteration() -> None:
+        with problem.running():
+            _, pending = objective.at(scales.parameters(), parts)
+            scales.pulled_back(objective.gradient(pending, Weighing(1.0, 1.0)))
+
+    return iteration
+
+
+def pictures(count: int) -> tuple[Tensor, Tensor]:
+    """Return pictures of 32×32 and labels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, 32, 32, generator=generator)
+    return x, torch.randint(0, 10, (count,), generator=generator)
+
+
+def row(what: str, found: tuple[float, float], base: tuple[float, float], **more: Any) -> dict[str, Any]:
+    """Return one row of the table."""
+    return {
+        "what": what,
+        **more,
+        "seconds": found[0],
+        "memory_mb": found[1],
+        "time_ratio": found[0] / base[0],
+        "memory_ratio": found[1] / base[1],
+    }
+
+
+def nio_rows(depth: int, size: int, repeats: int) -> list[dict[str, Any]]:
+    """Measure iterations of NIO on a pre-activation ResNet (the paper's table 3)."""
+    batch = pictures(size)
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return preact_resnet(depth)
+
+    base = measured(lambda: training_step(model(), batch), repeats)
+    title = f"preact-ResNet-{depth}, B={size}"
+    rows = [row(f"{title}: training step", base, base)]
+    settings = [(engine, 2, 0.2) for engine in ENGINES]
+    settings += [("finite_difference", D, r) for D in (2, 3, 4) for r in (0.0, 0.2, 0.4, 0.6) if (D, r) != (2, 0.2)]
+    for engine, count, overlap in settings:
+        found = measured(lambda: nio_iteration(model(), batch, engine, count, overlap), max(1, repeats - 1))  # noqa: B023
+        rows.append(row(f"{title}: NIO iteration", found, base, engine=engine, D=count, r=overlap))
+        print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
+    return rows
+
+
+def sample_rows(size: int, repeats: int) -> list[dict[str, Any]]:
+    """Measure the sample-wise score on a ResNet-18 of 32×32 pictures, and on a perceptron."""
+    rows = []
+    nets: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, Tensor]]] = {
+        "ResNet-18": (lambda: torchvision_net("resnet18", num_classes=10), pictures(size)),
+        "MLP 3072-512x4-10": (perceptron, pictures(size)),
+    }
+    for name, (build, batch) in nets.items():
+
+        def model(build: Callable[[], nn.Module] = build) -> nn.Module:
+            torch.manual_seed(0)
+            return build()
+
+        base = measured(lambda: training_step(model(), batch), repeats)  # noqa: B023
+        title = f"{name}, {size} samples"
+        rows.append(row(f"{title}: training step", base, base))
+        for engine in ("loop", "vmap"):
+
+            def score(engine: Any = engine) -> Callable[[], Any]:
+                net = model()
+                return lambda: gradcosine(net, cross_entropy, batch, sub_batches=None, engine=engine)  # noqa: B023
+
+            found = measured(score, 1)
+            rows.append(row(f"{title}: sample-wise GradCosine", found, base, engine=engine))
+            print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
+    return rows
+
+
+def perceptron() -> nn.Module:
+    """Return a perceptron of four hidden layers."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3072, 512), nn.ReLU()]
+    for _ in range(3):
+        layers += [nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(512, 10))
+
+
+def main() -> None:
+    """Run the benchmark and write its results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depth", type=int, default=110)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    rows = nio_rows(options.depth, options.batch, options.repeats)
+    rows += sample_rows(options.samples, options.repeats)
+    write("gradients", markdown(rows, COLUMNS), rows, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from wellposed.errors import OptionError
+
+_MODEL_HELP = (
+    "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
+    "downloaded), or path/to/file.py:function, which returns the model, (model, args) or (model, args, kwargs)."
+)
+
+Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
+Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: autoinit, kaiming, xavier, ...")]
+Seed = Annotated[int, typer.Option("--seed", "-s", help="Seed of the plan's random streams.")]
+TargetVariance = Annotated[
+    float | None, typer.Option("--target-variance", help="Variance that every weighted output is brought to.")
+]
+Distribution = Annotated[
+    str | None, typer.Option("--distribution", help="truncated_normal, normal, uniform or orthogonal.")
+]
+Only = Annotated[list[str] | None, typer.Option("--only", help="Pattern of parameters to write; repeatable.")]
+Skip = Annotated[list[str] | None, typer.Option("--skip", help="Pattern of parameters to leave alone; repeatable.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-O", metavar="NAME=VALUE", help="Any further option of the method; repeatable."),
+]
+Training = Annotated[
+    str,
+    typer.Argument(
+        help="path/to/file.py:function, which returns (model, loss_fn, batches), with loss_fn(model, batch) a scalar.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def method_options(
+    target_variance: float | None,
+    distribution: str | None,
+    only: Sequence[str] | None,
+    skip: Sequence[str] | None,
+    further: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Return the options that were given, by their names in `wellposed.plan`."""
+    named = {"target_variance": target_variance, "distribution": distribution, "only": only, "skip": skip}
+    options: dict[str, Any] = {name: value for name, value in named.items() if value}
+    if target_variance is not None:
+        options["target_variance"] = target_variance
+    return options | further_options(further)
+
+
+def further_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """Return what ``--option NAME=VALUE`` gave, values read as JSON where they are that.
+
+    Raises:
+        OptionError: one has no name or no value.
+    """
+    options: dict[str, Any] = {}
+    for text in given or ():
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise OptionError(f"--option takes NAME=VALUE, but received {text!r}")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options

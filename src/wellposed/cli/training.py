@@ -1,0 +1,177 @@
+"""The commands about training: ``lr``, ``score`` and ``refine``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wellposed.cli import show
+from wellposed.cli.arguments import Json, Model, Option, Seed, Training, further_options
+from wellposed.errors import OptionError, WellposedError, near_matches
+
+Start = Annotated[
+    str | None,
+    typer.Option("--start", help="Draw the weights by this method of planning; by default, the model's own are taken."),
+]
+
+
+def lr(
+    model: Model,
+    rule: Annotated[list[str] | None, typer.Option("--rule", help="Rate rules to show; all by default.")] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="The model whose rate is known; MODEL's is then a multiple of it.")
+    ] = None,
+    base_rate: Annotated[
+        float | None, typer.Option("--base-rate", help="The base's rate; MODEL's is then given in absolute terms.")
+    ] = None,
+    find: Annotated[
+        bool,
+        typer.Option(
+            "--find", help="Search by training; MODEL is then a function that returns (model, loss_fn, batches)."
+        ),
+    ] = False,
+    option: Option = None,
+    as_json: Json = False,
+) -> None:
+    """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find."""
+    if find:
+        _find(model, further_options(option), as_json)
+        return
+    if base is None and base_rate is not None:
+        raise OptionError("--base-rate is the rate of --base; name that model too")
+    rows = _relative(model, base, base_rate, rule, further_options(option))
+    if as_json:
+        show.json_text(json.dumps(rows, indent=2))
+    else:
+        show.rates(model, base, rows)
+    if all("error" in row for row in rows):
+        raise typer.Exit(2)
+
+
+def _find(model: str, options: dict[str, Any], as_json: bool) -> None:
+    from wellposed import rates, zoo
+
+    training = zoo.load_training(model)
+    rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
+    if as_json:
+        show.json_text(rate.model_dump_json(indent=2))
+    else:
+        show.rate(rate)
+
+
+def _relative(
+    model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return one row for each rule; a rule that cannot say anything of the model gives a row with the reason."""
+    rows: list[dict[str, Any]] = []
+    with show.Stages("loading", *(names := tuple(chosen or ("maximal_update", "ntk", "paths")))) as stages:
+        from wellposed import rates, zoo
+
+        unknown = [name for name in names if name not in rates.rate_rules()]
+        if unknown:
+            raise OptionError(f"unknown rate rule {unknown[0]!r}{near_matches(unknown[0], rates.rate_rules())}")
+        stages.next()
+        loaded = {name: zoo.load(name) for name in (model, base) if name is not None}
+        for name in names:
+            stages.next()
+            row: dict[str, Any] = {"rule": name}
+            rows.append(row)
+            try:
+                found = {
+                    key: rates.relative(module, *args, rule=name, **kwargs, **options)
+                    for key, (module, args, kwargs) in loaded.items()
+                }
+            except WellposedError as error:
+                if len(names) == 1:
+                    raise
+                row["error"] = str(error)
+                continue
+            own = found[model]
+            row |= {
+                "relative": own.value,
+                "reason": own.reason,
+                "warnings": [w for r in found.values() for w in r.warnings],
+            }
+            if base is not None:
+                row["ratio"] = own.value / found[base].value
+            if base_rate is not None:
+                row["rate"] = base_rate * row["ratio"]
+    return rows
+
+
+def score(
+    training: Training,
+    samples: Annotated[bool, typer.Option("--samples", help="Compare single samples in place of sub-batches.")] = False,
+    sub_batches: Annotated[int, typer.Option("--sub-batches", "-D", help="Number of sub-batches.")] = 2,
+    overlap: Annotated[float, typer.Option("--overlap", "-r", help="What neighbouring sub-batches share.")] = 0.2,
+    by: Annotated[str | None, typer.Option("--by", help="Also compare each layer or parameter.")] = None,
+    start: Start = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Score an initialisation: how well do gradients agree (GradCosine), how equal are their norms?"""
+    with show.Stages("loading", "scoring") as stages:
+        from wellposed import gradients, zoo
+
+        stages.next()
+        told = zoo.load_training(training)
+        model = told.make()
+        batch = next(iter(told.batches))
+        if start is not None:
+            _planned(model, batch, start, seed).apply_(model)
+        stages.next()
+        found = gradients.gradcosine(
+            model,
+            told.loss_fn,
+            batch,
+            sub_batches=None if samples else sub_batches,
+            overlap=overlap,
+            by=by,  # type: ignore[arg-type]
+            seed=seed,
+        )
+    if as_json:
+        show.json_text(found.model_dump_json(indent=2))
+    else:
+        show.agreement(found)
+
+
+def refine(
+    training: Training,
+    method: Annotated[str, typer.Option("--method", "-m", help="gradient_norm, nio, metainit, gradinit or lsuv.")] = (
+        "gradient_norm"
+    ),
+    start: Start = None,
+    seed: Seed = 0,
+    option: Option = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this JSON file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Improve an initialisation by gradients of a loss on a few batches, and show what changed."""
+    from wellposed import gradients, zoo
+
+    refinement = gradients.find_refinement(method)
+    told = zoo.load_training(training)
+    model = told.make()
+    base = None if start is None else _planned(model, next(iter(told.batches)), start, seed)
+    planned = refinement(model, told.loss_fn, told.batches, plan=base, seed=seed, **further_options(option))
+    if output is not None:
+        planned.save(output)
+    if as_json:
+        show.json_text(planned.model_dump_json(indent=2))
+        return
+    show.refinement(planned)
+    if output is not None:
+        show.out().print(f"[dim]written to[/dim] {output}")
+
+
+def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:
+    """Plan a model whose example is what its forward takes of a batch."""
+    from wellposed import methods
+
+    if isinstance(batch, dict):
+        return methods.plan(model, method=method, seed=seed, **batch)
+    example = batch[0] if isinstance(batch, list | tuple) else batch
+    return methods.plan(model, example, method=method, seed=seed)

@@ -1,0 +1,334 @@
+"""LSUV: weights scaled one after the other, in the order of the pass, so that each output has unit variance."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor, nn
+
+from wellposed.errors import GradientError, InputError, OptionError, near_matches
+from wellposed.gradients.bound import check_count, check_positive
+from wellposed.gradients.problem import LossFunction, Problem, wide
+from wellposed.gradients.scales import Scales, completed
+from wellposed.gradients.search import first_of
+from wellposed.graphs import Graph, Node, trace
+from wellposed.graphs.run import _Run
+from wellposed.plans import Plan, Prescription
+from wellposed.signals import Input
+from wellposed.signals.contraction import Contraction, contractions, describe, levers
+from wellposed.signals.drawing import draw_inputs
+from wellposed.signals.forward import describe_inputs
+
+_SUMMING = ("linear", "conv", "conv_transpose", "matmul")
+
+
+def lsuv(
+    model: nn.Module,
+    loss_fn: LossFunction | None = None,
+    batches: Iterable[Any] | None = None,
+    *,
+    example: Any = None,
+    inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
+    plan: Plan | Literal["orthogonal"] | None = "orthogonal",
+    target_variance: float = 1.0,
+    tolerance: float = 0.01,
+    iterations: int = 10,
+    training: bool = True,
+    seed: int = 0,
+) -> Plan:
+    """Scale every weight so that what it makes of real (or described) inputs has unit variance; changes nothing.
+
+    The pass is walked once: when a contraction with a parameter is met, its weight is scaled, and the pass goes on with
+    what the scaled weight makes. That gives what passing through the model anew for each layer does, in one pass, and
+    for every contraction: linear layers, convolutions, attention's projections, products and einsum with a parameter,
+    and weights that reach their operator through views, casts or weight normalisation. The variance is taken before the
+    bias is added, so that a bias neither counts nor hides what the weight does. Embeddings, tables that also score
+    tokens, and recurrent weights keep their scale.
+
+    With ``batches=None`` the inputs are drawn as ``inputs`` says, and the second moment is brought to what ``plan``
+    predicts (`Prescription.signal_after`; else to ``target_variance``): one pass after an analytic plan removes the
+    fluctuation of that one draw, which no analysis can know.
+
+    Args:
+        model: the model; it is left as it was.
+        loss_fn: ``loss_fn(model, batch)``, as for the other refinements; only how it runs the model matters. Without it
+            a batch holds the model's own arguments: a tuple positional ones, a dict keyword ones, else the only one.
+        batches: any iterable of batches, of which the first is used; it should be as large as fits.
+        example: where ``batches`` is None: one batch, of which only shapes and integers matter.
+        inputs: what is known of the inputs, as for `wellposed.propagate`; None for the defaults.
+        plan: draw the weights from this plan. ``"orthogonal"`` draws orthogonal matrices and sets the biases of
+            contractions to 0, as the paper does; None scales the model's present weights.
+        target_variance: of every output.
+        tolerance: relative error of the variance at which a weight is left as it is. The published code takes 0.1 (of
+            the standard deviation); scaling costs no pass here.
+        iterations: most scalings of one weight; one does where the weight enters linearly.
+        training: the mode. The paper names none, and the published code runs in evaluation mode; in training mode, the
+            default, batch norm takes the batch's statistics, and dropout drops, as in the first step of training.
+        seed: of the orthogonal matrices, the drawn inputs and dropout.
+
+    Returns:
+        A plan of scales. `Plan.figures` holds, by node, the variances ``before`` and ``after`` its weight was scaled,
+        with all earlier weights scaled, and ``omega``. An interruption (Ctrl-C) returns what has been scaled so far.
+
+    Raises:
+        GradientError: an output is not finite; nothing can be scaled.
+        InputError: neither batches nor an example, or inputs that do not fit.
+        OptionError: an option outside its range.
+        TraceError: the model cannot be run on the batch.
+
+    Source: Mishkin & Matas 2016 (LSUV, arXiv 1511.06422), Algorithm 1; its orthogonal start: Saxe et al. 2013
+    (arXiv 1312.6120).
+    """
+    check_positive(target_variance=target_variance, tolerance=tolerance)
+    check_count(iterations=iterations)
+    if isinstance(plan, str) and plan != "orthogonal":
+        raise OptionError(f"unknown plan {plan!r}{near_matches(plan, ['orthogonal'])}")
+    if batches is None and example is None:
+        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
+    batch = example
+    if batches is not None:
+        first, _ = first_of(batches, 1)
+        batch = first.rows(0, first.size)
+    problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
+    with problem.running():
+        graph, prefix = _traced(problem, loss_fn, batch)
+        uses = {name: found for name, found in _uses(graph, prefix).items() if name in problem.parameters}
+        base = _orthogonal(problem, graph, prefix, uses, seed) if isinstance(plan, str) else plan
+        scales = Scales(problem, base, names=uses.keys())
+        said = base.prescriptions if base is not None and batches is None else {}
+        targets = dict.fromkeys(uses, target_variance)
+        targets |= {n: after for n in uses if n in said and (after := said[n].signal_after)}
+        values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+        values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
+        drawn: dict[int, Tensor] = {}
+        if batches is None:
+            generator = torch.Generator().manual_seed(seed)
+            drawn = draw_inputs(graph, describe_inputs(graph, inputs), generator)
+        torch.manual_seed(seed)
+        walk = _Walk(
+            graph,
+            values,
+            drawn,
+            {prefix + name: found for name, found in uses.items() if name in scales.omega},
+            {prefix + name: target for name, target in targets.items()},
+            _Rule("variance" if batches is not None else "second moment", tolerance, iterations),
+        )
+        finished = walk.run()
+    for name, factor in walk.factors.items():
+        omega = scales.omega[name.removeprefix(prefix)]
+        scales.omega[name.removeprefix(prefix)] = torch.full_like(omega, factor)
+    figures: dict[str, JsonValue] = {
+        "statistic": walk.rule.statistic,
+        "before": {node.removeprefix(prefix): pair[0] for node, pair in walk.seen.items()},
+        "after": {node.removeprefix(prefix): pair[1] for node, pair in walk.seen.items()},
+        "finished": finished,
+    }
+    options: dict[str, JsonValue] = {
+        "target_variance": target_variance,
+        "tolerance": tolerance,
+        "iterations": iterations,
+        "training": training,
+        "seed": seed,
+        "inputs": "batches" if batches is not None else "described",
+    }
+    why = f"LSUV: {walk.rule.statistic} of its output brought to its target, in one pass over {walk.rule.data}"
+    made = scales.plan("lsuv", options, figures, why)
+    return made.model_copy(update={"warnings": (*made.warnings, *walk.notes)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is brought to its target, how closely, and in how many attempts at most."""
+
+    statistic: Literal["variance", "second moment"]
+    tolerance: float
+    iterations: int
+
+    @property
+    def data(self) -> str:
+        return "a batch" if self.statistic == "variance" else "drawn inputs"
+
+    def of(self, output: Tensor) -> float:
+        """Return the statistic over all elements of an output."""
+        values = output.double() if output.numel() < 1 << 20 else wide(output)
+        return float(values.var(correction=0) if self.statistic == "variance" else values.square().mean())
+
+
+class _Walk(_Run):
+    """One pass over the graph that scales weights as they are met."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        parameters: Mapping[str, Tensor],
+        inputs: Mapping[int, Tensor],
+        uses: Mapping[str, Contraction],
+        targets: Mapping[str, float],
+        rule: _Rule,
+    ) -> None:
+        super().__init__(graph, parameters, {}, inputs, None)
+        self.rule = rule
+        self.factors: dict[str, float] = {}
+        self.seen: dict[str, tuple[float, float]] = {}
+        self.notes: list[str] = []
+        self._targets = targets
+        self._at: dict[int, list[tuple[str, Contraction]]] = defaultdict(list)
+        for name, use in uses.items():
+            self._at[use.node].append((name, use))
+        self._carried: dict[str, list[int]] = defaultdict(list)
+        for value, lever in levers(graph).items():
+            self._carried[lever.parameter].append(value)
+
+    def run(self) -> bool:
+        """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""
+        try:
+            with torch.no_grad():
+                self.outputs()
+        except KeyboardInterrupt:
+            warnings.warn(
+                f"lsuv was interrupted after {len(self.factors)} weights; the plan scales those", stacklevel=3
+            )
+            return False
+        return True
+
+    def _call(self, node: Node) -> list[Tensor]:
+        results = super()._call(node)
+        for name, use in self._at.get(node.index, ()):
+            results = self._scaled(node, name, use, results)
+        return results
+
+    def _scaled(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> list[Tensor]:
+        """Scale the weight that ``node`` contracts until its product is on target; return what the node makes then."""
+        target = self._targets[name]
+        added = self._added(node, use)
+        first = now = self._measured(node, name, results, added)
+        factor = 1.0
+        for _ in range(self.rule.iterations):
+            if now == 0.0 or abs(now / target - 1.0) <= self.rule.tolerance:
+                break
+            step = math.sqrt(target / now)
+            factor *= step
+            for value in self._carried[name]:
+                if value in self.env:
+                    self.env[value] = (wide(self.env[value]) * step).to(self.env[value].dtype)
+            results = super()._call(node)
+            now = self._measured(node, name, results, added)
+        if now == 0.0:
+            self.notes.append(
+                f"{node.name}: the output of {name!r} has no {self.rule.statistic} on {self.rule.data}, so its weight "
+                "keeps its scale; a zero gate before it, or a signal that does not vary, makes it so"
+            )
+        self.factors[name] = factor
+        self.seen[node.name] = (first, now)
+        return results
+
+    def _added(self, node: Node, use: Contraction) -> Tensor | None:
+        """Return what the operator adds to its product (a bias), None where it adds nothing."""
+        product = describe(self.graph, node)
+        if product is None or product.bias is None or not bool(self.env[product.bias].any()):
+            return None
+        weight = self.env[use.weight]
+        self.env[use.weight] = torch.zeros_like(weight)
+        (added, *_) = super()._call(node)
+        self.env[use.weight] = weight
+        return added
+
+    def _measured(self, node: Node, name: str, results: list[Tensor], added: Tensor | None) -> float:
+        output = results[0] if added is None else wide(results[0]) - wide(added)
+        now = self.rule.of(output)
+        if not math.isfinite(now):
+            raise GradientError(
+                f"{node.name}: the output of {name!r} is not finite on {self.rule.data}; look for infinities or NaN in "
+                "the batch, or for an operator before it that makes them (wellposed.measure shows where they begin)"
+            )
+        return now
+
+
+class _Loss(nn.Module):
+    """The model below a module whose forward is the user's loss, so that the whole can be traced."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss_fn
+        self.training = model.training
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(self.model, batch)
+
+
+def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple[Graph, str]:
+    """Return the graph of what runs on a batch, and what stands before the model's names in it."""
+    if loss_fn is not None:
+        return trace(_Loss(problem.model, loss_fn), batch, training=None), "model."
+    args = () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+    return trace(problem.model, *args, training=None, **(batch if isinstance(batch, Mapping) else {})), ""
+
+
+def _uses(graph: Graph, prefix: str) -> dict[str, Contraction]:
+    """Return the first use of every parameter that is a weight in all its uses, by the model's own names."""
+    found: dict[str, list[Contraction]] = defaultdict(list)
+    for use in contractions(graph):
+        if use.parameter is not None:
+            found[use.parameter].append(use)
+    return {
+        name.removeprefix(prefix): uses[0] for name, uses in found.items() if all(use.kind in _SUMMING for use in uses)
+    }
+
+
+def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, Contraction], seed: int) -> Plan:
+    """Return the plan that draws orthogonal matrices of unit scale and sets the biases beside them to 0."""
+    said: dict[str, Prescription] = {}
+    for name, use in uses.items():
+        shape = tuple(problem.parameters[name].shape)
+        if math.prod(shape) < math.prod(graph.values[use.weight].shape):
+            continue  # the gains of a weight norm, whose directions are drawn already
+        blocks = _blocks(shape, use)
+        rows = shape[use.output_axis] // (blocks if use.output_axis == 0 else 1)
+        longer = max(rows, math.prod(shape) // (blocks * rows))
+        said[name] = Prescription(
+            name=name,
+            shape=shape,
+            action="write",
+            distribution="orthogonal",
+            std=longer**-0.5,
+            output_axis=use.output_axis,
+            groups=blocks,
+            role="weight",
+            op=f"{graph.nodes[use.node].name} ({graph.nodes[use.node].op_name})",
+            fan_in=use.fan_in,
+            fan_out=use.fan_out,
+            reason="orthonormal rows or columns (Saxe et al. 2013)",
+        )
+        bias = None if use.bias is None else use.bias.removeprefix(prefix)
+        if bias in problem.parameters and bias not in uses:
+            said[bias] = Prescription(
+                name=bias,
+                shape=tuple(problem.parameters[bias].shape),
+                action="write",
+                distribution="constant",
+                constant=0.0,
+                role="bias",
+                reason="bias: 0, so that the weight alone makes the variance",
+            )
+    return Plan(
+        method="orthogonal",
+        seed=seed,
+        model=type(problem.model).__name__,
+        prescriptions=completed(problem.model, said, "left alone: no contraction sums over it"),
+    )
+
+
+def _blocks(shape: tuple[int, ...], use: Contraction) -> int:
+    """Return how many matrices a weight holds: groups, stacked experts, or the parts of a fused projection."""
+    if use.kind in ("conv", "conv_transpose"):
+        return use.groups
+    count = math.prod(shape) // (use.fan_in * use.fan_out)
+    return count if use.output_axis == 0 or shape[0] == count else 1

@@ -1,0 +1,158 @@
+"""Maximal update parametrisation: initialisation for rates that hold at every width, on the model as it is.
+
+Source: Yang et al. 2022, *Tensor Programs V* (arXiv 2203.03466), Table 3. Which fans are widths is read off the graph
+(`wellposed.signals.widths`), so that there is no base model; the rates come with `Plan.param_groups`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from wellposed.errors import OptionError, near_matches
+from wellposed.graphs import Graph
+from wellposed.methods.options import Draft, Request, check_choice, check_positive, find_method, method, options_of
+from wellposed.methods.roles import left_alone
+from wellposed.plans import RANDOM, Prescription
+from wellposed.signals.contraction import contractions
+from wellposed.signals.scores import Scores, attention_scores
+from wellposed.signals.widths import Widths, widths
+
+_TABLE = "Yang et al. 2022, Table 3"
+
+
+@method("mup")
+def mup(
+    graph: Graph,
+    request: Request,
+    *,
+    scheme: str = "autoinit",
+    scheme_options: Mapping[str, Any] | None = None,
+    readout: Literal["mean_field", "zero"] = "mean_field",
+    head_dim: float | None = None,
+) -> Draft:
+    """Draw weights by ``scheme``, and readouts smaller: variance over width (μP; Yang et al. 2022, Table 3).
+
+    Options: ``scheme``, the method for everything else, whose variances must go as 1/fan-in, with ``scheme_options``;
+    ``readout`` ``"mean_field"`` (the scheme's variance over the number of channels that are summed) or ``"zero"``;
+    ``head_dim``: for attention whose heads grow with the width, the size of a head at which scores are divided by the
+    right number. Models divide by the square root of that size, μP by the size itself (definition 4.1). With heads of
+    size d, queries are drawn √(head_dim/d) times as large and their rates follow, which comes to the same. Left out,
+    scores stay as they are, which is right where width comes from more heads of one size.
+    """
+    check_choice("readout", readout, ("mean_field", "zero"))
+    if head_dim is not None:
+        check_positive("head_dim", head_dim)
+    if scheme == "mup":
+        raise OptionError(
+            "scheme names the method that mup builds on, received 'mup' itself; 'autoinit' is the default"
+        )
+    draft_of, known = find_method(scheme), options_of(scheme)
+    for option in scheme_options or {}:
+        if option not in known:
+            raise OptionError(
+                f"{option!r} in scheme_options is no option of method {scheme!r}{near_matches(option, known)}"
+            )
+    draft = draft_of(graph, request, **(scheme_options or {}))
+    found = widths(graph)
+    warnings = list(draft.warnings)
+    said: dict[str, Prescription] = {}
+    for name, mine in found.items():
+        before = said[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme)
+        if mine.fan_in is not None and mine.fan_out is None:
+            said[name] = _readout(before, mine.fan_in, readout)
+            if said[name].action != "write" and name not in request.kept and not _is_zero(graph, name):
+                warnings.append(
+                    f"readout {name!r} is left as it is, and its variance does not follow the width: {before.reason}"
+                )
+    warnings += _about_readouts(graph, found)
+    warnings += _attention(graph, said, found, head_dim)
+    return Draft(said, draft.inputs, draft.coverage, tuple(warnings))
+
+
+def _is_zero(graph: Graph, name: str) -> bool:
+    tensor = graph.parameters[name].tensor
+    return not tensor.is_meta and not bool(tensor.any())
+
+
+def _readout(said: Prescription, width: int, kind: Literal["mean_field", "zero"]) -> Prescription:
+    """Return the prescription of a readout; one that is left alone stays so."""
+    if said.action != "write":
+        return said
+    if kind == "zero":
+        fields = {"name", "shape", "role", "op", "fan_in", "fan_out", "lr_multiplier"}
+        return Prescription(
+            **said.model_dump(include=fields),
+            action="write",
+            distribution="constant",
+            constant=0.0,
+            reason=f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)",
+        )
+    if said.distribution not in RANDOM or said.std is None:
+        return said
+    reason = f"readout: that over the width {width} (μP, {_TABLE}); {said.reason}"
+    return said.model_copy(update={"std": said.std / math.sqrt(width), "reason": reason})
+
+
+def _about_readouts(graph: Graph, found: Mapping[str, Widths]) -> list[str]:
+    """Return what μP cannot do for this model's readouts."""
+    warnings = []
+    readouts = [name for name, mine in found.items() if mine.fan_in is not None and mine.fan_out is None]
+    if not readouts:
+        warnings.append(
+            "no weight ends in a dimension of its own: the model has no readout, and its outputs are hidden ones"
+        )
+    looked_up = {use.parameter for use in contractions(graph) if use.kind == "embedding"}
+    for name in readouts:
+        if name in looked_up:
+            warnings.append(
+                f"{name!r} is an embedding and a readout: μP asks for two scales, and the readout's is used (its "
+                "authors put a factor into the forward pass instead); untie them for rates that hold at every width"
+            )
+    return warnings
+
+
+def _attention(
+    graph: Graph, said: dict[str, Prescription], found: Mapping[str, Widths], head_dim: float | None
+) -> list[str]:
+    """Let queries carry what scores are to be divided by; return warnings about scores that stay as they are."""
+    scores = attention_scores(graph)
+    if not scores:
+        return []
+    if head_dim is None:
+        sizes = sorted({score.head_dim for score in scores})
+        return [
+            f"attention heads of size {', '.join(map(str, sizes))}: rates hold where heads keep their size at all "
+            "widths; where they grow, give head_dim=, the size at which the rate was found"
+        ]
+    left = [score for score in scores if not _absorb(graph, said, score, head_dim)]
+    if not left:
+        return []
+    return [
+        f"{len(left)} of {len(scores)} attention scores stay divided by √(head size), first at "
+        f"{graph.nodes[left[0].node].name}: no parameter scales the queries alone (a fused projection), or it is left "
+        "alone; rates hold where heads keep their size"
+    ]
+
+
+def _absorb(graph: Graph, said: dict[str, Prescription], score: Scores, head_dim: float) -> bool:
+    """Scale the parameters that set the scale of the queries; whether that could be done."""
+    factor = math.sqrt(head_dim / score.head_dim)
+    if factor == 1.0:
+        return True
+    mine = [said[name] for name in score.query]
+    if not mine or any(one.action != "write" or one.distribution == "centering" for one in mine):
+        return False
+    for one in mine:
+        if one.absorbed != 1.0:  # a module that runs twice
+            continue
+        said[one.name] = one.model_copy(
+            update={
+                "std": None if one.std is None else one.std * factor,
+                "constant": None if one.constant is None else one.constant * factor,
+                "absorbed": factor,
+                "reason": f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores go as 1/head size (μP)",
+            }
+        )
+    return True

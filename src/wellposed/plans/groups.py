@@ -1,0 +1,162 @@
+"""Groups of parameters for torch optimizers: absolute learning rates, read off a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from wellposed.errors import OptionError, PlanError, UnsupportedError
+from wellposed.plans.names import listed, parameters_by_name
+from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
+from wellposed.plans.prescription import Prescription
+from wellposed.plans.write import check_names, check_ties
+
+if TYPE_CHECKING:
+    from wellposed.plans.plan import Plan
+
+AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
+Group = dict[str, Any]
+
+BASE_WIDTH = 256.0
+"""The width of a layer whose rate is ``lr`` itself: any number would do, as long as it is the same at every width."""
+
+_READOUTS = ("mean_field", "zero")
+"""Values of a method's option ``readout`` that make its plans ones for μP."""
+
+_DECAYED = ("weight", "embedding", "recurrent")
+
+
+def param_groups(
+    plan: Plan,
+    model: nn.Module,
+    lr: float,
+    optimizer: AnyOptimizer,
+    weight_decay: float,
+    *,
+    width: Literal["mup", "standard"] | None,
+    base_width: float,
+    decay_all: bool,
+    independent_decay: bool,
+    others: tuple[AnyOptimizer, float] | None,
+) -> list[Group]:
+    """Do what `Plan.param_groups` says."""
+    prescriptions = plan.prescriptions
+    families = [(family_of(optimizer), lr)]
+    if others is not None:
+        families.append((family_of(others[0]), others[1]))
+    for family, rate in families:
+        _check_numbers(family, rate, weight_decay, base_width)
+    mup = _by_width(plan, width)
+    parameters = parameters_by_name(model)
+    check_names(prescriptions, parameters, model)
+    check_ties(prescriptions, parameters)
+    groups: dict[tuple[str, float, bool], Group] = {}
+    refused: list[str] = []
+    for name, parameter in parameters.items():
+        said = prescriptions[name]
+        if said.action == "tied" or not parameter.requires_grad:
+            continue
+        taker = next(((family, rate) for family, rate in families if takes(family, said)), None)
+        if taker is None:
+            refused.append(name)
+            continue
+        family, rate = taker
+        factor = said.lr_multiplier
+        if mup:
+            factor *= width_multiplier(family, said, base_width)
+        decayed = decay_all or _is_decayed(said)
+        group = groups.setdefault(
+            (family.name, factor, decayed),
+            {
+                "params": [],
+                "param_names": [],
+                **_rates(family, rate, factor, weight_decay * decayed, independent_decay),
+            },
+        )
+        group["params"].append(parameter)
+        group["param_names"].append(name)
+    if refused:
+        raise UnsupportedError(
+            f"{families[0][0].optimizer} takes hidden matrices only, and {len(refused)} parameter(s) are none: "
+            f"{listed(refused)}; give a second optimizer and its rate for them, such as others=('adamw', 3e-4), and "
+            "build each optimizer from the groups of its family (group['family'])"
+        )
+    if not groups:
+        raise PlanError(f"{type(model).__name__} has no trainable parameter (requires_grad is False for all)")
+    for index, group in enumerate(groups.values()):
+        group["name"] = f"{index} {group['family']} lr*{group['lr_multiplier']:.4g}" + (
+            "" if group["weight_decay"] or not weight_decay else " no decay"
+        )
+    return list(groups.values())
+
+
+def _rates(family: Family, lr: float, factor: float, weight_decay: float, independent: bool) -> Group:
+    """Return the numbers of one group."""
+    scaled = independent and factor > 0 and not (family.name == "adam" and family.decay == "gradient")
+    return {
+        "lr": lr * factor,
+        "weight_decay": weight_decay / factor if scaled else weight_decay,
+        "family": family.name,
+        "lr_multiplier": factor,
+    }
+
+
+def _is_decayed(said: Prescription) -> bool:
+    """Whether a parameter decays by default: weights and embeddings do, and matrices whose role is not known."""
+    return said.role in _DECAYED or (said.role == "other" and len(said.shape) >= 2)
+
+
+def _by_width(plan: Plan, width: str | None) -> bool:
+    """Return whether rates follow the width, as the user says or else as the plan was made for."""
+    if width not in (None, "mup", "standard"):
+        raise OptionError(f"width must be 'mup', 'standard' or None (as the plan was made for), received {width!r}")
+    if width == "mup" and plan.options.get("readout") not in _READOUTS:
+        raise PlanError(
+            f"width='mup' needs readouts whose variance goes as 1/width², which method {plan.method!r} does not give "
+            "here; make the plan with method='mup'"
+        )
+    return width == "mup" or (width is None and plan.method == "mup")
+
+
+def _check_numbers(family: Family, lr: float, weight_decay: float, base_width: float) -> None:
+    for name, value, lowest in (
+        ("lr", lr, True),
+        ("weight_decay", weight_decay, False),
+        ("base_width", base_width, True),
+    ):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0 or (lowest and value == 0):
+            raise OptionError(
+                f"{name} must be a finite number {'above' if lowest else 'of at least'} 0, received {value!r}"
+            )
+    if weight_decay and family.decay is None:
+        raise OptionError(f"{family.optimizer} has no weight decay, received weight_decay={weight_decay!r}")
+
+
+def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a rich table of groups: what is in them, their rates, and lr·weight_decay, the decay of one step.
+
+    Args:
+        groups: of `Plan.param_groups`, or ``optimizer.param_groups`` made from them.
+    """
+    table = Table(title="parameter groups")
+    for column in ("group", "parameters", "elements", "lr", "weight decay", "lr·wd"):
+        table.add_column(column, justify="left" if column in ("group", "parameters") else "right", overflow="fold")
+    for index, group in enumerate(groups):
+        rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
+        elements = sum(parameter.numel() for parameter in group["params"])
+        names: Iterable[str] = group.get("param_names", ())
+        table.add_row(
+            str(group.get("name", index)),
+            listed(names, 3),
+            f"{elements:,}",
+            f"{rate:.4g}",
+            f"{decay:.4g}",
+            f"{rate * decay:.4g}",
+        )
+    return table

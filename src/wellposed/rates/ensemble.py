@@ -1,0 +1,310 @@
+"""Training many copies of a model that differ in learning rate and seed: as one stack of parameters, or one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from wellposed.errors import RateError
+from wellposed.rates import ranks
+from wellposed.rates.feed import Feed
+from wellposed.rates.steps import Build, Setting, stepping
+
+LossFn = Callable[[Any, Any], Tensor]
+"""``loss_fn(model, batch)``: the loss of one batch, a tensor with one element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run: a learning rate, and the seed of the weights."""
+
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run ended.
+
+    Attributes:
+        rate: the learning rate.
+        seed: seed of the weights.
+        start: loss of the first batch before the first step.
+        loss: training loss at the end; None where the run diverged.
+    """
+
+    rate: float
+    seed: int
+    start: float
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The weights of one seed, by the model's own names: tensors apart from the model's."""
+
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+class Objective(nn.Module):
+    """A model and its loss as one module, so that the loss function is handed the model itself."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+
+    def forward(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, a tensor without axes, and the model's buffers after the pass, by name.
+
+        Raises:
+            RateError: the loss function returned something else.
+        """
+        loss = self.loss_fn(self.model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            found = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {found}; take the mean")
+        return loss.reshape(()), dict(self.model.named_buffers())
+
+    def at(
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return loss and buffers with other tensors in the place of the model's."""
+        tensors = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *buffers.items())}
+        result: tuple[Tensor, dict[str, Tensor]] = functional_call(self, tensors, (batch,))
+        return result
+
+
+class Runs(Protocol):
+    """Runs that are trained side by side."""
+
+    def step(self, batch: Any, scale: float) -> Tensor:
+        """Take one step at the learning rates times ``scale``; return the losses ``[members]`` before it."""
+
+    def losses(self, batch: Any) -> Tensor:
+        """Return the losses ``[members]`` of a batch."""
+
+    def keep(self, kept: Tensor) -> None:
+        """Go on with some members alone: ``kept`` are their indices."""
+
+
+class Stack:
+    """Runs as one: every parameter has a leading axis of members, and one pass computes all losses and gradients.
+
+    Args:
+        objective: the model and its loss; only read.
+        draws: weights by seed.
+        members: the runs.
+        told: what the optimizer does with each parameter that it trains.
+        moving: the buffers that differ between runs, or that a pass writes to.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        draws: Mapping[int, Draw],
+        members: Sequence[Member],
+        told: Mapping[str, Setting],
+        moving: Sequence[str],
+    ) -> None:
+        self._objective = objective
+        parameters = {
+            name: torch.stack([draws[member.seed].parameters[name] for member in members])
+            for name in draws[members[0].seed].parameters
+        }
+        self._buffers = {name: torch.stack([draws[member.seed].buffers[name] for member in members]) for name in moving}
+        still = draws[members[0].seed].buffers
+        self._still = {name: tensor.clone() for name, tensor in still.items() if name not in moving}
+        self._fixed = {name: tensor for name, tensor in parameters.items() if name not in told}
+        self._trained = {name: tensor.requires_grad_() for name, tensor in parameters.items() if name in told}
+        rates = torch.tensor([member.rate for member in members], dtype=torch.float64)
+        self._steps = stepping([told[name] for name in self._trained], rates, list(self._trained.values()))
+
+    def losses(self, batch: Any) -> Tensor:
+        """Return the losses ``[members]`` of a batch, without gradients."""
+        with torch.no_grad():
+            return self._forward(batch)
+
+    def gradients(self, batch: Any) -> tuple[Tensor, dict[str, Tensor | None]]:
+        """Return the losses ``[members]`` and, by name, the gradients ``[members, ...]``; None where there is none."""
+        losses = self._forward(batch)
+        found = torch.autograd.grad(losses.sum(), list(self._trained.values()), allow_unused=True)
+        return losses.detach(), dict(zip(self._trained, found, strict=True))
+
+    def step(self, batch: Any, scale: float) -> Tensor:
+        """Take one step at the learning rates times ``scale``; return the losses ``[members]`` before it."""
+        losses, gradients = self.gradients(batch)
+        found = _averaged(list(gradients.values()), list(self._trained.values()))
+        with torch.no_grad():
+            for parameter, gradient, steps in zip(self._trained.values(), found, self._steps, strict=True):
+                if gradient is not None:
+                    steps.update_(parameter, gradient, scale)
+        return losses
+
+    def keep(self, kept: Tensor) -> None:
+        """Go on with some members alone: ``kept`` are their indices."""
+        self._fixed = {name: tensor[kept] for name, tensor in self._fixed.items()}
+        self._buffers = {name: tensor[kept] for name, tensor in self._buffers.items()}
+        self._trained = {name: tensor.detach()[kept].requires_grad_() for name, tensor in self._trained.items()}
+        for steps in self._steps:
+            steps.keep(kept)
+
+    def _forward(self, batch: Any) -> Tensor:
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> tuple[Tensor, Any]:
+            loss, after = self._objective.at(parameters, {**self._still, **buffers}, batch)
+            return loss, {name: after[name] for name in buffers}
+
+        losses: Tensor
+        losses, buffers = vmap(one, randomness="different")(self._trained | self._fixed, self._buffers)
+        self._buffers = {name: tensor.detach() for name, tensor in buffers.items()}
+        return losses
+
+
+class Single:
+    """One run, trained as PyTorch does it, on a copy of the model."""
+
+    def __init__(self, objective: Objective, draw: Draw, rate: float, build: Build) -> None:
+        self._objective = copied(objective, draw)
+        self._optimizer = build(self._objective.model, rate)
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self._trained = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+    def losses(self, batch: Any) -> Tensor:
+        """Return the loss ``[1]`` of a batch."""
+        with torch.no_grad():
+            loss: Tensor = self._objective(batch)[0]
+        return loss.reshape(1)
+
+    def step(self, batch: Any, scale: float) -> Tensor:
+        """Take one step at the learning rate times ``scale``; return the loss ``[1]`` before it."""
+        self._optimizer.zero_grad()
+        loss: Tensor = self._objective(batch)[0]
+        loss.backward()
+        gradients = _averaged([parameter.grad for parameter in self._trained], self._trained)
+        for parameter, gradient in zip(self._trained, gradients, strict=True):
+            parameter.grad = gradient
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * scale
+        self._optimizer.step()
+        return loss.detach().reshape(1)
+
+    def keep(self, kept: Tensor) -> None:
+        """Nothing to let go of: a single run ends where it diverges."""
+
+
+def copied(objective: Objective, draw: Draw) -> Objective:
+    """Return a copy of a model and its loss that holds the weights of ``draw``.
+
+    Raises:
+        RateError: the model cannot be copied.
+    """
+    try:
+        twin = Objective(copy.deepcopy(objective.model), objective.loss_fn)
+    except Exception as error:  # modules refuse to be copied by whatever class of error
+        raise RateError(
+            f"{type(objective.model).__name__} cannot be copied ({type(error).__name__}: {error}), which training it "
+            "once for each learning rate needs"
+        ) from error
+    with torch.no_grad():
+        for name, tensor in (*twin.model.named_parameters(), *twin.model.named_buffers()):
+            tensor.copy_(draw.parameters[name] if name in draw.parameters else draw.buffers[name])
+    return twin
+
+
+def train(
+    runs: Runs,
+    members: Sequence[Member],
+    feed: Feed,
+    *,
+    bound: float,
+    probes: int,
+    schedule: Callable[[float], float],
+    told: Callable[[int], None],
+) -> list[Outcome]:
+    """Train some runs side by side, on the same batches, and return how each ended.
+
+    A run has diverged where its loss is not finite, or exceeds that of the first batch by ``bound`` times; it is
+    dropped there and then. The loss at the end is the mean over ``probes`` batches, spread evenly over those trained
+    on, with the weights after the last step.
+
+    Args:
+        runs: the runs.
+        members: which they are.
+        feed: the batches, one for each step.
+        bound: how far a loss may rise, in units of the first one.
+        probes: how many batches the final loss is averaged over.
+        schedule: the learning rate's factor, by the fraction of the steps that are done.
+        told: called with the number of members at each step.
+
+    Raises:
+        RateError: a loss that is not finite before the first step; batches that run out.
+    """
+    count = min(probes, feed.steps)
+    probed = {round((i + 0.5) * feed.steps / count - 0.5) for i in range(count)}
+    held: list[Any] = []
+    alive = list(members)
+    starts: dict[Member, float] = {}
+    outcomes: list[Outcome] = []
+
+    def drop(losses: list[float]) -> None:
+        """Note the runs that have diverged, and go on with the others."""
+        nonlocal alive
+        far = [loss - starts[m] > bound * abs(starts[m]) or loss != loss for m, loss in zip(alive, losses, strict=True)]
+        if any(far):
+            outcomes.extend(
+                Outcome(m.rate, m.seed, starts[m], None) for m, gone in zip(alive, far, strict=True) if gone
+            )
+            alive = [member for member, gone in zip(alive, far, strict=True) if not gone]
+            if alive:
+                runs.keep(torch.tensor([index for index, gone in enumerate(far) if not gone]))
+
+    for index, batch in enumerate(feed):
+        losses = _shared(runs.step(batch, schedule(index / feed.steps)))
+        if not starts:
+            starts = dict(zip(members, losses, strict=True))
+            _check_starts(starts)
+        told(len(alive))
+        drop(losses)
+        if not alive:
+            return outcomes
+        if index in probed:
+            held.append(batch)
+    ends = torch.zeros(len(alive), dtype=torch.float64)
+    for batch in held:
+        ends += torch.tensor(_shared(runs.losses(batch)), dtype=torch.float64) / len(held)
+    losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
+    drop(ends.tolist())
+    return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]
+
+
+def _check_starts(starts: Mapping[Member, float]) -> None:
+    """Refuse weights for which the loss is not finite before the first step."""
+    bad = sorted({member.seed for member, loss in starts.items() if loss != loss})
+    if bad:
+        raise RateError(
+            f"the loss is not finite before the first step (seed {', '.join(map(str, bad))}), so that no learning rate "
+            "can help: look at the batches and at the initial weights (wellposed.check names the node at fault)"
+        )
+
+
+def _averaged(gradients: list[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the mean of the gradients over the ranks; None, where there is one rank and no gradient."""
+    if ranks.count() == 1:
+        return gradients
+    whole = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
+    ranks.averaged_(whole)
+    return list(whole)
+
+
+def _shared(losses: Tensor) -> list[float]:
+    """Return the mean of the losses over the ranks; a loss that is not finite comes as NaN."""
+    losses = losses.detach().double()
+    ranks.averaged_([losses])
+    return torch.where(losses.isfinite(), losses, torch.nan).tolist()

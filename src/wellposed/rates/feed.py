@@ -1,0 +1,146 @@
+"""Batches for many training runs: every run sees the same ones, whatever random numbers the runs themselves draw."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
+from typing import Any
+
+import numpy
+import torch
+
+from wellposed.errors import RateError
+from wellposed.graphs.restore import restored_random_state
+from wellposed.graphs.tree import walk, with_twins
+from wellposed.rates import ranks
+
+_END = object()
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch's, numpy's and Python's global random generators."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models and data sets draw from it
+    random.seed(seed)
+
+
+class Feed:
+    """The first ``steps`` batches of an iterable; iterating again gives the same batches again.
+
+    A list or tuple is read as it is. An iterator, which can be read once only, is kept in memory. Anything else (a
+    ``DataLoader``) is iterated anew for every run, with the random numbers that it draws for shuffling and augmenting
+    the same each time and apart from those of the model.
+
+    Args:
+        batches: the batches.
+        steps: how many are used; None for all of them (one epoch).
+        seed: of the random numbers that the iterable draws.
+        device: where the tensors of a batch are put.
+
+    Raises:
+        RateError: fewer batches than ``steps``, none at all, or no ``steps`` for an iterable without a length.
+    """
+
+    def __init__(self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device) -> None:
+        size = _size(batches)
+        if steps is None and size is None:
+            raise RateError("the number of batches cannot be told from an iterator or a stream: say steps=")
+        wanted = steps if steps is not None else size
+        assert wanted is not None
+        self.steps = min(ranks.gathered(wanted))
+        self._seed, self._device = seed, device
+        self._source: Iterable[Any] = batches
+        if isinstance(batches, Iterator):
+            self._source = list(islice(batches, self.steps))
+            size = len(self._source)
+        self._counted = ranks.agreed(size is not None)
+        if not ranks.agreed(size is None or size >= self.steps > 0):
+            raise _run_out(self.steps, min(ranks.gathered(size or 0)))
+        self._generators = [(held, held.get_state()) for held in _generators(batches)]
+        with restored_random_state():
+            seed_all(seed)
+            self._start = _random_state()
+        begin = time.perf_counter()
+        self.first = next(iter(self))
+        self.seconds = time.perf_counter() - begin
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches.
+
+        Raises:
+            RateError: they run out.
+        """
+        before = [(held, held.get_state()) for held, _ in self._generators]
+        for held, start in self._generators:
+            held.set_state(start)
+        try:
+            state, iterator = self._start, None
+            for index in range(self.steps):
+                with restored_random_state():
+                    _set_random_state(state)
+                    iterator = iterator if iterator is not None else iter(self._source)
+                    batch = next(iterator, _END)
+                    state = _random_state()
+                ended = batch is _END
+                if (
+                    ended if self._counted else not ranks.agreed(not ended)
+                ):  # a rank by itself would leave others waiting
+                    raise _run_out(self.steps, index)
+                yield self._placed(batch)
+        finally:
+            for held, given in before:
+                held.set_state(given)
+
+    def batch_size(self) -> int | None:
+        """Return the samples in one step over all ranks: the first axis of a batch's first tensor that has one."""
+        sizes = [tensor.shape[0] for _, tensor in walk(self.first) if tensor.dim()]
+        return sum(ranks.gathered(sizes[0])) if sizes else None
+
+    def described(self) -> str:
+        """Return the tensors of a batch: names, dtypes and shapes without the first axis."""
+        return ", ".join(
+            f"{path}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape[1:])}"
+            for path, tensor in walk(self.first)
+        )
+
+    def _placed(self, batch: Any) -> Any:
+        """Return the batch with its tensors on the device."""
+        twins = {id(t): t.to(self._device) for _, t in walk(batch) if t.device != self._device}
+        return with_twins(batch, twins) if twins else batch
+
+
+def _size(batches: Iterable[Any]) -> int | None:
+    """Return how many batches there are, where the iterable knows."""
+    if not isinstance(batches, Sized):
+        return None
+    try:
+        return len(batches)
+    except TypeError:  # a DataLoader over a stream has the method but no length
+        return None
+
+
+def _run_out(needed: int, found: int) -> RateError:
+    return RateError(
+        f"the batches ran out: {needed} are needed, one for each step, but there were {found}"
+        + (f"; give more, or steps={found}" if found else "")
+    )
+
+
+def _generators(batches: object) -> list[torch.Generator]:
+    """Return the generators that a ``DataLoader`` and its samplers hold of their own."""
+    sampler = getattr(batches, "sampler", None)
+    inner = getattr(getattr(batches, "batch_sampler", None), "sampler", None)
+    found = [getattr(holder, "generator", None) for holder in (batches, sampler, inner)]
+    return list({id(held): held for held in found if isinstance(held, torch.Generator)}.values())
+
+
+def _random_state() -> Sequence[Any]:
+    return torch.get_rng_state(), numpy.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _set_random_state(state: Sequence[Any]) -> None:
+    torch.set_rng_state(state[0])
+    numpy.random.set_state(state[1])  # noqa: NPY002
+    random.setstate(state[2])

@@ -1,0 +1,406 @@
+"""The base learning rate of a model, found by training it: the paper's grid, as one vectorised ensemble."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellposed.errors import OptionError, RateError
+from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.tree import walk
+from wellposed.plans import Plan
+from wellposed.rates import ranks
+from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, train
+from wellposed.rates.feed import Feed, seed_all
+from wellposed.rates.grid import checked_grid, default_grid, lowest, refined, widening
+from wellposed.rates.journal import Journal
+from wellposed.rates.probe import probe, stacking_costs
+from wellposed.rates.rate import Conditions, Point, Rate
+from wellposed.rates.schedule import Schedule, schedule_factor
+from wellposed.rates.steps import Build, Setting, builder, settings
+
+_TOO_SLOW = 1.5
+"""A stack that takes this many times as long as its runs one by one is not worth it."""
+_MEMORY = 2 * 2**30
+"""Bytes that an ensemble may take on the CPU where nothing else is said."""
+
+
+def find_max_lr(
+    model_fn: Callable[[], nn.Module],
+    loss_fn: LossFn,
+    batches: Iterable[Any],
+    *,
+    optimizer: str | type[Optimizer] | Build = "sgd",
+    steps: int | None = None,
+    grid: Sequence[float] | None = None,
+    seeds: int = 3,
+    initialize: Plan | Callable[[nn.Module], object] | None = None,
+    schedule: Schedule = "constant",
+    widen: int = 3,
+    bound: float = 100.0,
+    probes: int = 16,
+    vectorize: bool | None = None,
+    memory: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    seed: int = 0,
+) -> Rate:
+    """Return the largest learning rate with the smallest training loss after one epoch, or after some steps.
+
+    The criterion and the grid are those of Chen et al. 2024 (arXiv 2402.17440, section 4.1); what is found on the
+    smallest net is the base from which `wellposed.rates.transfer` scales. All rates and seeds are trained at once, as
+    one ensemble with stacked parameters, where the model allows that, and one by one where it does not; what is
+    returned says which. Every run sees the same batches in the same order. Runs that diverge are dropped at once. A
+    grid whose smallest loss lies at its edge is continued. Around the smallest mean loss the rate is refined by a
+    parabola in log rate.
+
+    In a distributed run every rank brings batches of its own, and gradients are averaged over ranks; all ranks return
+    the same. The model is left bit for bit as ``model_fn`` returned it, and so are the random generators.
+
+    Args:
+        model_fn: makes the model; called once for each seed with torch's, numpy's and Python's generators seeded.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
+        batches: what the steps are taken on. A ``DataLoader`` or list is read anew for every ensemble; an iterator is
+            kept in memory.
+        optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adam"``, ``"adamw"``; a class of ``torch.optim``; or a function
+            of the model and the rate, whose groups may have rates in a fixed ratio (what is then found is the rate
+            that the function is given).
+        steps: optimizer steps; None for one epoch.
+        grid: learning rates to try; by default 16, spaced by 2^0.75.
+        seeds: draws of the weights.
+        initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
+        schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), or a function that maps the fraction of
+            steps done to the learning rate's factor.
+        widen: how often the grid is continued at most.
+        bound: a run whose loss rises above the first one by this many times it has diverged.
+        probes: batches over which the loss at the end is averaged, with the weights after the last step.
+        vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
+        memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
+            is trained in several ensembles.
+        journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
+        progress: show a progress bar, on rank 0.
+        seed: of the first draw; the others follow it.
+
+    Raises:
+        RateError: batches that run out; a loss that is not finite at the start, or in every run; a journal of another
+            search; ``vectorize=True`` for a model that cannot be; a loss that no rate changes.
+        OptionError: an unknown optimizer or schedule, or an option outside its range.
+    """
+    if seeds < 1 or widen < 0 or probes < 1 or not bound > 0 or (steps is not None and steps < 1):
+        raise OptionError(
+            f"seeds, steps and probes must be at least 1, widen at least 0 and bound positive, not seeds={seeds}, "
+            f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
+        )
+    name, build = builder(optimizer)
+    schedule_name, factor = schedule_factor(schedule)
+    with restored_random_state():
+        model, draws = _drawn(model_fn, initialize, range(seed, seed + seeds))
+        with restored_attributes(model):
+            name = name or type(build(model, 1.0)).__name__.lower()
+            rates = checked_grid(grid) if grid is not None else default_grid(name)
+            objective = Objective(model, loss_fn)
+            feed = Feed(batches, steps, seed, _device(draws[seed]))
+            told = settings(build, model, (rates[0], rates[-1])) if vectorize is not False else _ASKED
+            seen = probe(objective, draws, build, told, feed.first)
+            if vectorize and seen.obstacle is not None:
+                raise RateError(f"vectorize=True, but the runs cannot be stacked: {seen.obstacle}")
+            costs = 0.0
+            if vectorize is None and seen.obstacle is None and not isinstance(told, str):
+                costs = stacking_costs(objective, draws, told, seen, feed.first, feed.seconds)
+            stacked = seen.obstacle is None and costs < _TOO_SLOW
+            search = _Search(
+                objective=objective,
+                draws=draws,
+                build=build,
+                told={} if isinstance(told, str) else told,
+                moving=seen.moving,
+                feed=feed,
+                at_once=max(1, (memory or _free_memory(_device(draws[seed]))) // seen.memory) if stacked else 0,
+                bound=bound,
+                probes=probes,
+                factor=factor,
+            )
+            fingerprint: dict[str, JsonValue] = {
+                "model": type(model).__name__,
+                "weights": _digest(draws[seed].parameters.values()),
+                "first batch": _digest(tensor for _, tensor in walk(feed.first)),
+                "loss": _name(loss_fn),
+                "optimizer": _optimizer_in_words(build, model),
+                "schedule": schedule_name,
+                "steps": feed.steps,
+                "bound": bound,
+                "probes": probes,
+                "ranks": ranks.count(),
+            }
+            notes = _opened(journal, fingerprint)
+            found = ranks.shared(dict(notes.outcomes) if notes is not None else {})
+            widened = 0
+            while True:
+                wanted = [Member(rate, drawn) for rate in rates for drawn in draws]
+                todo = [member for member in wanted if member not in found]
+                for outcomes in search.run(todo, progress=progress and ranks.index() == 0):
+                    found.update({Member(o.rate, o.seed): o for o in outcomes})
+                    if notes is not None:
+                        notes.add(outcomes)
+                curve = _curve(rates, draws, found)
+                further = widening({point.rate: point.mean for point in curve}, max(2, len(rates) // 2))
+                if not further or widened == widen:
+                    break
+                rates, widened = tuple(sorted((*rates, *further))), widened + 1
+            conditions = Conditions(
+                optimizer=name,
+                batch_size=feed.batch_size(),
+                steps=feed.steps,
+                schedule=schedule_name,
+                loss=_name(loss_fn),
+                inputs=feed.described(),
+            )
+    starts = {member.seed: outcome.start for member, outcome in found.items()}
+    if stacked:
+        how = "as one vectorised ensemble"
+    elif seen.obstacle is None:
+        how = f"one by one (a stack takes {costs:.1f} times as long here)"
+    else:
+        how = "one by one"
+    warnings = [f"trained one by one: {seen.obstacle}"] if seen.obstacle is not None and vectorize is None else []
+    if seen.noisy:
+        warnings.append("the forward pass is not deterministic: part of the differences between rates is noise")
+    return _rate(curve, [starts[drawn] for drawn in draws], conditions, how, widened, warnings)
+
+
+_ASKED = "vectorize=False asks for it"
+
+
+def _opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonValue]) -> Journal | None:
+    """Return the journal, on rank 0 alone; where it cannot be used, every rank raises."""
+    notes, complaint = None, ""
+    if path is not None and ranks.index() == 0:
+        try:
+            notes = Journal(path, fingerprint)
+        except (RateError, OSError) as error:
+            complaint = str(error)
+    complaint = ranks.shared(complaint)
+    if complaint:
+        raise RateError(complaint)
+    return notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Everything that the runs of one search share.
+
+    Attributes:
+        objective: the model and its loss.
+        draws: weights by seed.
+        build: makes the optimizer.
+        told: what the optimizer does with each parameter; empty where runs are trained one by one.
+        moving: buffers that a stack holds for each run.
+        feed: the batches.
+        at_once: runs in one stack; 0 where they are trained one by one.
+        bound: see `find_max_lr`.
+        probes: likewise.
+        factor: the schedule.
+    """
+
+    objective: Objective
+    draws: Mapping[int, Draw]
+    build: Build
+    told: Mapping[str, Setting]
+    moving: Sequence[str]
+    feed: Feed
+    at_once: int
+    bound: float
+    probes: int
+    factor: Callable[[float], float]
+
+    def run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
+        """Train some runs, as few ensembles as memory allows; yield the outcomes of each ensemble."""
+        size = self.at_once or 1
+        with _bar(progress and bool(members), len(members) * self.feed.steps) as advance:
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                seed_all(part[0].seed + ranks.index())
+                outcomes = train(
+                    self._runs(part),
+                    part,
+                    self.feed,
+                    bound=self.bound,
+                    probes=self.probes,
+                    schedule=self.factor,
+                    told=partial(advance, len(part)),
+                )
+                yield outcomes
+
+    def _runs(self, members: Sequence[Member]) -> Runs:
+        if self.at_once:
+            return Stack(self.objective, self.draws, members, self.told, self.moving)
+        (member,) = members
+        return Single(self.objective, self.draws[member.seed], member.rate, self.build)
+
+
+@contextmanager
+def _bar(shown: bool, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show how many steps of all runs are done; what is yielded is told the runs and those of them still alive."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[alive]}"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task("learning rates", total=total, alive="")
+
+        def advance(runs: int, alive: int) -> None:
+            bar.update(task, advance=runs, alive=f"{alive} of {runs} runs" if runs > 1 else "one by one")
+
+        yield advance
+
+
+def _drawn(
+    model_fn: Callable[[], nn.Module], initialize: Plan | Callable[[nn.Module], object] | None, seeds: Iterable[int]
+) -> tuple[nn.Module, dict[int, Draw]]:
+    """Return the model of the first seed, and the weights of every seed, the same on every rank.
+
+    Raises:
+        RateError: ``model_fn`` returns no module, or another one for each seed.
+    """
+    first: nn.Module | None = None
+    draws: dict[int, Draw] = {}
+    for seed in seeds:
+        seed_all(seed)
+        model = model_fn()
+        if not isinstance(model, nn.Module):
+            raise RateError(f"model_fn must return an nn.Module, not {type(model).__name__}")
+        filled = model
+        if initialize is not None:
+            filled = copy.deepcopy(model)
+            if isinstance(initialize, Plan):
+                initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(filled, frozen=True)
+            else:
+                initialize(filled)
+        draw = Draw(
+            {name: tensor.detach().clone() for name, tensor in filled.named_parameters()},
+            {name: tensor.detach().clone() for name, tensor in filled.named_buffers()},
+        )
+        if not draw.parameters:
+            raise RateError(f"{type(model).__name__} has no parameters to train")
+        first = model if first is None else first
+        known = next(iter(draws.values()), draw)
+        if _shapes(draw) != _shapes(known):
+            raise RateError(
+                f"model_fn returned another {type(model).__name__} for seed {seed}: names or shapes of its parameters "
+                "differ; its structure must not depend on random numbers"
+            )
+        ranks.first_([*draw.parameters.values(), *draw.buffers.values()])
+        draws[seed] = draw
+    assert first is not None
+    return first, draws
+
+
+def _shapes(draw: Draw) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in (*draw.parameters.items(), *draw.buffers.items())}
+
+
+def _device(draw: Draw) -> torch.device:
+    return next(iter(draw.parameters.values())).device
+
+
+def _free_memory(device: torch.device) -> int:
+    """Return the bytes that an ensemble may take."""
+    if device.type != "cuda":
+        return _MEMORY
+    return int(0.6 * torch.cuda.mem_get_info(device)[0])
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    """Return a short fingerprint of some tensors' values."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _optimizer_in_words(build: Build, model: nn.Module) -> str:
+    """Return class and options of every group of an optimizer, at a learning rate of 1."""
+    optimizer = build(model, 1.0)
+    groups = [{k: v for k, v in sorted(group.items()) if k != "params"} for group in optimizer.param_groups]
+    return f"{type(optimizer).__name__}{groups}"
+
+
+def _curve(rates: Iterable[float], seeds: Iterable[int], found: Mapping[Member, Outcome]) -> tuple[Point, ...]:
+    drawn = list(seeds)
+    return tuple(Point(rate=rate, losses=tuple(found[Member(rate, s)].loss for s in drawn)) for rate in sorted(rates))
+
+
+def _rate(
+    curve: Sequence[Point],
+    starts: Sequence[float],
+    conditions: Conditions,
+    how: str,
+    widened: int,
+    warnings: list[str],
+) -> Rate:
+    """Return what the curve says.
+
+    Raises:
+        RateError: every run diverged, or no rate changes the loss.
+    """
+    means = {point.rate: point.mean for point in curve}
+    rates = sorted(means)
+    tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {conditions.steps} steps each"
+    best = lowest(means)
+    start = float(np.mean(starts))
+    if best is None:
+        raise RateError(
+            f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
+            "initialisation (wellposed.plan), or look for a loss that is unbounded below"
+        )
+    if len({loss for point in curve for loss in point.losses}) == 1:
+        raise RateError(f"the loss is {start:.6g} at every rate ({tried}): no parameter that is trained reaches it")
+    value = refined(means, start)
+    assert value is not None
+    each = [refined({point.rate: point.losses[index] for point in curve}, first) for index, first in enumerate(starts)]
+    bests = [rate for rate in each if rate is not None]
+    smallest = means[best]
+    assert smallest is not None
+    diverged = sum(point.mean is None for point in curve)
+    reason = (
+        f"{tried} of {conditions.optimizer} from {len(starts)} draws of the weights, trained {how}: the smallest mean "
+        f"training loss, {smallest:.4g} (from {start:.4g}), is at {best:.3g}, refined by a parabola in log rate"
+        + (f"; {diverged} rates diverged" if diverged else "")
+        + (f"; the grid was continued {widened} times" if widened else "")
+    )
+    if best in (rates[0], rates[-1]):
+        warnings.append(
+            f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
+        )
+    if smallest >= start:
+        warnings.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
+    if ranks.ungrouped():
+        warnings.append(
+            "several processes, but no process group: each searched by itself, on its own batches "
+            "(torch.distributed.init_process_group joins them)"
+        )
+    return Rate(
+        value=value,
+        interval=(min(bests), max(bests)),
+        reason=reason,
+        curve=tuple(curve),
+        conditions=conditions,
+        warnings=tuple(warnings),
+    )

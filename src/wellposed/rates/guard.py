@@ -1,0 +1,123 @@
+"""A guard for the ratios between the rates of parameter groups, which some schedulers overwrite."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from wellposed.errors import OptionError, RateError
+
+TOLERANCE = 1e-6
+"""Relative difference of two ratios that counts as rounding: schedulers multiply rates once per step."""
+
+_ADVICE = (
+    "OneCycleLR, CyclicLR and SWALR overwrite rates with one number: give them a list, such as "
+    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor that is one number for all (eta_min, min_lr) "
+    "must be 0 or such a list; LambdaLR multiplies, and is always right"
+)
+
+
+class CollapsedRatesWarning(UserWarning):
+    """A scheduler has changed the ratios between the rates of parameter groups."""
+
+
+def check_ratios(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `RateError` unless the rates of ``groups`` have the ratios that the plan gave them.
+
+    Args:
+        groups: ``optimizer.param_groups``, made from those of `Plan.param_groups`. Families (of two optimizers, as for
+            Muon) are looked at one by one.
+    """
+    first: dict[str, tuple[float, Mapping[str, Any]]] = {}
+    for index, group in enumerate(groups):
+        if "lr_multiplier" not in group:
+            raise RateError(
+                f"group {index} ({_names(group)}) has no 'lr_multiplier', so its ratio is not known; give the "
+                "optimizer the groups of Plan.param_groups"
+            )
+        factor = float(group["lr_multiplier"])
+        if factor == 0.0:
+            continue
+        unit = float(group["lr"]) / factor
+        family = str(group.get("family", ""))
+        base, other = first.setdefault(family, (unit, group))
+        if not math.isclose(unit, base, rel_tol=TOLERANCE, abs_tol=0.0):
+            raise RateError(
+                f"the rates of {_names(group)} and {_names(other)} are {float(group['lr']):.4g} and "
+                f"{float(other['lr']):.4g}, and should be as {factor:.4g} to {float(other['lr_multiplier']):.4g}: a "
+                f"scheduler has changed their ratio. {_ADVICE}"
+            )
+
+
+def guard(optimizer: Any, action: Literal["raise", "warn"] = "raise") -> RatioGuard:
+    """Watch an optimizer: before each step, check that its groups' rates have the ratios that the plan gave them.
+
+    ```python
+    optimizer = torch.optim.AdamW(plan.param_groups(model, 1e-3, "adamw"))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=100)
+    wp.rates.guard(optimizer)  # raises here: one max_lr for all groups
+    ```
+
+    Args:
+        optimizer: a torch optimizer, or a wrapper that holds one as ``optimizer`` (accelerate, Lightning).
+        action: ``"raise"`` a `RateError`, or ``"warn"`` once with `CollapsedRatesWarning`.
+
+    Returns:
+        What watches it, until its ``remove`` is called; as a context, until the block ends.
+
+    Raises:
+        OptionError: an unknown action, or something that is no optimizer.
+        RateError: the ratios have changed already, or the groups are not those of a plan.
+    """
+    if action not in ("raise", "warn"):
+        raise OptionError(f"action must be 'raise' or 'warn', received {action!r}")
+    while not isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptionError(f"guard watches a torch optimizer, received {type(optimizer).__name__}")
+    return RatioGuard(optimizer, action)
+
+
+class RatioGuard:
+    """A hook of an optimizer that runs before each step; see `guard`."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, action: Literal["raise", "warn"]) -> None:
+        self._action = action
+        self._warned = False
+        self._look(optimizer)
+        self._handle: RemovableHandle = optimizer.register_step_pre_hook(lambda watched, *_: self._look(watched))
+
+    def _look(self, optimizer: torch.optim.Optimizer) -> None:
+        try:
+            check_ratios(optimizer.param_groups)
+        except RateError as error:
+            if self._action == "raise":
+                raise
+            if not self._warned:
+                warnings.warn(str(error), CollapsedRatesWarning, stacklevel=2)
+                self._warned = True
+
+    def remove(self) -> None:
+        """Stop watching."""
+        self._handle.remove()
+
+    def __enter__(self) -> Self:
+        """Return the guard, which is on already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching."""
+        self.remove()
+
+
+def _names(group: Mapping[str, Any]) -> str:
+    names = list(group.get("param_names", ()))
+    return repr(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "no names"

@@ -1,0 +1,98 @@
+"""A search's journal: one line for every run that has ended, so that a search that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from wellposed.errors import RateError
+from wellposed.rates.ensemble import Member, Outcome
+
+_KIND = "wellposed.rates"
+_VERSION = 1
+
+
+class Journal:
+    """The runs of one search, in a file of JSON lines.
+
+    The first line holds the settings that every run depends on; a journal of other settings is refused. Each append is
+    one write, flushed to the disk. A last line that was cut off by a kill is dropped.
+
+    Args:
+        path: the file; it is made where it does not exist.
+        settings: what the runs depend on, by name.
+
+    Raises:
+        RateError: the file is no journal, a damaged one, or one of other settings.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, JsonValue]) -> None:
+        self._path = Path(path)
+        self.outcomes: dict[Member, Outcome] = {}
+        header = json.loads(json.dumps({"kind": _KIND, "version": _VERSION, "settings": dict(settings)}))
+        content = self._path.read_bytes() if self._path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self._path, len(whole))
+        lines = whole.splitlines()
+        if not lines:
+            self._append([header])
+            return
+        self._check(self._parsed(lines[0], 1), header)
+        for number, line in enumerate(lines[1:], 2):
+            entry = self._parsed(line, number)
+            try:
+                outcome = Outcome(
+                    rate=float(entry["rate"]),
+                    seed=int(entry["seed"]),
+                    start=float(entry["start"]),
+                    loss=None if entry["loss"] is None else float(entry["loss"]),
+                )
+            except (KeyError, TypeError, ValueError) as error:
+                raise RateError(f"{self._path}, line {number}: no run of a search; {_AWAY}") from error
+            self.outcomes[Member(outcome.rate, outcome.seed)] = outcome
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Note the runs that have ended."""
+        fresh = list(outcomes)
+        self.outcomes.update({Member(o.rate, o.seed): o for o in fresh})
+        self._append([{"rate": o.rate, "seed": o.seed, "start": o.start, "loss": o.loss} for o in fresh])
+
+    def _append(self, entries: Iterable[Mapping[str, object]]) -> None:
+        text = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries).encode()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise RateError(f"{self._path}, line {number}: not JSON ({error}); {_AWAY}") from error
+        if not isinstance(entry, dict):
+            raise RateError(f"{self._path}, line {number}: no JSON object; {_AWAY}")
+        return entry
+
+    def _check(self, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+        """Refuse the journal of another search."""
+        if found.get("kind") != _KIND or found.get("version") != _VERSION:
+            raise RateError(
+                f"{self._path} is no journal of a search (kind {_KIND!r}, version {_VERSION}); give another path"
+            )
+        old, new = found.get("settings"), wanted["settings"]
+        assert isinstance(new, dict)
+        old = old if isinstance(old, dict) else {}
+        unlike = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+        if unlike:
+            told = "; ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in unlike)
+            raise RateError(f"{self._path} is the journal of another search: {told}; give another path")
+
+
+_AWAY = "give another path, or remove that line"

@@ -1,0 +1,336 @@
+"""Real passes through a part of a graph, differentiated with respect to the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from wellposed import plans
+from wellposed.errors import OptionError, RateError, TraceError
+from wellposed.graphs import Graph, Node, run, trace
+from wellposed.graphs.run import _Run
+from wellposed.graphs.tree import input_tensors, with_twins
+from wellposed.plans import Plan
+from wellposed.signals import Input
+from wellposed.signals.contraction import contractions
+
+aten = torch.ops.aten
+COUPLED = 8
+"""Samples that run together where a batch norm makes each depend on the others."""
+
+
+def graph_of(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:
+    """Return the graph of a model, or the graph itself.
+
+    Raises:
+        OptionError: example inputs beside a graph.
+        TraceError: the model cannot be run on the example.
+    """
+    if not isinstance(model, Graph):
+        return trace(model, *args, training=training, **kwargs)
+    if args or kwargs:
+        given = ", ".join([f"{len(args)} positional"] * bool(args) + list(kwargs))
+        raise OptionError(f"a graph takes no example inputs, received {given}; give them to wellposed.trace")
+    return model
+
+
+def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:
+    """Return the graph of a model for one sample, or for a few where batch norms couple the samples of a batch.
+
+    The samples are counted along the first axis of the first input tensor, and every input tensor as long as that is
+    cut. A model that cannot be run on fewer samples, and a graph, are taken as they are.
+    """
+    graph = graph_of(model, args, kwargs, training)
+    size = batch_size(graph)
+    keep = COUPLED if any(_couples(node) for node in graph.nodes) else 1
+    if isinstance(model, Graph) or size <= keep:
+        return graph
+    cut = {
+        id(tensor): tensor[:keep]
+        for _, tensor in input_tensors(tuple(args), kwargs)
+        if tensor.ndim and tensor.shape[0] == size
+    }
+    fewer_args, fewer_kwargs = with_twins((tuple(args), dict(kwargs)), cut)
+    try:
+        return trace(model, *fewer_args, training=training, **fewer_kwargs)
+    except TraceError:
+        return graph
+
+
+def batch_size(graph: Graph) -> int:
+    """Return how many samples run together: the length of the first input's first axis."""
+    shapes = (graph.values[value].shape for value in graph.inputs)
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _couples(node: Node) -> bool:
+    """Whether a node's statistics are over the batch."""
+    return node.op is aten.batch_norm.default and bool(node.args[5])
+
+
+def without_noise(graph: Graph) -> Graph:
+    """Return the graph with dropout switched off: nothing is dropped, and a random mask has its mean everywhere."""
+    return replace(graph, nodes=tuple(_quiet(node) for node in graph.nodes))
+
+
+_TRAINING_FLAG = {
+    getattr(aten, name).default: position
+    for name, position in (
+        ("dropout", 2), ("dropout_", 2), ("feature_dropout", 2), ("feature_dropout_", 2), ("alpha_dropout", 2),
+        ("alpha_dropout_", 2), ("feature_alpha_dropout", 2), ("feature_alpha_dropout_", 2), ("rrelu", 3), ("rrelu_", 3),
+    )
+}  # fmt: skip
+_PROBABILITY = {
+    aten.scaled_dot_product_attention.default: (4, "dropout_p"),
+    aten.lstm.input: (5, "dropout"),
+    aten.gru.input: (5, "dropout"),
+    aten.rnn_tanh.input: (5, "dropout"),
+    aten.rnn_relu.input: (5, "dropout"),
+}
+
+
+def _quiet(node: Node) -> Node:
+    if node.op in _TRAINING_FLAG:
+        return _with_argument(node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False)
+    if node.op in _PROBABILITY:
+        return _with_argument(node, *_PROBABILITY[node.op], 0.0)
+    if node.op in (aten.bernoulli_.float, aten.bernoulli.p):
+        probability = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+        return replace(node, op=aten.full_like.default, args=(node.args[0], probability), kwargs={})
+    return node
+
+
+def _with_argument(node: Node, position: int, name: str, value: object) -> Node:
+    if len(node.args) > position:
+        return replace(node, args=(*node.args[:position], value, *node.args[position + 1 :]))
+    return replace(node, kwargs={**node.kwargs, name: value}) if name in node.kwargs else node
+
+
+# ---- what the readout receives --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """Where a network ends and its readout begins.
+
+    Attributes:
+        values: ids of the values that the readout receives.
+        weights: ids of the values that it contracts them with; empty where the network has no readout.
+    """
+
+    values: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+def outputs_of(graph: Graph) -> tuple[int, ...]:
+    """Return the floating-point outputs that depend on an input and from which no other output is made.
+
+    Raises:
+        RateError: there are none.
+    """
+    made_from = _reached_from(graph, graph.inputs)
+    outputs = [value for value in dict.fromkeys(graph.outputs) if graph.values[value].is_signal and value in made_from]
+    final = [value for value in outputs if _reached_from(graph, [value], own=False).isdisjoint(outputs)]
+    if not final:
+        raise RateError(f"no floating-point output of {graph.model} depends on an input: there is no path to follow")
+    return tuple(final)
+
+
+def white_inputs(graph: Graph) -> dict[str, Input | Tensor]:
+    """Return white noise of variance 1 for every floating-point input."""
+    return {graph.values[v].name: Input.white() for v in graph.inputs if graph.values[v].is_signal}
+
+
+def find_readout(graph: Graph) -> Readout:
+    """Return what the readout receives: the data of the contractions behind which there is no other.
+
+    That holds where every path from an input to the output leads through them. Otherwise, as behind a residual
+    connection, the network has no readout and its output takes that place. Outputs from which another output is made
+    (caches, hidden states) do not count.
+
+    Raises:
+        RateError: no floating-point output depends on an input.
+    """
+    made_from = _reached_from(graph, graph.inputs)
+    final = outputs_of(graph)
+    found = {c.node: c for c in contractions(graph)}
+    last, seen, todo = [], set[int](), list(final)
+    open_path = False
+    while todo:
+        value = todo.pop()
+        if value in seen or value not in made_from:
+            continue
+        seen.add(value)
+        node = graph.values[value].node
+        if node is None:
+            open_path = True
+        elif node in found and found[node].data in made_from:
+            last.append(found[node])
+        else:
+            todo.extend(graph.nodes[node].inputs)
+    behind = [c for c in last if not _behind(graph, c.node, {other.node for other in last})]
+    if open_path or len(behind) < len(last) or any(c.kind in ("embedding", "recurrent") for c in last):
+        return Readout(tuple(final), ())
+    data = tuple(dict.fromkeys(c.data for c in last))
+    return Readout(data, tuple(dict.fromkeys(c.weight for c in last)))
+
+
+def _behind(graph: Graph, node: int, others: set[int]) -> bool:
+    """Whether one of ``others`` depends on what ``node`` makes."""
+    reached = _reached_from(graph, graph.nodes[node].outputs)
+    return any(value in reached for other in others - {node} for value in graph.nodes[other].inputs)
+
+
+def _reached_from(graph: Graph, values: Sequence[int], *, own: bool = True) -> frozenset[int]:
+    """Return the values that depend on one of some values, these included unless ``own`` is false."""
+    reached = set(values)
+    for node in graph.nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    return frozenset(reached if own else reached - set(values))
+
+
+def before(graph: Graph, values: Sequence[int]) -> Graph:
+    """Return the part of a graph that makes some values, which become its outputs."""
+    nodes = [graph.values[value].node for value in values]
+    last = max((node for node in nodes if node is not None), default=-1)
+    return replace(graph, nodes=graph.nodes[: last + 1], outputs=tuple(values))
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+def parameters_of(graph: Graph, plan: Plan | None, seed: int) -> dict[str, Tensor]:
+    """Return a tensor for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
+
+    Raises:
+        RateError: parameters without values (a model on meta) that the plan does not draw.
+    """
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    drawn = {} if plan is None else plans.draw(plan, seed=seed, current=own)
+    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
+    if missing:
+        raise RateError(
+            f"{len(missing)} parameters of {graph.model} are on meta and have no values: {', '.join(missing[:5])}; "
+            "give a plan that draws them (plan=), or rule='ntk', which needs none"
+        )
+    return {
+        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
+        if name in drawn
+        else value
+        for name, value in own.items()
+    }
+
+
+def trained(graph: Graph) -> tuple[str, ...]:
+    """Return the parameters that require gradients and reach an output of the graph."""
+    needed = set(graph.outputs)
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+    return tuple(
+        name
+        for name, parameter in graph.parameters.items()
+        if parameter.tensor.requires_grad and parameter.value in needed and parameter.tensor.is_floating_point()
+    )
+
+
+def random_stream(seed: int, *path: int) -> int:
+    """Return a seed that is independent of those of other paths."""
+    return int(np.random.SeedSequence((seed, *path)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+# ---- derivatives ----------------------------------------------------------------------------------------------------
+
+Mode = Literal["forward", "double backward"]
+
+
+class Pass:
+    """One run of a graph on given weights and inputs, with its derivatives by some of the parameters.
+
+    The tensors given are only read.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        parameters: Mapping[str, Tensor],
+        names: Sequence[str],
+        inputs: Mapping[int, Tensor],
+        seed: int,
+    ) -> None:
+        self.graph = graph
+        self.parameters = parameters
+        self.names = names
+        self.inputs = inputs
+        self.seed = seed
+        self.leaves = [parameters[name].detach().requires_grad_() for name in names]
+        whole = {**parameters, **dict(zip(names, self.leaves, strict=True))}
+        with self._conditions(), torch.enable_grad():
+            self.outputs = _Run(graph, whole, {}, inputs, None).outputs()
+
+    def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
+        """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, by each parameter."""
+        pairs = [(o, v) for o, v in zip(self.outputs, cotangents, strict=True) if o.requires_grad]
+        with self._conditions():
+            return list(
+                torch.autograd.grad(
+                    [o for o, _ in pairs],
+                    self.leaves,
+                    [v for _, v in pairs],
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+            )
+
+    def change(self, tangents: Sequence[Tensor], mode: Mode) -> list[Tensor]:
+        """Return J t: how the outputs change to first order when the parameters move along ``tangents``."""
+        with self._conditions():
+            return self._forward(tangents) if mode == "forward" else self._double_backward(tangents)
+
+    def _forward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(self.parameters[n].detach(), t) for n, t in zip(self.names, tangents)]
+            whole = {**self.parameters, **dict(zip(self.names, duals, strict=True))}
+            outputs = run(self.graph, parameters=whole, inputs=self.inputs)
+            changes = [forward_ad.unpack_dual(output).tangent for output in outputs]
+            return [torch.zeros_like(o) if c is None else c for o, c in zip(self.outputs, changes, strict=True)]
+
+    def _double_backward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        """J t as the derivative of <J^T v, t> by v, for operators without forward derivatives."""
+        active = [o for o in self.outputs if o.requires_grad]
+        dummies = [torch.zeros_like(o, requires_grad=True) for o in active]
+        with torch.enable_grad():
+            pulled = torch.autograd.grad(active, self.leaves, dummies, create_graph=True, materialize_grads=True)
+            product = sum((p * t).sum() for p, t in zip(pulled, tangents, strict=True))
+            changes = iter(torch.autograd.grad(product, dummies, materialize_grads=True, retain_graph=True))
+        return [next(changes) if o.requires_grad else torch.zeros_like(o) for o in self.outputs]
+
+    def _conditions(self) -> Any:
+        return _Conditions(self.seed)
+
+
+class _Conditions:
+    """Random operators draw the same numbers in every pass; attention runs on operators with all derivatives."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __enter__(self) -> None:
+        self.random = torch.random.fork_rng(devices=[])
+        self.random.__enter__()
+        torch.manual_seed(self.seed)
+        self.kernel = sdpa_kernel(SDPBackend.MATH)
+        self.kernel.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.kernel.__exit__(None, None, None)
+        self.random.__exit__(None, None, None)

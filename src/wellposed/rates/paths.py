@@ -1,0 +1,161 @@
+"""Rule ``paths``: the learning rate from the depth of every path.
+
+Source: Chen, Wu, Wang & Hanin, *Principled Architecture-aware Scaling of Hyperparameters* (arXiv 2402.17440), eq. 8 and
+eq. 9: η ∝ (Σ_p L_p³)^(-1/2) q⁻¹, with L_p the number of activations on path p and q the kernel size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal, NamedTuple
+
+from wellposed.errors import OptionError, RateError, near_matches
+from wellposed.graphs import Graph
+from wellposed.rates.rate import RelativeRate
+from wellposed.signals.branches import END, branches, kernel_sizes
+
+MANY = 100
+"""Paths above which the rule says little: it counts shared and weak ones in full."""
+
+Kernel = Literal["side", "taps", "none"]
+_START = -2
+
+
+class Moments(NamedTuple):
+    """Number of paths, and the sums over them of L, L² and L³."""
+
+    paths: int
+    depths: int
+    squares: int
+    cubes: int
+
+    def __add__(self, other: object) -> Moments:
+        """Return the moments of two sets of paths together."""
+        if not isinstance(other, Moments):
+            return NotImplemented
+        return Moments(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def deeper(self, by: int) -> Moments:
+        """Return the moments when every path is longer by ``by``: Σ (L + r)^k, by the binomial theorem."""
+        if by == 0:
+            return self
+        n, a, b, c = self
+        return Moments(n, a + by * n, b + by * (2 * a + by * n), c + by * (3 * b + by * (3 * a + by * n)))
+
+
+NOTHING = Moments(0, 0, 0, 0)
+
+
+def moments(edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, sink: Hashable) -> Moments:
+    """Return the moments of L over all paths from ``source`` to ``sink``, in exact integers.
+
+    Four numbers travel along every edge, so that the cost is linear in the edges while the paths may be as many as 2
+    to their number. Parallel edges are separate paths.
+
+    Args:
+        edges: (from, to, activations on the edge), in any order.
+        source: where paths begin.
+        sink: where they end.
+
+    Raises:
+        RateError: the edges contain a cycle.
+    """
+    entering: dict[Hashable, list[tuple[Hashable, int]]] = {}
+    for a, b, activations in edges:
+        entering.setdefault(b, []).append((a, activations))
+    try:
+        order = list(TopologicalSorter({b: [a for a, _ in ways] for b, ways in entering.items()}).static_order())
+    except CycleError as error:
+        raise RateError(f"the edges contain a cycle: {' -> '.join(map(str, error.args[1]))}") from error
+    found: dict[Hashable, Moments] = {source: Moments(1, 0, 0, 0)}
+    for vertex in order:
+        total = found.get(vertex, NOTHING)
+        for a, activations in entering.get(vertex, ()):
+            total += found[a].deeper(activations)
+        found[vertex] = total
+    return found.get(sink, NOTHING)
+
+
+def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> RelativeRate:
+    """Return the relative rate (Σ_p L_p³)^(-1/2) q⁻¹ of a graph (eq. 8 and 9), to the power ``exponent``.
+
+    Paths are counted as `wellposed.signals.branches` says: one for every way from an input to an output, identity edges
+    included, dead ones and those times a constant 0 left out; L_p is the number of activations on it.
+
+    Args:
+        graph: from `wellposed.trace`.
+        exponent: 1 for the paper's rule; measured rates followed weaker powers (about 1/2 of the criterion).
+        kernel: what q is for a k × k convolution: ``"side"`` k, as in the authors' experiments; ``"taps"`` k², what
+            their derivation gives in two dimensions; ``"none"`` 1 (eq. 8). Where kernels differ, their geometric mean.
+
+    Returns:
+        The rate with ``figures``: log10_paths, log10_sum_cubes, mean_depth, kernel, exponent.
+
+    Raises:
+        RateError: no path leads from an input to an output, or none of them has an activation.
+        OptionError: an unknown ``kernel``, or an ``exponent`` that is no positive number.
+    """
+    if kernel not in ("side", "taps", "none"):
+        raise OptionError(f"unknown kernel {kernel!r}{near_matches(str(kernel), ('side', 'taps', 'none'))}")
+    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 < exponent < math.inf:
+        raise OptionError(f"exponent must be a finite number above 0, received {exponent!r}")
+    found = branches(graph)
+    edges = [(edge.source, edge.target, edge.activations) for edge in found.edges]
+    edges += [(_START, start, 0) for start in found.starts]
+    total = moments(edges, _START, END)
+    if total.paths == 0:
+        raise RateError(
+            f"{graph.model}: no path leads from an input to an output, so there is nothing that a learning rate could "
+            "scale with; the outputs depend on no input, or only times 0"
+        )
+    if total.cubes == 0:
+        raise RateError(
+            f"{graph.model}: no path has an activation, and eq. 8 gives no rate for a linear model; "
+            "use rule='maximal_update'"
+        )
+    q = 1.0 if kernel == "none" else _geometric_mean(kernel_sizes(found, taps=kernel == "taps"))
+    cubes = math.log10(total.cubes)
+    log = -exponent * (0.5 * cubes + math.log10(q))
+    if log < -300.0:
+        raise RateError(
+            f"{graph.model}: the sum over its paths is 10^{cubes:.0f}, and the rate 10^{log:.0f} is less than a number "
+            "can hold; eq. 8 says nothing of so many paths: use rule='maximal_update'"
+        )
+    power = "" if exponent == 1.0 else f", all to the power {exponent:g}"
+    return RelativeRate(
+        value=10.0**log,
+        rule="paths",
+        reason=f"(Σ L³)^(-1/2) / q over {_count(total.paths)} with Σ L³ = {_number(total.cubes)}, q = {q:.4g}{power} "
+        "(arXiv 2402.17440, eq. 8 and 9)",
+        figures={
+            "log10_paths": math.log10(total.paths),
+            "log10_sum_cubes": cubes,
+            "mean_depth": total.depths / total.paths,
+            "kernel": q,
+            "exponent": float(exponent),
+        },
+        warnings=_warnings(total),
+    )
+
+
+def _geometric_mean(sizes: tuple[float, ...]) -> float:
+    return math.exp(sum(map(math.log, sizes)) / len(sizes)) if sizes else 1.0
+
+
+def _number(n: int) -> str:
+    return f"{n:,}" if n < 10**9 else f"10^{math.log10(n):.4g}"
+
+
+def _count(n: int) -> str:
+    return "1 path" if n == 1 else f"{_number(n)} paths"
+
+
+def _warnings(total: Moments) -> tuple[str, ...]:
+    if total.paths <= MANY:
+        return ()
+    return (
+        f"{_count(total.paths)}: eq. 8 counts every path in full, shared and weak ones too, and is far too steep above "
+        f"about {MANY}; rule='maximal_update' measures the same criterion",
+    )

@@ -1,0 +1,226 @@
+"""Whether copies of a model can be trained as one stack: tried on the first batch before anything is trained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellposed.errors import RateError
+from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.tree import walk
+from wellposed.rates import ranks
+from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack
+from wellposed.rates.feed import seed_all
+from wellposed.rates.steps import Build, Setting
+
+_COPIES = 5
+"""Tensors of a parameter's size that a run holds at most: itself, its gradient, two moments, one in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one pass showed.
+
+    Attributes:
+        obstacle: why the runs cannot be stacked; None where they can.
+        noisy: whether the same pass, with the same random numbers, gives another loss each time.
+        moving: buffers that differ between runs, or that a pass writes to.
+        memory: bytes that one run needs.
+    """
+
+    obstacle: str | None
+    noisy: bool
+    moving: tuple[str, ...]
+    memory: int
+
+
+def stacking_costs(
+    objective: Objective,
+    draws: Mapping[int, Draw],
+    told: Mapping[str, Setting],
+    seen: Probe,
+    batch: Any,
+    reading: float,
+) -> float:
+    """Return how long a step of a stack takes, over that of as many runs one by one.
+
+    Stacked convolutions are grouped ones, which can be slower on a CPU than one after the other. Both are timed, after
+    `probe` has run each before; the answer is rank 0's.
+
+    Args:
+        objective: the model and its loss.
+        draws: weights by seed.
+        told: what the optimizer does with each parameter.
+        seen: what `probe` found.
+        batch: the first batch.
+        reading: seconds that it takes to read a batch, once for a stack and each time for single runs.
+    """
+    first = next(iter(draws))
+    with restored_attributes(objective.model):
+        stack = Stack(objective, draws, [Member(1.0, first)] * _TIMED, told, seen.moving)
+        together = reading + _seconds(lambda: stack.gradients(batch)[0])
+        alone = reading + _seconds(lambda: _pass(objective, draws[first], tuple(told), batch).loss)
+    return ranks.shared(together / (_TIMED * alone))
+
+
+_TIMED = 8
+"""Runs in the stack that is timed."""
+
+
+def _seconds(step: Callable[[], Tensor]) -> float:
+    """Return the shortest of some times; reading the result waits for the device."""
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        step().sum().item()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass of one run: its loss, gradients, buffers afterwards, whether it drew random numbers, bytes it kept."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor | None]
+    buffers: Mapping[str, Tensor]
+    random: bool
+    memory: int
+
+
+def probe(
+    objective: Objective, draws: Mapping[int, Draw], build: Build, told: Mapping[str, Setting] | str, batch: Any
+) -> Probe:
+    """Return whether runs can be stacked, by comparing a stack of two with the two run by themselves.
+
+    Losses and gradients are compared. Where the pass draws random numbers (dropout), which a stack draws in another
+    order, the comparison is made in evaluation mode. The model is left as it was.
+
+    Args:
+        objective: the model and its loss.
+        draws: weights by seed.
+        build: makes the optimizer.
+        told: what the optimizer does with each parameter; or, in words, why its steps cannot be vectorised.
+        batch: the first batch.
+
+    Raises:
+        RateError: the loss depends on no parameter that is trained.
+    """
+    seeds = [*draws, *draws][:2]
+    names = [name for name, tensor in objective.model.named_parameters() if tensor.requires_grad]
+    trained = tuple(names if isinstance(told, str) else told)
+    try:
+        with restored_attributes(objective.model):
+            alone = _pass(objective, draws[seeds[0]], trained, batch)
+    except RateError:
+        raise
+    except Exception as error:  # of the model's own; where a plain copy fails too, it is the user's to see
+        seed_all(0)
+        Single(objective, draws[seeds[0]], 1.0, build).losses(batch)
+        return Probe(f"the model does not run with other tensors as its parameters ({_told(error)})", False, (), 1)
+    with restored_attributes(objective.model):
+        again = _pass(objective, draws[seeds[0]], trained, batch)
+    noisy = _differ(alone.loss, again.loss)
+    first = draws[seeds[0]].buffers
+    moving = tuple(
+        name
+        for name in first
+        if not torch.equal(alone.buffers[name], first[name])
+        or any(not torch.equal(draw.buffers[name], first[name]) for draw in draws.values())
+    )
+    held = sum(t.nbytes for t in draws[seeds[0]].parameters.values()) * _COPIES + sum(t.nbytes for t in first.values())
+    obstacle = told if isinstance(told, str) else None
+    if obstacle is None and noisy:
+        obstacle = "two passes with the same weights, batch and random numbers gave different losses"
+    if obstacle is None:
+        assert not isinstance(told, str)
+        obstacle = _compare(objective, draws, seeds, told, moving, batch, evaluation=alone.random)
+    obstacles = [text for text in ranks.gathered(obstacle or "") if text]
+    noisy = not ranks.agreed(not noisy)
+    return Probe(obstacles[0] if obstacles else None, noisy, moving, max(ranks.gathered(held + alone.memory)))
+
+
+def _compare(
+    objective: Objective,
+    draws: Mapping[int, Draw],
+    seeds: Sequence[int],
+    told: Mapping[str, Setting],
+    moving: Sequence[str],
+    batch: Any,
+    *,
+    evaluation: bool,
+) -> str | None:
+    """Return how a stack of two runs differs from the two by themselves; None where it does not."""
+    with restored_attributes(objective.model):
+        if evaluation:
+            objective.model.eval()
+        passes = [_pass(objective, draws[seed], tuple(told), batch) for seed in seeds]
+    if any(p.random for p in passes) and evaluation:
+        passes = []  # random numbers in evaluation mode too: nothing to compare but that the stack runs
+    with restored_attributes(objective.model):
+        if evaluation:
+            objective.model.eval()
+        try:
+            stack = Stack(objective, draws, [Member(1.0, seed) for seed in seeds], told, moving)
+            losses, gradients = stack.gradients(batch)
+        except Exception as error:  # whatever a model does that cannot be vectorised, in its own class of error
+            return f"torch.func.vmap cannot follow the model ({_told(error)})"
+    for index, one in enumerate(passes):
+        if _differ(losses[index], one.loss):
+            return (
+                f"the model gives another loss in a stack ({losses[index].item():.6g}) than by itself "
+                f"({one.loss.item():.6g})"
+            )
+        # A gradient that is zero but for rounding (a bias before a norm) is held against the scale of all of them.
+        scale = torch.stack([g.norm().double() for g in one.gradients.values() if g is not None]).norm()
+        for name, gradient in one.gradients.items():
+            stacked = gradients[name]
+            if gradient is not None and (stacked is None or _differ(stacked[index], gradient, scale)):
+                return f"the model gives another gradient of {name!r} in a stack than by itself"
+    return None
+
+
+def _pass(objective: Objective, draw: Draw, trained: Sequence[str], batch: Any) -> _Pass:
+    """Run one pass and its gradients, with tensors of its own."""
+    parameters = {name: tensor.clone().requires_grad_(name in trained) for name, tensor in draw.parameters.items()}
+    buffers = {name: tensor.clone() for name, tensor in draw.buffers.items()}
+    own = {t.untyped_storage().data_ptr() for t in (*parameters.values(), *(t for _, t in walk(batch)))}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    seed_all(0)
+    before = torch.get_rng_state()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss, after = objective.at(parameters, buffers, batch)
+    random = not torch.equal(torch.get_rng_state(), before)
+    if not loss.requires_grad:
+        raise RateError(
+            "the loss depends on no parameter that the optimizer trains: is the model frozen, or the loss detached?"
+        )
+    wanted = [name for name, tensor in parameters.items() if tensor.requires_grad]
+    found = torch.autograd.grad(loss, [parameters[name] for name in wanted], allow_unused=True)
+    return _Pass(loss.detach(), dict(zip(wanted, found, strict=True)), after, random, sum(kept.values()))
+
+
+def _told(error: Exception) -> str:
+    """Return class and first line of an error."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+def _differ(one: Tensor, other: Tensor, scale: Tensor | None = None) -> bool:
+    """Whether two results differ by more than rounding makes of a different order of summation, at a scale (by default
+    their own).
+    """
+    tolerance = torch.finfo(other.dtype).eps ** (1 / 3)
+    far = (one - other).norm() > tolerance * (other.norm() if scale is None else scale)
+    return bool(far.item()) or bool((one.isnan().any() != other.isnan().any()).item())

@@ -1,0 +1,135 @@
+"""`relative`: a learning rate up to one constant, from a model alone."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from wellposed.errors import OptionError, near_matches
+from wellposed.graphs import Graph
+from wellposed.plans import Plan
+from wellposed.rates.passes import graph_of, small_graph
+from wellposed.rates.rate import RelativeRate
+
+Rule = Callable[..., RelativeRate]
+_HOMES = {
+    "maximal_update": "wellposed.rates.maximal_update",
+    "ntk": "wellposed.rates.ntk",
+    "paths": "wellposed.rates.paths",
+}
+"""The modules that hold the rules that come with the package, under the same name; they load on first use."""
+_RULES: dict[str, Rule] = {}
+
+
+def rate_rule(name: str) -> Callable[[Rule], Rule]:
+    """Register a rate rule under ``name``: a function ``(graph, *, option=default, ...) -> RelativeRate``.
+
+    A rule with an option ``plan`` is given the plan of `relative`.
+
+    Raises:
+        OptionError: the name is taken.
+    """
+
+    def register(function: Rule) -> Rule:
+        if name in _RULES or name in _HOMES:
+            raise OptionError(f"a rate rule {name!r} exists already; choose another name")
+        _RULES[name] = function
+        return function
+
+    return register
+
+
+def rate_rules() -> tuple[str, ...]:
+    """Return the names of all rate rules."""
+    return tuple(sorted({*_HOMES, *_RULES}))
+
+
+def find_rate_rule(name: str) -> Rule:
+    """Return the rule called ``name``; raises `OptionError` with the near matches."""
+    if name not in _RULES:
+        if name not in _HOMES:
+            raise OptionError(f"unknown rate rule {name!r}{near_matches(str(name), rate_rules())}")
+        rule: Rule = getattr(importlib.import_module(_HOMES[name]), name)
+        _RULES[name] = rule
+    return _RULES[name]
+
+
+def relative(
+    model: nn.Module | Graph,
+    *args: Any,
+    rule: str = "maximal_update",
+    plan: Plan | None = None,
+    per_layer: bool = False,
+    training: bool = True,
+    **options: Any,
+) -> RelativeRate:
+    """Return the learning rate of a model up to one constant, for plain SGD; the model is only read.
+
+    Only the ratio of two models' rates under one rule means something: find the rate of one by a search, and multiply.
+
+    Args:
+        model: the model, or its graph (then without ``args``).
+        args: example arguments of ``forward``; the samples lie along the first axis.
+        rule: ``maximal_update`` (measured on random inputs), ``ntk`` (analytic, in the limit of large width), ``paths``
+            (the closed form of arXiv 2402.17440), or one registered with `wellposed.rates.rate_rule`.
+        plan: how the weights will be drawn; None takes the model's current ones.
+        per_layer: also return a multiplier for each parameter, in inverse proportion to its layer's share of the
+            neural tangent kernel (`wellposed.rates.ntk.layer_multipliers`).
+        training: the mode to trace in.
+        options: options of the rule; what it does not know goes to ``forward``.
+
+    Returns:
+        A `RelativeRate`.
+
+    Raises:
+        OptionError: an unknown rule or option, or a value outside its range.
+        RateError: the rule cannot say anything of this model.
+        TraceError: the model cannot be run on the example.
+    """
+    function = find_rate_rule(rule)
+    known = _options_of(function)
+    chosen, forward = _split(rule, model, options, known)
+    if "plan" in known:
+        chosen["plan"] = plan
+    elif plan is not None:
+        raise OptionError(f"rule {rule!r} looks at the graph alone and takes no plan; leave plan= out")
+    trace_for = small_graph if rule == "maximal_update" else graph_of
+    result = function(trace_for(model, args, forward, training), **chosen)
+    if not per_layer:
+        return result
+    from wellposed.rates.ntk import layer_multipliers
+
+    multipliers = layer_multipliers(graph_of(model, args, forward, training), plan=plan, inputs=chosen.get("inputs"))
+    return result.model_copy(update={"per_parameter": multipliers})
+
+
+def _options_of(rule: Rule) -> dict[str, Any]:
+    """Return the options of a rule with their defaults."""
+    parameters = list(inspect.signature(rule).parameters.values())[1:]
+    return {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+def _split(
+    rule: str, model: nn.Module | Graph, given: Mapping[str, Any], known: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split keywords into options of the rule and arguments of the model's forward."""
+    options = {key: value for key, value in given.items() if key in known}
+    rest = {key: value for key, value in given.items() if key not in known}
+    accepted: set[str] = set()
+    anything = False
+    if isinstance(model, nn.Module):
+        parameters = inspect.signature(model.forward).parameters.values()
+        accepted = {p.name for p in parameters}
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    everything = [*known, "rule", "per_layer", "training"]
+    for key in rest:
+        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
+            continue
+        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
+        raise OptionError(f"{key!r} is no option of rate rule {rule!r}{where}{near_matches(key, everything)}")
+    return options, rest

@@ -1,0 +1,31 @@
+"""How a learning rate changes over the steps of a search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from wellposed.errors import OptionError, near_matches
+
+Schedule: TypeAlias = str | Callable[[float], float]
+"""A name, or a function that maps the fraction of steps done to the learning rate's factor."""
+
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2.0,
+}
+
+
+def schedule_factor(schedule: Schedule) -> tuple[str, Callable[[float], float]]:
+    """Return a schedule's name and the factor by which it multiplies the learning rate at each fraction of the steps.
+
+    Raises:
+        OptionError: an unknown name, or something that cannot be called.
+    """
+    if callable(schedule):
+        return getattr(schedule, "__name__", type(schedule).__name__), schedule
+    if schedule not in _SCHEDULES:
+        raise OptionError(f"no schedule {schedule!r}{near_matches(str(schedule), _SCHEDULES)}")
+    return schedule, _SCHEDULES[schedule]

@@ -1,0 +1,168 @@
+"""Optimizer steps on stacked parameters, where each member of the stack has a learning rate of its own.
+
+The updates are those of ``torch.optim.SGD``, ``Adam`` and ``AdamW``. How an optimizer is set up (groups, their ratios
+of learning rates, momentum, weight decay) is read off one that the user's own factory builds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from wellposed.errors import OptionError, near_matches
+
+Build: TypeAlias = Callable[[nn.Module, float], Optimizer]
+"""Makes the optimizer of a model at a learning rate."""
+
+_FAMILIES: dict[str, Build] = {
+    "sgd": lambda model, rate: SGD(model.parameters(), lr=rate),
+    "momentum": lambda model, rate: SGD(model.parameters(), lr=rate, momentum=0.9),
+    "adam": lambda model, rate: Adam(model.parameters(), lr=rate),
+    "adamw": lambda model, rate: AdamW(model.parameters(), lr=rate),
+}
+_PLAIN = {"maximize": False, "amsgrad": False, "differentiable": False}
+"""Options under which the steps below are not the optimizer's."""
+
+
+def builder(optimizer: str | type[Optimizer] | Build) -> tuple[str, Build]:
+    """Return an optimizer's name and what builds it.
+
+    Args:
+        optimizer: a family's name, a class of ``torch.optim`` (with its own defaults), or a function of the model and
+            the learning rate.
+
+    Raises:
+        OptionError: an unknown name, or something else.
+    """
+    if isinstance(optimizer, str):
+        if optimizer not in _FAMILIES:
+            raise OptionError(
+                f"no optimizer {optimizer!r}{near_matches(optimizer, _FAMILIES)}; any other one is given as a "
+                "function of the model and the learning rate: lambda model, lr: MyOptimizer(model.parameters(), lr=lr)"
+            )
+        return optimizer, _FAMILIES[optimizer]
+    given: Any = optimizer
+    if isinstance(given, type) and issubclass(given, Optimizer):
+        kind: Any = given
+        return kind.__name__.lower(), lambda model, rate: kind(model.parameters(), lr=rate)
+    if callable(given):
+        return "", given
+    raise OptionError(f"optimizer must be a name, a class or a function of model and rate, not {optimizer!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an optimizer does with one parameter.
+
+    Attributes:
+        kind: its class.
+        factor: its learning rate over the one that the optimizer was built with.
+        options: the rest of its group, by name.
+    """
+
+    kind: type[Optimizer]
+    factor: float
+    options: tuple[tuple[str, Any], ...]
+
+
+def settings(build: Build, model: nn.Module, rates: tuple[float, float]) -> dict[str, Setting] | str:
+    """Return, for every parameter that is trained, what the optimizer does with it; or why that cannot be followed.
+
+    The optimizer is built at two rates, since the learning rate of each group has to be proportional to the one asked
+    for. Nothing is trained.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found: list[dict[str, Setting]] = []
+    for rate in rates:
+        optimizer = build(model, rate)
+        if type(optimizer) not in (SGD, Adam, AdamW):
+            return f"{type(optimizer).__name__} has no vectorised steps (SGD, Adam and AdamW have)"
+        told: dict[str, Setting] = {}
+        for group in optimizer.param_groups:
+            unlike = [name for name, value in _PLAIN.items() if group.get(name, value) != value]
+            if unlike:
+                return f"{type(optimizer).__name__} with {unlike[0]}={group[unlike[0]]} has no vectorised steps"
+            options = {key: value for key, value in group.items() if key in _OPTIONS[type(optimizer)]}
+            setting = Setting(type(optimizer), float(group["lr"]) / rate, tuple(sorted(options.items())))
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    return "the optimizer holds a tensor that is no parameter of the model"
+                if parameter.requires_grad:
+                    told[names[id(parameter)]] = setting
+        found.append(told)
+    first, second = found
+    steady = first.keys() == second.keys() and all(
+        math.isclose(first[name].factor, second[name].factor, rel_tol=1e-9) for name in first
+    )
+    return first if steady else "the learning rates of the optimizer's groups are not proportional to the one asked for"
+
+
+_OPTIONS: dict[type[Optimizer], frozenset[str]] = {
+    SGD: frozenset({"momentum", "dampening", "weight_decay", "nesterov"}),
+    Adam: frozenset({"betas", "eps", "weight_decay", "decoupled_weight_decay"}),
+    AdamW: frozenset({"betas", "eps", "weight_decay", "decoupled_weight_decay"}),
+}
+
+
+class Steps:
+    """The updates of one stacked parameter ``[members, ...]``, with the state that the optimizer keeps of it."""
+
+    def __init__(self, setting: Setting, rates: Tensor, dimensions: int) -> None:
+        self._options = dict(setting.options)
+        if setting.kind is AdamW:
+            self._options["decoupled_weight_decay"] = True
+        self._update = self._sgd if setting.kind is SGD else self._adam
+        self._rates = (rates * setting.factor).view(-1, *[1] * (dimensions - 1))
+        self._state: list[Tensor] = []
+        self._step = 0
+
+    def keep(self, kept: Tensor) -> None:
+        """Go on with some members alone: ``kept`` are their indices."""
+        self._rates = self._rates[kept]
+        self._state = [tensor[kept] for tensor in self._state]
+
+    def update_(self, parameter: Tensor, gradient: Tensor, scale: float) -> None:
+        """Take one step; the learning rates count times ``scale``."""
+        self._step += 1
+        self._update(parameter, gradient, self._rates * scale)
+
+    def _sgd(self, parameter: Tensor, gradient: Tensor, rates: Tensor) -> None:
+        decay, momentum = self._options["weight_decay"], self._options["momentum"]
+        if decay:
+            gradient = gradient.add(parameter, alpha=decay)
+        if momentum:
+            if not self._state:
+                self._state = [gradient.clone()]
+            else:
+                self._state[0].mul_(momentum).add_(gradient, alpha=1 - self._options["dampening"])
+            velocity = self._state[0]
+            gradient = gradient.add(velocity, alpha=momentum) if self._options["nesterov"] else velocity
+        parameter.addcmul_(gradient, rates, value=-1)
+
+    def _adam(self, parameter: Tensor, gradient: Tensor, rates: Tensor) -> None:
+        decay, (slow, slower) = self._options["weight_decay"], self._options["betas"]
+        if decay and self._options.get("decoupled_weight_decay", False):
+            parameter.mul_(1 - rates * decay)
+        elif decay:
+            gradient = gradient.add(parameter, alpha=decay)
+        if not self._state:
+            self._state = [torch.zeros_like(gradient), torch.zeros_like(gradient)]
+        first, second = self._state
+        first.lerp_(gradient, 1 - slow)
+        second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
+        root = second.sqrt().div_(math.sqrt(1 - slower**self._step)).add_(self._options["eps"])
+        parameter.sub_(first.div(root).mul_(rates / (1 - slow**self._step)))
+
+
+def stepping(told: Sequence[Setting], rates: Tensor, parameters: Sequence[Tensor]) -> list[Steps]:
+    """Return the updates of stacked parameters; ``rates`` holds one learning rate for each member."""
+    return [
+        Steps(setting, rates.to(parameter), parameter.dim())
+        for setting, parameter in zip(told, parameters, strict=True)
+    ]

@@ -1,0 +1,226 @@
+"""`transfer`: a learning rate found on one model, carried to another by the ratio that a rule gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from wellposed.errors import OptionError, RateError, near_matches
+from wellposed.graphs import Graph, trace
+from wellposed.plans import Plan
+from wellposed.rates.rate import Conditions, Rate
+from wellposed.rates.relative import find_rate_rule, relative
+from wellposed.signals.branches import END, Branches, branches, kernel_sizes
+from wellposed.signals.widths import widths
+
+AXES = ("depth", "topology", "kernel", "width", "operators")
+"""Along what two models can differ."""
+
+_MEASURED = "measured here (docs/results/rates.md)"
+_NOT = "not claimed"
+_CLAIMS: dict[str, dict[str, str]] = {
+    "maximal_update": {"depth": _MEASURED, "topology": _MEASURED, "kernel": _MEASURED},
+    "ntk": {"depth": _MEASURED, "topology": _MEASURED, "kernel": _MEASURED},
+    "paths": {
+        "depth": f"proved for ReLU chains at infinite width (arXiv 2402.17440, eq. 8); {_MEASURED}",
+        "topology": _MEASURED,
+        "kernel": _MEASURED,
+    },
+}
+"""What a rule's ratio rests on, by rule and axis."""
+_WIDTH = "proved for the groups of a plan of method 'mup' (arXiv 2203.03466), which carry one rate to every width"
+
+
+def transfer(
+    rate: Rate | float,
+    *args: Any,
+    base: nn.Module | Graph,
+    target: nn.Module | Graph,
+    rule: str = "maximal_update",
+    conditions: Conditions | None = None,
+    axes: Iterable[str] | None = None,
+    base_plan: Plan | None = None,
+    target_plan: Plan | None = None,
+    **options: Any,
+) -> Rate:
+    """Return the learning rate of ``target``: that of ``base`` times the ratio of their relative rates.
+
+    Args:
+        rate: the rate found for ``base``, by `find_max_lr` or otherwise.
+        args: example arguments of ``forward``, the same for both models; none for graphs.
+        base: the model, or its graph, that the rate was found on.
+        target: the one that it is wanted for; it must have the same inputs.
+        rule: as for `relative`.
+        conditions: how ``target`` will be trained; what differs from ``rate.conditions`` is warned of. None: alike.
+        axes: along what the models may differ (``depth``, ``topology``, ``kernel``, ``width``, ``operators``); None:
+            along any.
+        base_plan: how the base's weights are drawn, for rules that depend on it; None takes the current ones.
+        target_plan: the same of the target.
+        options: further options of `relative`.
+
+    Returns:
+        A `Rate` with ``claims``: for each axis along which the models differ, what the ratio rests on: proved, measured
+        here, or not claimed.
+
+    Raises:
+        OptionError: an unknown rule, axis or option.
+        RateError: the models have different inputs, the loss differs, or they differ along an axis not in ``axes``.
+    """
+    found = rate if isinstance(rate, Rate) else _given(rate)
+    find_rate_rule(rule)
+    allowed = AXES if axes is None else tuple(axes)
+    for axis in allowed:
+        if axis not in AXES:
+            raise OptionError(f"unknown axis {axis!r}{near_matches(axis, AXES)}")
+    shapes = [_graph(model, args) for model in (base, target)]
+    _check_inputs(*shapes)
+    _check_loss(found.conditions, conditions)
+    before, after = (_describe(graph) for graph in shapes)
+    differ = [axis for axis in AXES if getattr(before, axis) != getattr(after, axis)]
+    for axis in differ:
+        if axis not in allowed:
+            raise RateError(
+                f"base and target differ in {axis} ({_words(getattr(before, axis))} and "
+                f"{_words(getattr(after, axis))}), which is not among axes={list(allowed)}; add it, or take a base "
+                "that has the target's"
+            )
+    rates = []
+    for model, plan in ((base, base_plan), (target, target_plan)):
+        example = () if isinstance(model, Graph) else args
+        rates.append(relative(model, *example, rule=rule, plan=plan, **options))
+    lower, upper = rates
+    factor = upper.value / lower.value
+    reason = (
+        f"{found.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
+        f"{shapes[1].model} and {shapes[0].model} by rule {rule!r}"
+    )
+    warned = [*found.warnings, *_changed(found.conditions, conditions)]
+    warned += [warning for one in rates for warning in one.warnings if warning not in warned]
+    if _plain(found.conditions, conditions) is False:
+        warned.append(
+            f"rule {rule!r} is for plain SGD, and the rate is one of another optimizer: nothing says how far it holds"
+        )
+    moved = found.scaled(factor, reason)
+    return moved.model_copy(
+        update={
+            "claims": {axis: _claim(rule, axis) for axis in differ},
+            "warnings": tuple(warned),
+            "conditions": conditions or found.conditions,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What two models are compared by, one field for each axis."""
+
+    depth: int
+    topology: frozenset[tuple[Any, ...]]
+    kernel: frozenset[float]
+    width: frozenset[int]
+    operators: frozenset[str]
+
+
+def _describe(graph: Graph) -> _Description:
+    found = branches(graph)
+    depth, joins = _layers(found)
+    active = {step.node for step in found.steps.values() if step.node is not None and step.active}
+    nodes = active | {
+        step.node for step in found.steps.values() if step.node is not None and step.kind in ("normalisation", "pool")
+    }
+    sides = [side for one in widths(graph).values() for side in (one.fan_in, one.fan_out) if side is not None]
+    return _Description(
+        depth=depth,
+        topology=joins,
+        kernel=frozenset(kernel_sizes(found)),
+        width=frozenset(sides),
+        operators=frozenset(graph.nodes[node].op_name.partition(".")[0].rstrip("_") for node in nodes),
+    )
+
+
+def _layers(found: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
+    """Return the weights on the longest way, and the kinds of joins: how many weights each of its ways is longer."""
+    entering: dict[int, list[int]] = {}
+    for edge in found.edges:
+        entering.setdefault(edge.target, []).append(edge.source)
+    layers: dict[int, int] = dict.fromkeys(found.starts, 0)
+    joins: set[tuple[Any, ...]] = set()
+    for target, sources in entering.items():  # in execution order
+        above = [layers.get(source, 0) for source in sources]
+        kind = "end" if target == END else found.steps[target].kind
+        layers[target] = max(above) + (kind == "contraction")
+        if len(above) > 1 and kind != "end":
+            joins.add((kind, *sorted(max(above) - layer for layer in above)))
+    return layers.get(END, 0), frozenset(joins)
+
+
+def _given(rate: float) -> Rate:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
+        raise OptionError(f"rate must be a Rate or a finite number above 0, received {rate!r}")
+    return Rate(value=float(rate), interval=(float(rate), float(rate)), reason="given")
+
+
+def _graph(model: nn.Module | Graph, args: tuple[Any, ...]) -> Graph:
+    return model if isinstance(model, Graph) else trace(model, *args)
+
+
+def _check_inputs(base: Graph, target: Graph) -> None:
+    """Raise `RateError` unless both graphs take the same tensors, whatever the batch."""
+    taken = [_inputs(graph) for graph in (base, target)]
+    if taken[0] != taken[1]:
+        raise RateError(
+            f"{base.model} takes {_words(taken[0])} and {target.model} takes {_words(taken[1])}: rates can be "
+            "carried only between models of the same inputs; find the base rate on a model of the target's"
+        )
+
+
+def _inputs(graph: Graph) -> Mapping[str, str]:
+    values = [graph.values[value] for value in graph.inputs]
+    return {value.name: f"{str(value.dtype).removeprefix('torch.')}{list(value.shape[1:])}" for value in values}
+
+
+def _check_loss(before: Conditions, after: Conditions | None) -> None:
+    for field, what in (("loss", "the loss"), ("inputs", "the inputs")):
+        old, new = getattr(before, field), getattr(after, field, None)
+        if old is not None and new is not None and old != new:
+            raise RateError(
+                f"the rate was found with {old!r} as {what}, and is wanted for {new!r}: a rate says nothing of "
+                "another; find it again with the target's"
+            )
+
+
+def _changed(before: Conditions, after: Conditions | None) -> list[str]:
+    """Return what training conditions change, in words."""
+    if after is None:
+        return []
+    words = {"optimizer": "optimizer", "batch_size": "batch size", "steps": "number of steps", "schedule": "schedule"}
+    return [
+        f"the rate was found with {name} {getattr(before, field)}, and is wanted for {getattr(after, field)}: no rule "
+        "here carries it over that"
+        for field, name in words.items()
+        if None not in (getattr(before, field), getattr(after, field))
+        and getattr(before, field) != getattr(after, field)
+    ]
+
+
+def _plain(before: Conditions, after: Conditions | None) -> bool | None:
+    """Whether training is by plain SGD; None where it is not known."""
+    told = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
+    return all(name.lower() == "sgd" for name in told) if told else None
+
+
+def _claim(rule: str, axis: str) -> str:
+    if axis == "width":
+        return f"{_NOT} of rule {rule!r}; {_WIDTH}"
+    return _CLAIMS.get(rule, {}).get(axis, _NOT)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {one}" for name, one in value.items()) or "nothing"
+    if isinstance(value, frozenset):
+        return ", ".join(str(one) for one in sorted(value, key=str)) or "none"
+    return str(value)

@@ -1,0 +1,219 @@
+"""Products with a weight, backwards: both directions follow from the one description of the operator."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Node, Ref
+from wellposed.signals import registry
+from wellposed.signals.adjoints.registry import Sent, adjoint
+from wellposed.signals.contraction import Product, describe, parameter_values
+from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, white
+from wellposed.signals.registry import overloads
+from wellposed.signals.rules.contraction import contract, is_weight
+from wellposed.signals.rules.embedding import embedding
+from wellposed.signals.rules.merge import multiply
+from wellposed.signals.rules.reduction import averaged
+from wellposed.signals.state import State, make_state
+
+aten = torch.ops.aten
+Gradients = Sequence["Term | None"]
+_UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
+_DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
+
+
+@adjoint(
+    overloads(
+        "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
+        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+        "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
+        "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
+    )
+)  # fmt: skip
+def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
+    """The gradient by either operand is the product of the other with the gradient of the result."""
+    term, product = gradients[0], describe(call.graph, call.node)
+    if term is None or product is None:
+        return None
+    states = _operands(call, args, kwargs)
+    left_fixed, right_fixed = is_weight(call, product.left), is_weight(call, product.right)
+    if left_fixed and not right_fixed and product.window is None:
+        product = _swapped(product)
+    elif not right_fixed:
+        return None  # a product of two signals: differentiated on samples
+    if product.left not in states or product.right not in states:
+        return None
+    gradient = scaled_state(settled(call, term), product.scale)
+    sent: list[tuple[int, Term]] = []
+    if not (left_fixed and right_fixed):
+        weight = states[product.right]
+        sent.append((product.left, Term(_by_data(call, gradient, weight, product, states[product.left].shape))))
+    power = _by_weight(call, gradient, states[product.left], product)
+    if power is not None:
+        sent.append((product.right, power))
+    if product.bias is not None and product.bias_scale:
+        whole = Term(scaled_state(settled(call, term), product.bias_scale))
+        sent.append((product.bias, _by_bias(call, whole, product)))
+    return sent
+
+
+def _swapped(product: Product) -> Product:
+    """Return the description with the weight on the right."""
+    return replace(
+        product,
+        left=product.right,
+        right=product.left,
+        left_axes=product.right_axes,
+        right_axes=product.left_axes,
+    )
+
+
+def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
+    """Return the states of the operator's tensors, by the ids of their values."""
+    found: dict[int, State] = {}
+
+    def walk(raw: Any, resolved: Any) -> None:
+        if isinstance(raw, Ref) and isinstance(resolved, State):
+            found[raw.value] = resolved
+        elif isinstance(raw, (list, tuple)):
+            for a, b in zip(raw, resolved, strict=True):
+                walk(a, b)
+
+    walk(call.node.args, args)
+    for key, value in kwargs.items():
+        walk(call.node.kwargs[key], value)
+    return found
+
+
+def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, shape: tuple[int, ...]) -> State:
+    """Return the gradient by the data: the forward rule, used on the description read from the other side."""
+    out = call.node.outputs[0]
+    window = product.window
+    if window is None:
+        letters = _letters((*product.left_axes, *product.right_axes, *product.out_axes))
+        term = "".join(letters[a] for a in product.out_axes) + "," + "".join(letters[a] for a in product.right_axes)
+        labels = "".join(letters[a] for a in product.left_axes)
+        node = replace(
+            call.node, op=aten.einsum.default, args=(f"{term}->{labels}", [Ref(out), Ref(product.right)]), kwargs={}
+        )
+        arguments: tuple[Any, ...] = (node.args[0], [gradient, weight])
+    else:
+        rank = len(window.kernel)
+        padding = [before for before, _ in window.padding]
+        stride, dilation = list(window.stride), list(window.dilation)
+        rest: tuple[Any, ...]
+        if product.transposed:
+            op, rest = _DOWN[rank], (stride, padding, dilation, product.groups)
+        else:
+            op, rest = _UP[rank], (stride, padding, [0] * rank, product.groups, dilation)
+        node = replace(call.node, op=op, args=(Ref(out), Ref(product.right), None, *rest), kwargs={})
+        arguments = (gradient, weight, None, *rest)
+    inner = Adjoint(call.run, node, _wide(call, product, shape))
+    result = contract(inner, *arguments)
+    assert result is not None
+    fresh = Term(result.changed(links=(), base=None, fn=None))
+    return settled(call, reduced(call, fresh, shape))
+
+
+def _wide(call: Adjoint, product: Product, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the data with the axes along which the operator broadcast them at full length."""
+    if product.window is not None:
+        return shape
+    sizes = dict(zip(product.out_axes, call.graph.values[call.node.outputs[0]].shape, strict=True))
+    return tuple(sizes.get(label, size) if size == 1 else size for label, size in zip(product.left_axes, shape, strict=True))
+
+
+def _letters(labels: Sequence[str]) -> dict[str, str]:
+    """Return one letter for each label; labels of one letter keep theirs."""
+    taken = {label for label in labels if len(label) == 1}
+    free = (letter for letter in string.ascii_uppercase if letter not in taken)
+    return {label: label if len(label) == 1 else next(free) for label in dict.fromkeys(labels)}
+
+
+def _by_weight(call: Adjoint, gradient: State, data: State, product: Product) -> Term | None:
+    """Return the gradient by the weight, whose elements all count alike.
+
+    dL/dW sums g_p x_p over positions p. With a weight of variance 1 the forward rule gives the covariance of the
+    output z at two positions as sum over the products that meet in it of E[x x'], so that the squares of the
+    derivatives by all weights of one output sum to sum over p, q of Cov(g_p, g_q) Cov(z_p, z_q).
+    """
+    shape = call.graph.values[product.right].shape
+    unit = make_state(shape, 0.0, 1.0, roots=call.root())
+    response = _response(call, data, unit, product)
+    if response is None:
+        return None
+    outputs = _axes_of_weight(product)
+    count = math.prod(gradient.shape[i] for i in outputs)
+    power = count * _paired(call, gradient, response, outputs)
+    return Term(white(shape, power / math.prod(shape), call.root()))
+
+
+def _axes_of_weight(product: Product) -> list[int]:
+    """Return the axes of the output that index outputs with weights of their own."""
+    return [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
+
+
+def _response(call: Adjoint, data: State, unit: State, product: Product) -> State | None:
+    """Return what the operator makes of the data with another weight and no bias."""
+    states = {product.left: data, product.right: unit}
+    node = call.node
+
+    def resolved(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return states.get(argument.value)
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(resolved(item) for item in argument)
+        return argument
+
+    inner = Adjoint(call.run, node)
+    kwargs = {key: resolved(value) for key, value in node.kwargs.items()}
+    return contract(inner, *(resolved(argument) for argument in node.args), **kwargs)
+
+
+def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[int]) -> float:
+    """Return the sum over pairs of positions of Cov(g) Cov(z), for one index of the axes ``outputs``."""
+    shape = gradient.shape
+    whole = multiply(call.into(shape), _apart(gradient, outputs), _apart(response, outputs))
+    over = [i for i in range(len(shape)) if i not in outputs]
+    mean = averaged(call, whole, over, keepdim=True)
+    count = math.prod(shape[i] for i in over)
+    return mean.second_moment * count * count
+
+
+def _apart(state: State, outputs: Sequence[int]) -> State:
+    """Return the state with nothing in common with others."""
+    return state.as_new()
+
+
+def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
+    """Return the gradient by the bias: a sum over all axes that it lacks."""
+    assert product.bias is not None
+    shape = call.graph.values[product.bias].shape
+    where = product.out_axes.index("o") if "o" in product.out_axes and len(shape) == 1 else None
+    if where is None:
+        return reduced(call, term, shape)
+    rank = len(product.out_axes)
+    narrow = tuple(n if i == where else 1 for i, n in enumerate(term.core.shape))
+    state = settled(call, reduced(call, term, narrow))
+    axes = state.axes[where : where + 1] if rank else ()
+    return Term(replace(state, axes=axes))
+
+
+@adjoint(overloads("embedding.default"))
+def looked_up(call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+    """Rows of a table: positions with equal indices add up in one row."""
+    term, table = gradients[0], call.value_of(0)
+    if term is None or table is None:
+        return None
+    gradient = settled(call, term)
+    unit = make_state(weight.shape, 0.0, 1.0, roots=call.root())
+    response = embedding(Adjoint(call.run, call.node), unit, indices)
+    last = len(gradient.axes) - 1
+    power = gradient.shape[last] * _paired(call, gradient, response, [last])
+    return [(table, Term(white(weight.shape, power / math.prod(weight.shape), call.root())))]

@@ -1,0 +1,299 @@
+"""Norms backwards: what the statistics absorb is taken out of the gradient.
+
+For y = (x - mean) / s over M elements, dL/dx = (g - mean(g) - y mean(g y)) / s (Ioffe & Szegedy 2015, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from wellposed.signals import kernels
+from wellposed.signals.adjoints.registry import Sent, adjoint
+from wellposed.signals.adjoints.shape import source
+from wellposed.signals.alignment import align
+from wellposed.signals.blocks import concatenate, select
+from wellposed.signals.gradients import Adjoint, Term, factor_state, reduced, settled, source_of, white
+from wellposed.signals.kernels import Array
+from wellposed.signals.registry import overloads
+from wellposed.signals.rules.merge import multiply, normalised
+from wellposed.signals.rules.normalisation import normalise
+from wellposed.signals.rules.reduction import averaged
+from wellposed.signals.state import Dims, Link, Pointwise, State
+from wellposed.signals.views import pooled, reshape
+
+Gradients = Sequence["Term | None"]
+
+
+@adjoint(overloads("batch_norm.default"))
+def batch_norm(
+    call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
+    running_var: Any = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5, cudnn: bool = False,
+) -> Sent | None:  # fmt: skip
+    """Statistics over batch and space (training), or running statistics (evaluation)."""
+    term = gradients[0]
+    if term is None:
+        return None
+    if not training and running_var is not None:
+        return _fixed(call, term, x, weight, running_mean, running_var, eps)
+    if x.blocks and x.block_axis == 1:
+        return _by_blocks(call, term, x, eps, weight)
+    over = [i for i in range(len(x.axes)) if i != 1]
+    return _norm(call, term, x, over, eps, gain=weight, places=[1], per_channel=True)
+
+
+def _by_blocks(call: Adjoint, term: Term, x: State, eps: float, gain: Any) -> Sent:
+    """The channels of a concatenation are those of several tensors, each with statistics of its own."""
+    y = call.run.states[call.node.outputs[0]]
+    follows = y is not None and term.base is not None and term.base.serial == y.serial
+    bases = y.blocks if y is not None and follows and len(y.blocks) == len(x.blocks) else (None,) * len(x.blocks)
+    if bases[0] is None:
+        term = Term(settled(call, term))
+    over, at, results = [i for i in range(len(x.axes)) if i != 1], 0, []
+    powers: dict[int, float] = {}
+    for block, base in zip(x.blocks, bases, strict=True):
+        width = block.shape[1]
+        part = Term(select(term.core, 1, at, at + width, 1, drop=False), term.scale, base, term.fn)
+        *shared, (_, mine) = _norm(call, part, block, over, eps, gain=gain, places=[1], per_channel=True, after=base)
+        results.append(settled(call, mine))
+        for value, summed in shared:
+            powers[value] = powers.get(value, 0.0) + width * settled(call, summed).second_moment
+        at += width
+    sent = [(value, Term(white((at,), power / at, call.root()))) for value, power in powers.items()]
+    return [*sent, (source(call), Term(concatenate(results, 1)))]
+
+
+@adjoint(overloads("instance_norm.default"))
+def instance_norm(
+    call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
+    running_var: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    cudnn: bool = False,
+) -> Sent | None:  # fmt: skip
+    """Statistics over space, for each sample and channel."""
+    term = gradients[0]
+    if term is None:
+        return None
+    if not use_input_stats and running_var is not None:
+        return _fixed(call, term, x, weight, running_mean, running_var, eps)
+    return _norm(call, term, x, list(range(2, len(x.axes))), eps, gain=weight, places=[1], per_channel=True)
+
+
+@adjoint(overloads("layer_norm.default"))
+def layer_norm(
+    call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, cudnn: bool = False,
+) -> Sent | None:  # fmt: skip
+    """Statistics over the last axes, for each sample and position."""
+    term = gradients[0]
+    over = list(range(len(x.axes) - len(shape), len(x.axes)))
+    return None if term is None else _norm(call, term, x, over, eps, gain=weight, places=over)
+
+
+@adjoint(overloads("rms_norm.default"))
+def rms_norm(
+    call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, eps: float | None = None
+) -> Sent | None:
+    """Division by the root mean square over the last axes."""
+    term = gradients[0]
+    over = list(range(len(x.axes) - len(shape), len(x.axes)))
+    if term is None:
+        return None
+    return _norm(call, term, x, over, eps or 1e-7, gain=weight, places=over, centre=False)
+
+
+@adjoint(overloads("group_norm.default"))
+def group_norm(
+    call: Adjoint, gradients: Gradients, x: State, groups: int, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, cudnn: bool = False,
+) -> Sent | None:  # fmt: skip
+    """Statistics over a group of channels and space, for each sample."""
+    term = gradients[0]
+    if term is None:
+        return None
+    shape = x.shape
+    split = (shape[0], groups, shape[1] // groups, *shape[2:])
+    return _norm(call, term, x, list(range(2, len(split))), eps, gain=weight, places=[1], split=split)
+
+
+def _norm(
+    call: Adjoint,
+    term: Term,
+    x: State,
+    over: list[int],
+    eps: float,
+    *,
+    gain: Any,
+    places: list[int],
+    centre: bool = True,
+    per_channel: bool = False,
+    split: tuple[int, ...] | None = None,
+    after: State | None = None,
+) -> Sent:
+    """Return the gradients by x and by the norm's gain and shift, which lie along the axes ``places``.
+
+    The statistics are over the axes ``over`` of x, viewed under the shape ``split`` where that is given. ``after`` is
+    the norm's result, where it is not the operator's.
+    """
+    shape = x.shape
+    view = shape if split is None else split
+    x = reshape(pooled(x), view)
+    unit = reshape(normalise(call.into(view), x, over, eps, centre=centre, per_channel=per_channel), shape)
+    sent: list[tuple[int, Term]] = []
+    weighted = _times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
+    sent += _by_affine(call, term, weighted, places)
+    strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
+    strength *= _spread(reshape(unit, view), over) ** 0.5
+    gradient = reshape(settled(call, term), view)
+    common = sum(averaged(call, reshape(part, view), over, keepdim=True).second_moment for part in weighted)
+    rest = _without_common(gradient, reshape(unit, view), over, common, centre)
+    deviation = _deviation(x, over, eps, centre)
+    result = multiply(call.into(view), deviation, rest)
+    result = reshape(result.changed(base=None, fn=None, links=result.links), shape)
+    return [*sent, (source(call), Term(result, strength))]
+
+
+def _spread(unit: State, over: list[int]) -> float:
+    """Return E[1 / s²] E[s²], the variance s² fluctuating from one channel, filter or sample to the next.
+
+    For Gaussian elements it does so like a chi-squared variable with ν = 1 / mean(R²) degrees of freedom, R the
+    correlation of two elements over which the statistics are taken; then the factor is ν / (ν - 2).
+    """
+    dims = [i for axis in over for i in unit.axes[axis]]
+    share = float(kernels.pair_mean(unit.corr * unit.corr, unit.sizes, dims).ravel()[0])
+    freedom = max(1.0 / max(share, 1e-9), LEAST)
+    return freedom / (freedom - 2.0)
+
+
+LEAST = 3.0
+"""Fewest degrees of freedom that a statistic is taken to have."""
+
+
+def _times_output(call: Adjoint, term: Term, unit: State, y: State | None) -> list[State]:
+    """Return the gradient times the normalised tensor, as independent parts whose sum it is.
+
+    A factor of the gradient that is a function of this very tensor, or of a sum that it entered, depends on it:
+    y = c b + r, with y the norm's result, b the tensor of the factor and r independent of it.
+    """
+    into = call.into(unit.shape)
+    core = term.core
+    if term.base is None or term.fn is None or y is None or not y.var.any():
+        return [multiply(into, unit.as_new(), settled(call, term))]
+    fn, mean = term.fn, float(np.mean(term.base.mean))
+    slope = _slope(call, pooled(y), term.base) * (float(np.mean(unit.var)) / float(np.mean(y.var))) ** 0.5
+    follows = Pointwise(("product", fn.key, "affine", slope, mean), lambda t: fn.call(t) * (slope * (t - mean)))
+    parts = [multiply(into, factor_state(call, term.base, follows), core)]
+    left = float(np.mean(unit.var)) - slope * slope * float(np.mean(term.base.var))
+    if left > 1e-9 * float(np.mean(unit.var)):
+        remainder = unit.as_new().changed(var=unit.var * (left / float(np.mean(unit.var))), mean=0.0 * unit.mean)
+        parts.append(multiply(into, remainder, settled(call, replace(term, scale=1.0))))
+    return [part.changed(var=part.var * term.scale**2, mean=part.mean * term.scale) for part in parts]
+
+
+def _slope(call: Adjoint, y: State, base: State) -> float:
+    """Return Cov(y, base) / Var(base), averaged over positions."""
+    own, _ = source_of(y)
+    power = float(np.mean(base.var))
+    if own.serial == base.serial or power == 0.0:
+        return float(np.mean(y.var) / power) ** 0.5 if power > 0 else 0.0
+    p, q, _, _ = align(y, base)
+    if p.dims is None or q.dims is None:
+        return 0.0
+    covariance = call.covariance(y, base, p.dims, q.dims)
+    return 0.0 if covariance is None else float(covariance.ravel()[0]) / power
+
+
+def _without_common(gradient: State, unit: State, over: list[int], common: float, centre: bool) -> State:
+    """Return g - mean(g) - y mean(g y), ``common`` being the variance of mean(g y)."""
+    p, q, axes, atoms = align(gradient, unit)
+    sizes = tuple(atom.size for atom in atoms)
+    dims = [i for axis in over for i in axes[axis]]
+    std = np.sqrt(p.var)
+    kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
+    var = p.var
+    if centre and dims:
+        shared = kernels.covariance_with_mean(std, p.corr, sizes, dims)
+        here = shared.mean(axis=tuple(dims), keepdims=True)
+        var = np.maximum(var - 2 * shared + here, 0.0)
+        kernel = kernel - kernels.pair_mean(kernel, sizes, dims)
+    level = float(np.mean(var))
+    lengths = [max(a, b) for a, b in zip(kernel.shape, q.corr.shape, strict=True)]
+    kernel = kernels.promote(kernel, lengths) - common * kernels.promote(q.corr, lengths)
+    var = var * max(1.0 - common / level, 0.0) if level > 0 else var
+    if centre and dims:
+        kernel = _summing_to_zero(kernel, float(np.mean(var)), sizes, dims)
+
+    def operate(k: Array, where: Dims) -> Array:
+        if centre:
+            inside = {at: sizes[i] for i in dims if (at := where[i]) is not None}
+            k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
+        return k
+
+    return gradient.changed(
+        atoms=atoms, axes=axes, mean=np.zeros((1,) * len(atoms)), var=var, corr=normalised(kernel, var),
+        base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
+        blocks=(), block_axis=-1,
+    )  # fmt: skip
+
+
+def _summing_to_zero(kernel: Array, var: float, sizes: tuple[int, ...], dims: list[int]) -> Array:
+    """Return a covariance kernel shifted at all pairs of different positions, so that the sum over ``dims`` is 0."""
+    count = math.prod(sizes[i] for i in dims)
+    lengths = [max(n, min(2, sizes[i])) if i in dims else n for i, n in enumerate(kernel.shape)]
+    kernel = np.array(kernels.promote(kernel, lengths))
+    kernel[(0,) * kernel.ndim] = var
+    if count == 1:
+        return kernel
+    kernel = kernel - kernels.pair_mean(kernel, sizes, dims) * (count / (count - 1))
+    kernel[(0,) * kernel.ndim] = var
+    return kernel
+
+
+def _deviation(x: State, over: list[int], eps: float, centre: bool) -> State:
+    """Return 1 / s by position, as numbers."""
+    dims = tuple(i for axis in over for i in x.axes[axis])
+
+    def average(array: Array) -> Array:
+        return array.mean(axis=dims, keepdims=True) if dims else array
+
+    square = average(x.var + x.mean**2)
+    if centre:
+        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, list(dims))
+        square = square - average(shared) - average(x.mean) ** 2
+    inverse = 1.0 / np.sqrt(np.maximum(square, 0.0) + max(eps, 1e-300))
+    flat = x.as_new()
+    return flat.changed(mean=inverse, var=np.zeros((1,) * inverse.ndim), corr=np.ones((1,) * inverse.ndim), gauss=False)
+
+
+def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: list[int]) -> list[tuple[int, Term]]:
+    """Return the gradients by gain and shift: sums of g y and of g over all axes but theirs."""
+    sent: list[tuple[int, Term]] = []
+    first = {"group_norm": 2, "layer_norm": 2, "rms_norm": 2}.get(call.node.op._schema.name.removeprefix("aten::"), 1)
+    gain, shift = call.value_of(first), call.value_of(first + 1)
+    if call.node.op._schema.name == "aten::rms_norm":
+        shift = None
+    if gain is not None:
+        parts = [_summed(call, Term(part), places) for part in weighted]
+        sent += [(gain, part) for part in parts]
+    if shift is not None:
+        sent.append((shift, _summed(call, term, places)))
+    return sent
+
+
+def _summed(call: Adjoint, term: Term, places: list[int]) -> Term:
+    """Return a gradient summed over all axes but ``places``, which become all of its axes."""
+    narrow = tuple(n if i in places else 1 for i, n in enumerate(term.core.shape))
+    state = settled(call, reduced(call, term, narrow))
+    return Term(replace(state, axes=tuple(state.axes[i] for i in places)))
+
+
+def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: State, eps: float) -> Sent:
+    """Statistics that are numbers: a scale for each channel."""
+    scale = (var.pooled_mean + eps) ** -0.5
+    strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
+    shifted = x.changed(mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None)
+    weighted = _times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
+    return [*_by_affine(call, term, weighted, [1]), (source(call), term.scaled(scale * strength))]

@@ -1,0 +1,81 @@
+"""Functions of one number, backwards: the gradient times the derivative, a function of the same Gaussian tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from wellposed.signals.adjoints.registry import Sent, adjoint
+from wellposed.signals.adjoints.shape import source
+from wellposed.signals.blocks import concatenate
+from wellposed.signals.gradients import (
+    Adjoint,
+    Term,
+    derivative,
+    factor_state,
+    settled,
+    source_of,
+    times,
+)
+from wellposed.signals.registry import operators, overloads
+from wellposed.signals.rules.merge import multiply
+from wellposed.signals.state import Pointwise, State
+from wellposed.signals.views import pooled
+
+Gradients = Sequence["Term | None"]
+_OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default", "glu.default")
+
+
+def _functions() -> list[torch._ops.OpOverload]:
+    """Return the operators that apply one function to every element of their first argument."""
+    return [op for op, rule in operators().items() if rule.family == "pointwise" and op not in _OTHERS]
+
+
+@adjoint(_functions())
+def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+    """f(x): the gradient times f'(x)."""
+    term, op = gradients[0], call.node.op
+    if term is None or not isinstance(x, State) or any(isinstance(r, (State, torch.Tensor)) for r in rest):
+        return None
+    kwargs.pop("out", None)
+
+    def run(t: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = op(t.clone(), *rest, **kwargs)
+        return result
+
+    function = Pointwise((str(op), rest, tuple(sorted(kwargs.items()))), run)
+    return [(source(call), through(call, term, x, function))]
+
+
+@adjoint(overloads("rrelu.default", "rrelu_.default"))
+def mean_slope(
+    call: Adjoint, gradients: Gradients, x: State, lower: float = 0.125, upper: float = 1 / 3, *rest: Any
+) -> Sent | None:
+    """Leaky ReLU with a random slope, at its mean."""
+    term, slope = gradients[0], 0.5 * (lower + upper)
+    if term is None:
+        return None
+    function = Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t))
+    return [(source(call), through(call, term, x, function))]
+
+
+def through(call: Adjoint, term: Term, x: State, function: Pointwise) -> Term:
+    """Return the term times the derivative of a function of ``x``."""
+    slope = derivative(function)
+    if x.blocks and any(block.fn is not None for block in x.blocks):
+        return _by_blocks(call, term, x, slope)
+    base, fn = source_of(pooled(x))
+    return times(call, term, base, fn.then(slope))
+
+
+def _by_blocks(call: Adjoint, term: Term, x: State, slope: Pointwise) -> Term:
+    """Each part of a concatenation has a tensor of its own behind it."""
+    parts = []
+    for block in x.blocks:
+        base, fn = source_of(pooled(block))
+        parts.append(factor_state(call, base, fn.then(slope)))
+    factor = concatenate(parts, x.block_axis)
+    result = multiply(call.into(x.shape), factor, settled(call, term))
+    return Term(result.changed(base=None, fn=None, links=result.links))

@@ -1,0 +1,46 @@
+"""Means and sums over axes, backwards: every element gets the same share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wellposed.signals.adjoints.registry import Sent, adjoint
+from wellposed.signals.adjoints.shape import source
+from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled
+from wellposed.signals.registry import overloads
+from wellposed.signals.state import State
+
+Gradients = Sequence["Term | None"]
+
+
+def _axes(x: State, dim: Any) -> list[int]:
+    rank = len(x.axes)
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(rank))
+    return sorted(int(d) % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim]))
+
+
+def _spread(call: Adjoint, term: Term, x: State, dim: Any, scale: float) -> Sent:
+    state = scaled_state(settled(call, term), scale)
+    return [(source(call), Term(broadcast(state, x.shape, _axes(x, dim))))]
+
+
+@adjoint(overloads("mean.dim", "mean.default"))
+def mean(
+    call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Sent | None:
+    """Mean over axes."""
+    term = gradients[0]
+    count = math.prod(x.shape[a] for a in _axes(x, dim))
+    return None if term is None else _spread(call, term, x, dim, 1.0 / count)
+
+
+@adjoint(overloads("sum.dim_IntList", "sum.default"))
+def summed(
+    call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Sent | None:
+    """Sum over axes."""
+    term = gradients[0]
+    return None if term is None or not isinstance(x, State) else _spread(call, term, x, dim, 1.0)

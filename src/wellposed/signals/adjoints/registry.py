@@ -1,0 +1,45 @@
+"""The one table of backward rules. A rule maps the gradients by an operator's results to those by its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import torch
+
+from wellposed.errors import OptionError
+from wellposed.signals.gradients import Term
+
+Sent = Sequence["tuple[int, Term]"]
+"""What a rule returns: for ids of values that the operator read, what it adds to their gradients."""
+AdjointFunction = Callable[..., "Sent | None"]
+Function = TypeVar("Function", bound=AdjointFunction)
+
+_ADJOINTS: dict[torch._ops.OpOverload, AdjointFunction] = {}
+
+
+def adjoint(*ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload]) -> Callable[[Function], Function]:
+    """Register a backward rule for one or several overloads.
+
+    The rule is a function ``(call, gradients, *args, **kwargs)``: ``gradients`` holds a `Term` for each result of the
+    operator (None where nothing depends on it), the arguments are the operator's with forward states in the place of
+    tensors. It returns None for a case that it does not cover; the operator is then differentiated on samples.
+
+    Raises:
+        OptionError: an overload has a backward rule already.
+    """
+
+    def register(function: Function) -> Function:
+        for item in ops:
+            for op in (item,) if isinstance(item, torch._ops.OpOverload) else item:
+                if op in _ADJOINTS:
+                    raise OptionError(f"{op} has a backward rule already ({_ADJOINTS[op].__name__})")
+                _ADJOINTS[op] = function
+        return function
+
+    return register
+
+
+def find_adjoint(op: torch._ops.OpOverload) -> AdjointFunction | None:
+    """Return the backward rule of an overload."""
+    return _ADJOINTS.get(op)

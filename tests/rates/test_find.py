@@ -1,0 +1,448 @@
+"""The search against plain training loops and closed forms; what it leaves alone; what it says of bad input."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from wellposed.errors import OptionError, RateError
+from wellposed.graphs import trace
+from wellposed.methods import plan
+from wellposed.plans import draw
+from wellposed.rates.feed import seed_all
+from wellposed.rates.find import find_max_lr
+from wellposed.rates.grid import default_grid, lowest, refined, widening
+from wellposed.rates.rate import Rate
+
+GRID = (0.01, 0.1, 0.3, 1.0, 3.0)
+
+
+def model_fn() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def data(steps: int = 8, size: int = 6) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(steps, size, 4, generator=generator, dtype=torch.float64)
+    return [(part, part[:, :3].argmax(1)) for part in x]
+
+
+def search(*args: Any, **options: Any) -> Rate:
+    given = (*args, model_fn, loss_fn, data())[: max(len(args), 0)] if args else ()
+    model, loss, batches = (*given, *(model_fn, loss_fn, data())[len(given) :])
+    return find_max_lr(model, loss, batches, **{"grid": GRID, "seeds": 2, "progress": False, "widen": 0, **options})
+
+
+def losses(rate: Rate) -> dict[tuple[float, int], float | None]:
+    return {(point.rate, index): loss for point in rate.curve for index, loss in enumerate(point.losses)}
+
+
+def reference(seed: int, rate: float) -> float:
+    """Train one run in the plainest way; return the mean loss over all batches at the end."""
+    torch.manual_seed(seed)
+    model = model_fn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for batch in data():
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return sum(loss_fn(model, batch).item() for batch in data()) / len(data())
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_the_curve_equals_plain_training(vectorize: bool) -> None:
+    rate = search(vectorize=vectorize, seed=4)
+    assert losses(rate) == pytest.approx(
+        {(lr, index): reference(4 + index, lr) for lr in GRID for index in range(2)}, rel=1e-10
+    )
+    best = min(GRID, key=lambda lr: sum(reference(4 + i, lr) for i in range(2)))
+    assert best / math.sqrt(10) < rate.value < best * math.sqrt(10)
+    assert ("one by one" in rate.reason) is not vectorize
+    assert "vectorised" in rate.reason or not vectorize
+    assert not rate.warnings
+    assert rate.conditions.model_dump() == {
+        "optimizer": "sgd",
+        "batch_size": 6,
+        "steps": 8,
+        "schedule": "constant",
+        "loss": "loss_fn",
+        "inputs": "0: float64[4], 1: int64[]",
+    }
+
+
+# A quadratic of curvature h from w0: SGD multiplies w by 1 - rate * h in each step.
+CURVATURE, STEPS = 0.8, 3
+
+
+class Quadratic(nn.Module):
+    def __init__(self, curvature: float = CURVATURE) -> None:
+        super().__init__()
+        self.weight, self.curvature = nn.Parameter(torch.randn((), dtype=torch.float64)), curvature
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.curvature / 2 * self.weight**2 + 0 * batch.sum()
+
+
+def quadratic(curvature: float = CURVATURE, **options: Any) -> Rate:
+    return find_max_lr(
+        lambda: Quadratic(curvature),
+        lambda model, batch: model(batch),
+        [torch.zeros(1)] * STEPS,
+        **{"seeds": 3, "progress": False, "vectorize": True, **options},
+    )
+
+
+def test_a_quadratic_is_solved() -> None:
+    grid = [2.0**k / CURVATURE for k in range(-3, 2)]
+    rate = quadratic(grid=grid)
+    torch.manual_seed(0)
+    start = torch.randn((), dtype=torch.float64).item()
+    for point in rate.curve:
+        expected = CURVATURE / 2 * start**2 * (1 - point.rate * CURVATURE) ** (2 * STEPS)
+        assert point.losses[0] == pytest.approx(expected, rel=1e-12)
+    # At the best rate the loss is 0, at half of it 1/64 of the first, at twice of it 1 of the first.
+    assert rate.value == pytest.approx((2 ** ((1 / 64 - 1) / (2 * (1 / 64 + 1)))) / CURVATURE, rel=1e-9)
+    assert rate.interval == pytest.approx((rate.value, rate.value))
+
+
+@pytest.mark.parametrize("curvature", [1e-3, 30.0])
+def test_a_grid_that_is_too_narrow_is_widened(curvature: float) -> None:
+    rate = quadratic(curvature, grid=(0.1, 0.2, 0.4), widen=6)
+    tried = [point.rate for point in rate.curve]
+    assert tried[0] < 1 / curvature < tried[-1]
+    assert np.diff(np.log2(tried)) == pytest.approx(1, abs=1e-9)
+    assert rate.value == pytest.approx(1 / curvature, rel=0.42)  # half a step of the grid
+    assert "the grid was continued" in rate.reason
+    assert not rate.warnings
+
+
+def test_widening_ends_and_says_so() -> None:
+    rate = quadratic(1e-9, grid=(0.1, 0.2, 0.4), widen=2)
+    assert len(rate.curve) == 3 + 2 * 2
+    assert rate.value == rate.curve[-1].rate
+    assert any("at an edge of the grid" in text for text in rate.warnings)
+
+
+def test_runs_that_all_diverge_widen_downwards() -> None:
+    rate = quadratic(1.0, grid=(1e3, 1e4, 1e5), widen=3)
+    assert rate.value < 10
+    assert sum(point.mean is None for point in rate.curve) >= 3
+
+
+def test_runs_that_all_diverge_are_an_error() -> None:
+    with pytest.raises(RateError, match=r"every run diverged \(3 learning rates from 1e\+03 to 1e\+05"):
+        quadratic(1.0, grid=(1e3, 1e4, 1e5), widen=0)
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parabola_is_exact_for_a_parabola() -> None:
+    rates = (0.1, 0.15, 0.4, 1.0)
+    found = refined({rate: math.log(rate / 0.2) ** 2 + 1 for rate in rates}, 100)
+    assert found == pytest.approx(0.2, rel=1e-12)
+    assert refined({0.1: 2.0, 0.2: 1.0, 0.4: 1e30}, 3.0) == refined({0.1: 2.0, 0.2: 1.0, 0.4: None}, 3.0)
+    assert refined({0.1: 1.0, 0.2: 2.0, 0.4: 3.0}, 9) == 0.1
+    assert refined({0.1: None, 0.2: None}, 9) is None
+
+
+def test_the_largest_of_equal_rates_is_taken() -> None:
+    assert lowest({0.1: 1.0, 0.2: 1.0, 0.4: 2.0}) == 0.2
+    assert lowest({0.1: None}) is None
+
+
+def test_widening_continues_the_grid() -> None:
+    assert widening({1.0: 3.0, 2.0: 2.0, 4.0: 1.0}, 2) == pytest.approx((8, 16))
+    assert widening({1.0: 1.0, 2.0: 2.0, 4.0: 3.0}, 2) == pytest.approx((0.25, 0.5))
+    assert widening({1.0: None, 2.0: None}, 1) == pytest.approx((0.5,))
+    assert widening({1.0: 2.0, 2.0: 1.0, 4.0: None}, 2) == ()
+
+
+def test_default_grids_are_spaced_alike() -> None:
+    for family in ("sgd", "momentum", "adam", "adamw", "lion"):
+        assert np.diff(np.log2(default_grid(family))) == pytest.approx(0.75)
+        assert len(default_grid(family)) >= 16
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    x = torch.cat([batch[0] for batch in data()])
+    return DataLoader(TensorDataset(x, x[:, :3].argmax(1)), batch_size=6, **options)
+
+
+@pytest.mark.parametrize("generator", [False, True])
+def test_every_ensemble_sees_the_same_batches(generator: bool) -> None:
+    """Shuffled by the global generator or by one of the loader's own; dropout draws numbers in between."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(model_fn(), nn.Dropout(0.5))
+
+    own = torch.Generator().manual_seed(1) if generator else None
+    shuffled = loader(shuffle=True, generator=own)
+    before = own.get_state() if own is not None else None
+    seen: list[list[Tensor]] = []
+
+    def watching(model: nn.Module, batch: Any) -> Tensor:
+        seen[-1].append(batch[0])
+        return loss_fn(model, batch)
+
+    class Watched:
+        """The loader, noting where an iteration begins."""
+
+        generator = own
+
+        def __len__(self) -> int:
+            return len(shuffled)
+
+        def __iter__(self) -> Iterator[Any]:
+            seen.append([])
+            return iter(shuffled)
+
+    search(build, watching, Watched(), vectorize=False, seeds=1, probes=1)
+    runs = [torch.stack(batches[:8]) for batches in seen if len(batches) >= 8]
+    assert len(runs) == len(GRID)
+    assert all(torch.equal(run, runs[0]) for run in runs)
+    assert not torch.equal(runs[0], torch.stack([batch[0] for batch in data()]))
+    if own is not None:
+        assert torch.equal(own.get_state(), before)
+
+
+def test_several_ensembles_give_the_same_as_one() -> None:
+    shuffled = loader(shuffle=True)
+    whole, parts = search(model_fn, loss_fn, shuffled), search(model_fn, loss_fn, shuffled, memory=1, vectorize=True)
+    assert losses(whole) == pytest.approx(losses(parts), rel=1e-12)
+
+
+def test_an_iterator_is_kept() -> None:
+    endless = itertools.cycle(data())
+    assert losses(search(model_fn, loss_fn, endless, steps=8)) == losses(search())
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from data(5)
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "message"),
+    [
+        (data(), 9, "9 are needed, one for each step, but there were 8; give more, or steps=8"),
+        (iter(data()), 9, "9 are needed, one for each step, but there were 8"),
+        (DataLoader(Stream(), batch_size=None), 6, "6 are needed, one for each step, but there were 5"),
+        (DataLoader(Stream(), batch_size=None), None, "say steps="),
+        (iter(data()), None, "say steps="),
+        ([], None, "ran out"),
+    ],
+)
+def test_batches_that_run_out(batches: Any, steps: int | None, message: str) -> None:
+    with pytest.raises(RateError, match=message):
+        search(model_fn, loss_fn, batches, steps=steps)
+
+
+# ---- what is left alone ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_the_model_is_left_as_it_was(vectorize: bool, failing: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)).double()
+    model[0].weight.requires_grad_(False)
+    model[3].weight.grad = torch.ones_like(model[3].weight)
+    model.register_forward_hook(lambda module, args, output: None)
+    calls = itertools.count()
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        if failing and next(calls) == 20:
+            raise KeyError("the loss function's own error")
+        return loss_fn(model, batch)
+
+    before, held = copy.deepcopy(model), [*model.parameters(), *model.buffers()]
+    hooks = dict(model._forward_hooks)
+    seed_all(17)
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    if failing:
+        # Enough stacked passes for the error to come while training.
+        with pytest.raises(KeyError, match="own error"):
+            search(lambda: model, loss, data(20), vectorize=vectorize)
+    else:
+        search(lambda: model, loss, vectorize=vectorize)
+    assert [*map(id, (*model.parameters(), *model.buffers()))] == [*map(id, held)]
+    for (name, tensor), other in zip(model.state_dict().items(), before.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other), name
+    assert [p.requires_grad for p in model.parameters()] == [p.requires_grad for p in before.parameters()]
+    assert torch.equal(model[3].weight.grad, torch.ones_like(model[3].weight))
+    assert sum(parameter.grad is not None for parameter in model.parameters()) == 1
+    assert dict(model._forward_hooks) == hooks
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
+    assert random.getstate() == states[2]
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_drawn_anew_for_each_seed() -> None:
+    made = plan(trace(model_fn(), torch.zeros(6, 4, dtype=torch.float64)))
+    seen: list[dict[str, Tensor]] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        seen.append({name: tensor.detach().clone() for name, tensor in model.named_parameters()})
+        return loss_fn(model, batch)
+
+    search(model_fn, loss, initialize=made, vectorize=False)
+    for seed in range(2):
+        expected = {name: values.double() for name, values in draw(made, seed=made.seed + seed).items()}
+        assert any(all(torch.equal(one[name], expected[name]) for name in expected) for one in seen)
+
+
+def test_a_function_initialises() -> None:
+    def initialize(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+
+    with pytest.raises(RateError, match=r"the loss is 0\.\d+ at every rate"):
+        search(model_fn, lambda model, batch: (model[2].weight * 0).sum() + 0.5, initialize=initialize)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y if y.mean() > 0 else y * 2
+
+
+def test_a_model_that_cannot_be_stacked_is_trained_one_by_one() -> None:
+    found = search(Branching)
+    assert "one by one" in found.reason
+    assert any("vmap cannot follow" in text for text in found.warnings)
+    with pytest.raises(RateError, match=r"vectorize=True, but the runs cannot be stacked: torch.func.vmap"):
+        search(Branching, vectorize=True)
+
+
+def test_any_other_optimizer_is_trained_one_by_one() -> None:
+    found = search(optimizer=torch.optim.RMSprop, grid=(1e-3, 1e-2, 1e-1))
+    assert found.conditions.optimizer == "rmsprop"
+    assert any("RMSprop has no vectorised steps" in text for text in found.warnings)
+
+
+def test_noise_is_told() -> None:
+    count = itertools.count()
+
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        return loss_fn(model, batch) * (1 + next(count) % 3)
+
+    assert any("not deterministic" in text for text in search(model_fn, noisy).warnings)
+
+
+def test_a_stack_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wellposed.rates.find.stacking_costs", lambda *args: 1.9)
+    found = search()
+    assert "one by one (a stack takes 1.9 times as long here)" in found.reason
+    assert not found.warnings
+    assert losses(found) == pytest.approx(losses(search(vectorize=True)), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"grid": (0.1, 0.2)}, OptionError, "at least three different positive"),
+        ({"grid": (0.1, 0.2, math.nan)}, OptionError, "at least three different positive"),
+        ({"grid": (0.1, 0.2, 0.2)}, OptionError, "at least three different positive"),
+        ({"seeds": 0}, OptionError, "seeds=0"),
+        ({"steps": 0}, OptionError, "steps=0"),
+        ({"bound": math.nan}, OptionError, "bound=nan"),
+        ({"schedule": "cosin"}, OptionError, "did you mean 'cosine'"),
+        ({"optimizer": "sdg"}, OptionError, "did you mean 'sgd'"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        search(**options)
+
+
+def test_model_functions_that_make_no_sense() -> None:
+    with pytest.raises(RateError, match=r"must return an nn.Module, not int"):
+        search(lambda: 3)
+    with pytest.raises(RateError, match=r"Tanh has no parameters"):
+        search(nn.Tanh)
+    widths = itertools.count(2)
+    with pytest.raises(RateError, match=r"another Linear for seed 1"):
+        search(lambda: nn.Linear(4, next(widths)).double())
+
+
+def test_losses_that_are_nan_at_the_start_are_an_error() -> None:
+    with pytest.raises(RateError, match=r"not finite before the first step \(seed 0, 1\)"):
+        search(model_fn, lambda model, batch: loss_fn(model, batch) * math.nan)
+
+
+# ---- several processes ----------------------------------------------------------------------------------------------
+
+WORKER = """
+import sys
+import torch
+import torch.distributed as dist
+sys.path[:0] = {path!r}
+from test_find import GRID, data, loss_fn, model_fn
+from wellposed.rates.find import find_max_lr
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+halves = [tuple(part[3 * rank : 3 * rank + 3] for part in batch) for batch in data()]
+for vectorize in (True, False):
+    options = dict(vectorize=vectorize, journal=sys.argv[3] + str(vectorize))
+    rate = find_max_lr(model_fn, loss_fn, halves, grid=GRID, seeds=2, **options)
+    print(rate.model_dump_json())
+try:
+    find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8)
+except ValueError as error:
+    print(error)
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
+    code = WORKER.format(path=[str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")])
+    arguments = [str(tmp_path / "store"), str(tmp_path / "journal")]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), *arguments], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    (first, second) = [worker.communicate(timeout=120)[0].splitlines() for worker in workers]
+    assert first == second
+    for line, vectorize in zip(first[:2], (True, False), strict=True):
+        together = Rate.model_validate_json(line)
+        alone = search(vectorize=vectorize, widen=3)
+        assert together.conditions == alone.conditions
+        assert together.value == pytest.approx(alone.value, rel=1e-9)
+        assert losses(together) == pytest.approx(losses(alone), rel=1e-9)
+    assert "8 are needed, one for each step, but there were 7" in first[2]
+
+
+def test_processes_without_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert any("no process group" in text for text in search().warnings)
