@@ -1,8 +1,8 @@
 """Nets as directed acyclic graphs, with the initialisations that the benchmark of learning rates compares.
 
-A topology is written as in Chen et al. 2024 (arXiv 2402.17440): ``2_02_120`` gives, for each vertex after the first, the
-edges from the vertices before it, where 0 is none, 1 a skip and 2 a linear map or convolution followed by the activation. A stem
-(weights and activation) leads to the first vertex, a readout goes from the last. Vertices sum what enters them.
+A topology is written as in Chen et al. 2024 (arXiv 2402.17440): ``2_02_120`` gives, for each vertex after the first,
+the edges from the vertices before it, where 0 is none, 1 a skip and 2 a linear map or convolution followed by
+the activation. A stem (weights and activation) leads to the first vertex, a readout goes from the last. Vertices sum what enters them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Edges = tuple[tuple[tuple[int, bool], ...], ...]
-"""For each vertex after the first, the edges that enter it: the vertex that each comes from, and whether it is a skip."""
+"""For each vertex after the first, the edges that enter it: where each comes from, and whether it is a skip."""
 Scheme = Literal["degree", "exact", "flow"]
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 
-# The chains of 1 to 5 activations; three graphs that the text of the documentation measures; and fourteen drawn at random,
-# one from each of as many strata of the sum of cubes of path lengths, among distinct connected graphs of five vertices.
+# The chains of 1 to 5 activations; three graphs with many skips or many weights; and fourteen drawn at random, one from
+# each of as many strata of the sum of cubes of path lengths, among distinct connected graphs of five vertices.
 CHAINS = ("1_01_001_0001", "2_01_001_0001", "2_02_001_0001", "2_02_002_0001", "2_02_002_0002")
 MEASURED = ("2_22_222_2222", "1_22_120_1121", "1_11_121_0101")
 DRAWN = (
@@ -99,8 +99,9 @@ def moments(activation: str) -> tuple[float, float]:
 def constants(edges: Edges, scheme: Scheme, activation: str) -> list[list[float]]:
     """Return, for every edge, the variance of its weights times their fan-in (0 for a skip).
 
-    ``degree`` is eq. 4 of the paper with the in-degree of the source, as in its code; ``flow`` divides by the second moment that
-    independent branches would have at the source; ``exact`` by the one that they have at infinite width (ReLU).
+    ``degree`` is eq. 4 of the paper with the in-degree of the source, as in its code; ``flow`` divides by the second
+    moment that independent branches would have at the source; ``exact`` by the one that they have at infinite width
+    (ReLU).
     """
     gain = 1 / moments(activation)[1]
     if scheme == "exact":

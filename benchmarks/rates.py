@@ -1,16 +1,19 @@
 """Learning rates: those that rules give, against those that a grid finds, on CIFAR-10.
 
-    python benchmarks/rates.py [--data ../shared/datasets/cifar10] [--families std128 ...] [--quick]
+    python benchmarks/rates.py [--data ../shared/datasets/cifar10] [--families std128 ...] [--quick] [--rules-only]
 
-Images are pooled to 16×16. Every net is trained for one epoch with plain SGD at 16 rates and from 3 draws of its weights by
-`wellposed.rates.find_max_lr`; what that finds is the true rate. Finished runs are noted in journals, so that a benchmark
-that was stopped goes on where it was. Reading the data takes pyarrow and Pillow.
+Images are pooled to 16×16. Every net is trained with plain SGD at a grid of rates and from several draws of its weights
+by `wellposed.rates.find_max_lr`; what that finds is the true rate. Perceptrons take 200 steps of batch 128 (one epoch of
+25,600 images), convolutional nets 100 of batch 64. Finished runs are noted in journals, so that a benchmark that was
+stopped goes on where it was; ``--rules-only`` takes the true rates from earlier results. Reading the data takes pyarrow
+and Pillow.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import wellposed as wp
 from common import RESULTS, write
 from dags import Net, families
 from rates_tables import summary
@@ -56,8 +58,11 @@ def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def protocol(net: Net, quick: bool) -> tuple[int, int, dict[str, Any]]:
     """Return batch size, steps and the search's options."""
-    size, steps = (128, 200) if net.kernel is None else (64, 100)
     options: dict[str, Any] = {"seeds": 3, "probes": 32, "bound": 1000.0, "widen": 2}
+    size, steps = 128, 200
+    if net.kernel is not None:
+        size, steps = 64, 100
+        options |= {"seeds": 2, "grid": [2.0 ** (0.75 * k) for k in range(-9, 4)]}
     return (size, 50, options | {"seeds": 2}) if quick else (size, steps, options)
 
 
@@ -80,21 +85,18 @@ def predicted(net: Net, rule: str, seeds: int) -> float:
     return float(np.mean(found))
 
 
-def evaluate(net: Net, family: str, data: tuple[Tensor, Tensor], journals: Path, quick: bool) -> dict[str, Any]:
-    """Return a net's row: the true rate, its interval and curve, and log2 of what the rules say."""
+def measured(net: Net, family: str, data: tuple[Tensor, Tensor], journals: Path, quick: bool) -> dict[str, Any]:
+    """Return a net's row: the true rate, its interval and curve."""
     start = time.perf_counter()
     rate = true_rate(net, family, data, journals, quick)
-    spent = time.perf_counter() - start
-    rules = {rule: predicted(net, rule, seeds=3) for rule in RULES}
     return {
         "family": family,
         "net": net.name,
         "true": rate.value,
         "interval": list(rate.interval),
-        "rules": rules,
         "curve": [[point.rate, *point.losses] for point in rate.curve],
         "warnings": list(rate.warnings),
-        "seconds": spent,
+        "seconds": time.perf_counter() - start,
     }
 
 
@@ -105,20 +107,24 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=(), metavar="FAMILY")
     parser.add_argument("--quick", action="store_true", help="four nets of each family, 50 steps, two seeds")
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="where finished runs are noted")
+    parser.add_argument("--rules-only", action="store_true", help="take the true rates from the results in --out")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    data = images(options.data, 25_600)
-    rows = []
-    for family, nets in families(options.families).items():
-        for net in nets[:4] if options.quick else nets:
-            rows.append(evaluate(net, family, data, options.journals, options.quick))
-            told = ", ".join(f"{rule} {value:.2f}" for rule, value in rows[-1]["rules"].items())
-            print(
-                f"{family:9s} {net.name:20.20s} {np.log2(rows[-1]['true']):.2f}  {told}",
-                *rows[-1]["warnings"],
-                flush=True,
-            )
-    write("rates", summary(rows), rows, options.out, wellposed=wp.__version__)
+    nets = {(f, net.name): net for f, found in families(options.families).items() for net in found}
+    if options.quick:
+        nets = {key: net for key, net in nets.items() if net in families()[key[0]][:4]}
+    if options.rules_only:
+        earlier = json.loads((options.out / "rates.json").read_text())["rows"]
+        rows = [row for row in earlier if (row["family"], row["net"]) in nets]
+    else:
+        data, rows = images(options.data, 25_600), []
+        for (family, name), net in nets.items():
+            rows.append(measured(net, family, data, options.journals, options.quick))
+            print(f"{family} {name}: {rows[-1]['true']:.4g}", *rows[-1]["warnings"], flush=True)
+    for row in rows:
+        net = nets[row["family"], row["net"]]
+        row["rules"] = {rule: predicted(net, rule, seeds=3) for rule in RULES}
+    write("rates", summary(rows), rows, options.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,7 @@ class Block(nn.Module):
     def __init__(self, width: int, out: int, layers: int) -> None:
         super().__init__()
         sizes = [width] + [out] * layers
-        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
         self.shortcut = nn.Conv2d(width, out, 1) if width != out else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -47,7 +47,9 @@ def compared(
     sub_batches: int = 2,
     overlap: float = 0.2,
 ) -> tuple[Comparison, Result]:
-    """Score ``batch`` at the coefficients as they are, and again after ``refine`` has moved them; return what ``refine`` does, too.
+    """Score ``batch`` at the coefficients as they are, and again after ``refine`` has moved them.
+
+    Returns the comparison, and what ``refine`` returned.
 
     The problem must be `running`.
 

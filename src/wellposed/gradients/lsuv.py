@@ -13,9 +13,10 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from wellposed.errors import GradientError, InputError, OptionError, near_matches
+from wellposed.errors import GradientError, InputError
 from wellposed.gradients.bound import check_count, check_positive
-from wellposed.gradients.problem import LossFunction, Problem, wide
+from wellposed.gradients.cosine import of_sub_batches
+from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
@@ -36,7 +37,8 @@ def lsuv(
     *,
     example: Any = None,
     inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
-    plan: Plan | Literal["orthogonal"] | None = "orthogonal",
+    plan: Plan | None = None,
+    orthogonal: bool = True,
     target_variance: float = 1.0,
     tolerance: float = 0.01,
     iterations: int = 10,
@@ -63,8 +65,9 @@ def lsuv(
         batches: any iterable of batches, of which the first is used; it should be as large as fits.
         example: where ``batches`` is None: one batch, of which only shapes and integers matter.
         inputs: what is known of the inputs, as for `wellposed.propagate`; None for the defaults.
-        plan: draw the weights from this plan. ``"orthogonal"`` draws orthogonal matrices and sets the biases of
-            contractions to 0, as the paper does; None scales the model's present weights.
+        plan: draw the weights from this plan.
+        orthogonal: without ``plan``, draw orthogonal matrices and set the biases of contractions to 0, as the paper
+            does; False scales the model's present weights.
         target_variance: of every output.
         tolerance: relative error of the variance at which a weight is left as it is. The published code takes 0.1 (of
             the standard deviation); scaling costs no pass here.
@@ -74,8 +77,10 @@ def lsuv(
         seed: of the orthogonal matrices, the drawn inputs and dropout.
 
     Returns:
-        A plan of scales. `Plan.figures` holds, by node, the variances ``before`` and ``after`` its weight was scaled,
-        with all earlier weights scaled, and ``omega``. An interruption (Ctrl-C) returns what has been scaled so far.
+        A plan of scales. `Plan.figures` holds the ``moments`` by node, before and after its weight was scaled (all
+        earlier ones are scaled in both), and ``omega``; with a loss function and batches also the agreement of the
+        first batch's gradients ``before`` and ``after``, where they can be taken. An interruption (Ctrl-C) returns what
+        has been scaled so far.
 
     Raises:
         GradientError: an output is not finite; nothing can be scaled.
@@ -88,19 +93,15 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_count(iterations=iterations)
-    if isinstance(plan, str) and plan != "orthogonal":
-        raise OptionError(f"unknown plan {plan!r}{near_matches(plan, ['orthogonal'])}")
     if batches is None and example is None:
         raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
-    batch = example
-    if batches is not None:
-        first, _ = first_of(batches, 1)
-        batch = first.rows(0, first.size)
+    first = None if batches is None else first_of(batches, 1)[0]
+    batch = example if first is None else first.rows(0, first.size)
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
     with problem.running():
         graph, prefix = _traced(problem, loss_fn, batch)
         uses = {name: found for name, found in _uses(graph, prefix).items() if name in problem.parameters}
-        base = _orthogonal(problem, graph, prefix, uses, seed) if isinstance(plan, str) else plan
+        base = _orthogonal(problem, graph, prefix, uses, seed) if plan is None and orthogonal else plan
         scales = Scales(problem, base, names=uses.keys())
         said = base.prescriptions if base is not None and batches is None else {}
         targets = dict.fromkeys(uses, target_variance)
@@ -111,7 +112,6 @@ def lsuv(
         if batches is None:
             generator = torch.Generator().manual_seed(seed)
             drawn = draw_inputs(graph, describe_inputs(graph, inputs), generator)
-        torch.manual_seed(seed)
         walk = _Walk(
             graph,
             values,
@@ -120,14 +120,20 @@ def lsuv(
             {prefix + name: target for name, target in targets.items()},
             _Rule("variance" if batches is not None else "second moment", tolerance, iterations),
         )
+        compared = None if loss_fn is None else first
+        figures = _agreement("before", problem, scales, compared)
+        torch.manual_seed(seed)
         finished = walk.run()
-    for name, factor in walk.factors.items():
-        omega = scales.omega[name.removeprefix(prefix)]
-        scales.omega[name.removeprefix(prefix)] = torch.full_like(omega, factor)
-    figures: dict[str, JsonValue] = {
+        for name, factor in walk.factors.items():
+            omega = scales.omega[name.removeprefix(prefix)]
+            scales.omega[name.removeprefix(prefix)] = torch.full_like(omega, factor)
+        figures |= _agreement("after", problem, scales, compared)
+    figures |= {
         "statistic": walk.rule.statistic,
-        "before": {node.removeprefix(prefix): pair[0] for node, pair in walk.seen.items()},
-        "after": {node.removeprefix(prefix): pair[1] for node, pair in walk.seen.items()},
+        "moments": {
+            "before": {node.removeprefix(prefix): pair[0] for node, pair in walk.seen.items()},
+            "after": {node.removeprefix(prefix): pair[1] for node, pair in walk.seen.items()},
+        },
         "finished": finished,
     }
     options: dict[str, JsonValue] = {
@@ -135,12 +141,24 @@ def lsuv(
         "tolerance": tolerance,
         "iterations": iterations,
         "training": training,
+        "orthogonal": orthogonal and plan is None,
         "seed": seed,
         "inputs": "batches" if batches is not None else "described",
     }
     why = f"LSUV: {walk.rule.statistic} of its output brought to its target, in one pass over {walk.rule.data}"
     made = scales.plan("lsuv", options, figures, why)
     return made.model_copy(update={"warnings": (*made.warnings, *walk.notes)})
+
+
+def _agreement(when: str, problem: Problem, scales: Scales, batch: Batch | None) -> dict[str, JsonValue]:
+    """Return how well gradients agree; nothing where they cannot be taken: LSUV works on what overflows, too."""
+    if batch is None:
+        return {}
+    try:
+        found = of_sub_batches(problem, scales.parameters(), batch, 2, 0.2)
+    except GradientError:
+        return {}
+    return {when: found.model_dump(exclude={"parts"}, mode="json")}
 
 
 @dataclass(frozen=True, slots=True)

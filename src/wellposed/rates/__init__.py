@@ -1,6 +1,25 @@
 """Learning rates: from a graph or a model to relative rates, and from a small model to a large one."""
 
+from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_check
+from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
 from wellposed.rates.rate import Conditions, Point, Rate, RelativeRate
 from wellposed.rates.relative import rate_rule, rate_rules, relative
+from wellposed.rates.transfer import transfer
 
-__all__ = ["Conditions", "Point", "Rate", "RelativeRate", "rate_rule", "rate_rules", "relative"]
+__all__ = [
+    "CollapsedRatesWarning",
+    "Conditions",
+    "Coordinate",
+    "CoordinateCheck",
+    "Point",
+    "Rate",
+    "RatioGuard",
+    "RelativeRate",
+    "check_ratios",
+    "coordinate_check",
+    "guard",
+    "rate_rule",
+    "rate_rules",
+    "relative",
+    "transfer",
+]

@@ -110,9 +110,9 @@ def maximal_update(
         value=value ** (-exponent / 2),
         rule=NAME,
         reason=(
-            f"S^(-{exponent:g}/2), S = {value:.4g} the mean squared change of {received} under one gradient step on one "
-            f"random input ({samples} inputs, {draws} draw{'s' * (draws > 1)} of the weights); maximal update criterion "
-            "of arXiv 2402.17440, section 3.3, measured"
+            f"S^(-{exponent:g}/2), S = {value:.4g} the mean squared change of {received} under one gradient step on "
+            f"one random input ({samples} inputs, {draws} draw{'s' * (draws > 1)} of the weights): the maximal update "
+            "criterion of arXiv 2402.17440, section 3.3, measured"
         ),
         figures=figures,
         warnings=_warnings(value, error, exponent),
@@ -165,9 +165,7 @@ class _Measurement:
         if length == 0.0 or not math.isfinite(length):
             return length
         changes = self._change(run, [g / length for g in gradient])
-        total = sum(
-            float(change[at].double().square().sum()) for change, at in zip(changes, rows, strict=True)
-        )
+        total = sum(float(change[at].double().square().sum()) for change, at in zip(changes, rows, strict=True))
         return length * length * total / count
 
     def _change(self, run: Pass, tangents: Sequence[Tensor]) -> list[Tensor]:

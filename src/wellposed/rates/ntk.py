@@ -14,7 +14,7 @@ from torch import Tensor
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
-from wellposed.rates.passes import batch_size, find_readout, outputs_of, trained, white_inputs
+from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals import Input
 from wellposed.signals.backward import Gradients, back_propagate
@@ -25,9 +25,7 @@ Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 NAME = "ntk"
 
 
-def ntk(
-    graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs: Described = None
-) -> RelativeRate:
+def ntk(graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs: Described = None) -> RelativeRate:
     """Return the relative rate NTK^(-exponent).
 
     NTK is the mean over outputs f_j of one sample of the sum over trained parameters of (df_j/dθ)², in expectation over

@@ -98,7 +98,9 @@ _PROBABILITY = {
 
 def _quiet(node: Node) -> Node:
     if node.op in _TRAINING_FLAG:
-        return _with_argument(node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False)
+        return _with_argument(
+            node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False
+        )
     if node.op in _PROBABILITY:
         return _with_argument(node, *_PROBABILITY[node.op], 0.0)
     if node.op in (aten.bernoulli_.float, aten.bernoulli.p):
@@ -298,8 +300,9 @@ class Pass:
 
     def _forward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
         with forward_ad.dual_level():
-            duals = [forward_ad.make_dual(self.parameters[n].detach(), t) for n, t in zip(self.names, tangents)]
-            whole = {**self.parameters, **dict(zip(self.names, duals, strict=True))}
+            whole = dict(self.parameters)
+            for name, tangent in zip(self.names, tangents, strict=True):
+                whole[name] = forward_ad.make_dual(whole[name].detach(), tangent)
             outputs = run(self.graph, parameters=whole, inputs=self.inputs)
             changes = [forward_ad.unpack_dual(output).tangent for output in outputs]
             return [torch.zeros_like(o) if c is None else c for o, c in zip(self.outputs, changes, strict=True)]
@@ -310,8 +313,7 @@ class Pass:
         dummies = [torch.zeros_like(o, requires_grad=True) for o in active]
         with torch.enable_grad():
             pulled = torch.autograd.grad(active, self.leaves, dummies, create_graph=True, materialize_grads=True)
-            product = sum((p * t).sum() for p, t in zip(pulled, tangents, strict=True))
-            changes = iter(torch.autograd.grad(product, dummies, materialize_grads=True, retain_graph=True))
+            changes = iter(torch.autograd.grad(pulled, dummies, list(tangents), materialize_grads=True))
         return [next(changes) if o.requires_grad else torch.zeros_like(o) for o in self.outputs]
 
     def _conditions(self) -> Any:

@@ -98,7 +98,7 @@ def transfer(
         f"{shapes[1].model} and {shapes[0].model} by rule {rule!r}"
     )
     warned = [*found.warnings, *_changed(found.conditions, conditions)]
-    warned += [warning for one in rates for warning in one.warnings if warning not in warned]
+    warned += [warning for one in rates for warning in one.warnings]
     if _plain(found.conditions, conditions) is False:
         warned.append(
             f"rule {rule!r} is for plain SGD, and the rate is one of another optimizer: nothing says how far it holds"
@@ -107,7 +107,7 @@ def transfer(
     return moved.model_copy(
         update={
             "claims": {axis: _claim(rule, axis) for axis in differ},
-            "warnings": tuple(warned),
+            "warnings": tuple(dict.fromkeys(warned)),
             "conditions": conditions or found.conditions,
         }
     )

@@ -9,8 +9,8 @@ those that the signal met on its way forward, which is exact in the limit of lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from wellposed.signals.forward import Outcome, Pass, Unknown, run_pass
 from wellposed.signals.gradients import Adjoint, Term, gathered, settled, total, white
 from wellposed.signals.inputs import Input
 from wellposed.signals.sampling import LIMIT, repetitions, sample_state, state_of_samples
-from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.signal import Signal, Signals
 from wellposed.signals.state import State, make_state
 from wellposed.signals.weights import Weights
 
@@ -143,8 +143,9 @@ class _Backward:
         rule = find_adjoint(node.op)
         whole = [total(call, terms) if terms else None for terms in received]
         if rule is not None:
-            cases = [[term] for term in received[0]] if len(received) == 1 else [whole]
-            sent = [rule(call, case, *args, **kwargs) for case in cases]
+            apart = len(received) == 1 and not rule.whole
+            cases = [[term] for term in received[0]] if apart else [whole]
+            sent = [rule.function(call, case, *args, **kwargs) for case in cases]
             if all(part is not None for part in sent):
                 return [pair for part in sent if part is not None for pair in part]
         sampled = _sampled(call, whole, args, kwargs)

@@ -32,7 +32,8 @@ def draw_inputs(graph: Graph, told: Mapping[int, Input], generator: torch.Genera
             drawn[value] = descriptor.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
         elif graph.example[value].is_meta:
             raise InputError(
-                f"input {entry.name!r} of {graph.model} indexes no embedding and is on meta: give an example with values"
+                f"input {entry.name!r} of {graph.model} indexes no embedding and is on meta; give an example with "
+                "values"
             )
         else:
             drawn[value] = graph.example[value]

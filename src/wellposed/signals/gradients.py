@@ -130,7 +130,11 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
     """Return the state of ``fn(base)``."""
     if fn.key == _IDENTITY.key:
         return base
-    return apply_pointwise(call.into(base.shape), base, _tamed(fn, *_moments(base)))
+    key = ("factor", base.serial, base.axes, base.corr.shape, fn.key)
+    if key not in call.run.memo:
+        call.run.memo[key] = apply_pointwise(call.into(base.shape), base, _tamed(fn, *_moments(base)))
+    result: State = call.run.memo[key]
+    return result
 
 
 def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
@@ -152,11 +156,15 @@ def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
 def settled(call: Adjoint, term: Term) -> State:
     """Return the term as one state: the factor's raw moments times the core's, by displacement."""
     core = term.core
-    if term.base is not None and term.fn is not None:
+    if term.base is None or term.fn is None:
+        return scaled_state(core, term.scale)
+    key = ("settled", core.serial, core.axes, term.scale, term.base.serial, term.base.axes, term.fn.key)
+    if key not in call.run.memo:
         factor = factor_state(call, term.base, term.fn)
-        core = multiply(call.into(core.shape), factor, core)
-        core = core.changed(base=None, fn=None, links=core.links)
-    return scaled_state(core, term.scale)
+        product = multiply(call.into(core.shape), factor, core)
+        call.run.memo[key] = scaled_state(product.changed(base=None, fn=None, links=product.links), term.scale)
+    result: State = call.run.memo[key]
+    return result
 
 
 def scaled_state(state: State, factor: float) -> State:

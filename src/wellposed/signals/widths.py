@@ -11,13 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals.contraction import Contraction, Product, contractions, describe, parameter_values
+from wellposed.signals.indices import (
+    VIEWS,
+    Atom,
+    Axes,
+    Axis,
+    Dimension,
+    fresh,
+    fresh_axes,
+    is_made,
+    mark,
+    members,
+    size_of,
+    unite,
+)
 
 aten = torch.ops.aten
 
@@ -42,7 +56,7 @@ def widths(graph: Graph) -> dict[str, Widths]:
     Hidden weights have two, weights that meet the input and vectors have a fan-out only, readouts a fan-in only, and
     a readout's bias none.
     """
-    dimensions = _Dimensions(graph)
+    dimensions = _Reader(graph)
     found: dict[str, Widths] = {}
     for use in contractions(graph):
         for name in dimensions.behind(use.weight):
@@ -60,78 +74,20 @@ def widths(graph: Graph) -> dict[str, Widths]:
     return found
 
 
-_Axis: TypeAlias = "tuple[_Atom, ...]"
-_Axes: TypeAlias = "tuple[_Axis, ...]"
-
-
-@dataclass(slots=True, eq=False)
-class _Dimension:
-    """A node of a union-find structure; ``parts`` are the axes that a concatenation puts side by side."""
-
-    parent: _Dimension | None = None
-    given: bool = False
-    made: bool = False
-    summed: bool = False
-    parts: list[_Axis] = field(default_factory=list)
-
-    def root(self) -> _Dimension:
-        """Return the representative of this dimension."""
-        found = self
-        while found.parent is not None:
-            found = found.parent
-        if self is not found:
-            self.parent = found
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Atom:
-    """An index inside an axis: several where a reshape has merged axes."""
-
-    size: int
-    dimension: _Dimension
-
-
-def _fresh(size: int, dimension: _Dimension | None = None) -> _Axis:
-    return () if size == 1 else (_Atom(size, dimension or _Dimension()),)
-
-
-def _fresh_axes(shape: Iterable[int]) -> _Axes:
-    return tuple(_fresh(size) for size in shape)
-
-
-def _size(axis: _Axis) -> int:
-    return math.prod(atom.size for atom in axis)
-
-
-def _unite(left: _Axis, right: _Axis) -> None:
-    """Say that two axes are one index; of merged axes only where they are merged alike."""
-    if [atom.size for atom in left] != [atom.size for atom in right]:
-        return
-    for a, b in zip(left, right, strict=True):
-        one, other = a.dimension.root(), b.dimension.root()
-        if one is not other:
-            other.parent = one
-            one.given |= other.given
-            one.made |= other.made
-            one.summed |= other.summed
-            one.parts += other.parts
-
-
-class _Dimensions:
+class _Reader:
     """One pass over a graph that finds which axes are one index, then which of these indices are widths."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.fixed = parameter_values(graph)
-        self.axes: dict[int, _Axes] = {}
-        self.products: list[tuple[_Axis, _Axis]] = []
-        self.concatenated: list[_Dimension] = []
-        self.joined: dict[_Dimension, int] = {}
+        self.axes: dict[int, Axes] = {}
+        self.products: list[tuple[Axis, Axis]] = []
+        self.concatenated: list[Dimension] = []
+        self.joined: dict[Dimension, int] = {}
         self.weights = {use.weight for use in contractions(graph)}
         for value in graph.values:
             if value.node is None:
-                self.axes[value.id] = _fresh_axes(value.shape)
+                self.axes[value.id] = fresh_axes(value.shape)
         for value_id in graph.inputs:
             for axis in self.axes[value_id]:
                 for atom in axis:
@@ -174,19 +130,19 @@ class _Dimensions:
         if product.window is not None:
             fan_in = self.width_of_axes([data["c"]])
             fan_out = self.width_of_axes([weight["o"]])
-            channels = _size(data["c"]) // product.groups
+            channels = size_of(data["c"]) // product.groups
             if channels == 1:  # depthwise: each channel has a filter of its own, as it has a gain
                 return Widths(None, fan_out)
             groups = 1 if product.transposed else product.groups  # a transposed weight holds one group's outputs
             return Widths(fan_in and fan_in // product.groups, fan_out and fan_out // groups)
         own = [weight[label] for label in weight_labels if label in product.out_axes and label not in data_labels]
-        total = math.prod(_size(axis) for axis in own)
+        total = math.prod(size_of(axis) for axis in own)
         fan_out = self.width_of_axes(own)
         consumers = max(1, total // max(1, use.fan_out))
         summed = [data[label] for label in data_labels if label in weight_labels and label not in product.out_axes]
         return Widths(self.width_of_axes(summed), fan_out and max(1, fan_out // consumers))
 
-    def width_of_axes(self, axes: Iterable[_Axis]) -> int | None:
+    def width_of_axes(self, axes: Iterable[Axis]) -> int | None:
         """Return the product of the sizes that are widths, None where none is."""
         found = [size for axis in axes for atom in axis if (size := self._width(atom))]
         return math.prod(found) if found else None
@@ -198,14 +154,14 @@ class _Dimensions:
         fan_out = self.width_of_axes([hidden]) and _gated(node, use.fan_out)
         # the first matrix of the first layer (of both directions) meets what enters, all others a hidden state
         shape = self.graph.values[use.weight].shape
-        first = matrices.index(use.weight) % 2 == 0 and shape[1] == _size(self.axes[use.data][-1])
+        first = matrices.index(use.weight) % 2 == 0 and shape[1] == size_of(self.axes[use.data][-1])
         if first and self.width_of_axes([self.axes[use.data][-1]]) is None:
             return Widths(None, fan_out)
         return Widths(use.fan_in, fan_out)
 
     # ---- which dimensions are widths --------------------------------------------------------------------------------
 
-    def _width(self, atom: _Atom) -> int:
+    def _width(self, atom: Atom) -> int:
         """Return how much of an index is a width: all of it or nothing, or that of the parts of a concatenation."""
         root = atom.dimension.root()
         if root.given:
@@ -217,18 +173,18 @@ class _Dimensions:
             sizes = [[self._width(part) for part in axis] for axis in root.parts]
             self.joined[root] = sum(math.prod(size for size in axis if size) for axis in sizes if any(axis))
         width = self.joined[root]
-        return width if atom.size == sum(map(_size, root.parts)) else atom.size * (width > 0)
+        return width if atom.size == sum(map(size_of, root.parts)) else atom.size * (width > 0)
 
     def _settle(self) -> None:
         """Carry what is known of concatenations to their parts, and settle products of two signals."""
         for left, right in self.products:
             # queries and keys: a sum over an index that weights make on both sides
-            if all(any(_is_made(atom.dimension) for atom in axis) for axis in (left, right)):
+            if all(any(is_made(atom.dimension) for atom in axis) for axis in (left, right)):
                 for atom in (*left, *right):
                     atom.dimension.root().summed = True
         for whole in reversed(self.concatenated):
             if whole.root().summed:
-                for part in _members(whole):
+                for part in members(whole):
                     part.summed = True
 
     # ---- one operator -----------------------------------------------------------------------------------------------
@@ -237,27 +193,27 @@ class _Dimensions:
         found = self._outputs(node)
         for out, axes in zip(node.outputs, found, strict=True):
             shape = self.graph.values[out].shape
-            self.axes[out] = axes if tuple(map(_size, axes)) == shape else _fresh_axes(shape)
+            self.axes[out] = axes if tuple(map(size_of, axes)) == shape else fresh_axes(shape)
 
-    def _outputs(self, node: Node) -> list[_Axes]:
+    def _outputs(self, node: Node) -> list[Axes]:
         shapes = [self.graph.values[out].shape for out in node.outputs]
         product = describe(self.graph, node)
         if product is not None:
             return [self._product(product, shapes[0])]
         if node.op in _LOOK_UPS:
             row = self.axes[node.args[0].value][-1]
-            _mark(row, made=True)
+            mark(row, made=True)
             indices = self.axes[node.args[1].value]
-            lead = indices if len(indices) == len(shapes[0]) - 1 else _fresh_axes(shapes[0][:-1])
-            return [(*lead, row), *map(_fresh_axes, shapes[1:])]
+            lead = indices if len(indices) == len(shapes[0]) - 1 else fresh_axes(shapes[0][:-1])
+            return [(*lead, row), *map(fresh_axes, shapes[1:])]
         if any(value in self.weights for value in node.inputs) and not all(v in self.fixed for v in node.inputs):
             return self._recurrent(node, shapes)
         if node.op is aten.scaled_dot_product_attention.default:
             query, key, value = (self.axes[argument.value] for argument in node.args[:3])
             self.products.append((query[-1], key[-1]))
-            _unite(query[-1], key[-1])
+            unite(query[-1], key[-1])
             return [(*query[:-1], value[-1])]
-        follow = _VIEWS.get(node.op)
+        follow = VIEWS.get(node.op)
         if follow is not None and node.args and isinstance(node.args[0], Ref):
             return follow(self.axes[node.args[0].value], node, shapes)
         if node.op is aten.cat.default:
@@ -266,84 +222,84 @@ class _Dimensions:
             return [self._stack(node, shapes[0])]
         return [self._aligned(node, shape) for shape in shapes]
 
-    def _product(self, product: Product, shape: tuple[int, ...]) -> _Axes:
+    def _product(self, product: Product, shape: tuple[int, ...]) -> Axes:
         left = dict(zip(product.left_axes, self.axes[product.left], strict=True))
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
         weight, data = (left, right) if product.left in self.fixed else (right, left)
         trained = weighted and any(True for _ in self.behind(product.left if weight is left else product.right))
         for label in set(left) & set(right):
-            _unite(data[label], weight[label])
+            unite(data[label], weight[label])
             if label not in product.out_axes:
                 if trained:
-                    _mark(data[label], summed=True)
+                    mark(data[label], summed=True)
                 elif not weighted:
                     self.products.append((left[label], right[label]))
         if product.window is not None:
             if trained:
-                _mark(data["c"], summed=True)
+                mark(data["c"], summed=True)
             if product.groups == 1:
-                _unite(data["c"], weight["c"])
-            elif _size(data["c"]) == product.groups == _size(weight["o"]):  # depthwise: channels keep their places
-                _unite(data["c"], weight["o"])
+                unite(data["c"], weight["c"])
+            elif size_of(data["c"]) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
+                unite(data["c"], weight["o"])
         if trained:
             for label in weight:
                 if label in product.out_axes and label not in data:
-                    _mark(weight[label], made=True)
+                    mark(weight[label], made=True)
         out = []
         for label, size in zip(product.out_axes, shape, strict=True):
             axis = weight.get(label) if label not in data else data[label]
             if product.window is not None and label == "o" and product.transposed and product.groups > 1:
-                axis = _fresh(size, _Dimension(made=trained))
-            elif axis is None or _size(axis) != size:
-                axis = _fresh(size)
+                axis = fresh(size, Dimension(made=trained))
+            elif axis is None or size_of(axis) != size:
+                axis = fresh(size)
             out.append(axis)
         if product.bias is not None:
             self._broadcast(product.bias, out if product.window is None else [out[product.out_axes.index("o")]])
         return tuple(out)
 
-    def _recurrent(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-        _mark(self.axes[node.inputs[0]][-1], summed=True)
-        hidden = _Dimension(made=True, summed=True)
+    def _recurrent(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
+        mark(self.axes[node.inputs[0]][-1], summed=True)
+        hidden = Dimension(made=True, summed=True)
         units = shapes[-1][-1]
         for value in node.inputs:
             if value in self.fixed:
                 rows = self.graph.values[value].shape[0]
                 if rows % units == 0:  # gates are stacked; their number is no width
-                    self.axes[value] = ((*_fresh(rows // units), *_fresh(units, hidden)), *self.axes[value][1:])
-        return [(*_fresh_axes(shape[:-1]), _fresh(shape[-1], hidden)) for shape in shapes]
+                    self.axes[value] = ((*fresh(rows // units), *fresh(units, hidden)), *self.axes[value][1:])
+        return [(*fresh_axes(shape[:-1]), fresh(shape[-1], hidden)) for shape in shapes]
 
-    def _concatenation(self, node: Node, shape: tuple[int, ...]) -> _Axes:
-        members = [ref.value for ref in node.args[0]]
-        members = [value for value in members if len(self.graph.values[value].shape) == len(shape)]
+    def _concatenation(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        joined = [ref.value for ref in node.args[0]]
+        joined = [value for value in joined if len(self.graph.values[value].shape) == len(shape)]
         at = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % max(1, len(shape))
-        whole = _Dimension()
+        whole = Dimension()
         out = []
         for axis, size in enumerate(shape):
             if axis == at:
-                whole.parts = [self.axes[value][axis] for value in members]
+                whole.parts = [self.axes[value][axis] for value in joined]
                 self.concatenated.append(whole)
-                out.append(_fresh(size, whole))
+                out.append(fresh(size, whole))
             else:
-                for value in members[1:]:
-                    _unite(self.axes[members[0]][axis], self.axes[value][axis])
-                out.append(self.axes[members[0]][axis])
+                for value in joined[1:]:
+                    unite(self.axes[joined[0]][axis], self.axes[value][axis])
+                out.append(self.axes[joined[0]][axis])
         return tuple(out)
 
-    def _stack(self, node: Node, shape: tuple[int, ...]) -> _Axes:
-        members = [ref.value for ref in node.args[0]]
-        for value in members[1:]:
-            self._broadcast(value, self.axes[members[0]])
+    def _stack(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        joined = [ref.value for ref in node.args[0]]
+        for value in joined[1:]:
+            self._broadcast(value, self.axes[joined[0]])
         at = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
-        kept = self.axes[members[0]]
-        return (*kept[:at], _fresh(shape[at]), *kept[at:])
+        kept = self.axes[joined[0]]
+        return (*kept[:at], fresh(shape[at]), *kept[at:])
 
-    def _broadcast(self, value: int, target: Sequence[_Axis]) -> None:
+    def _broadcast(self, value: int, target: Sequence[Axis]) -> None:
         """Unite the axes of a value with those of what it is broadcast to, from the right."""
         for axis, other in zip(reversed(self.axes[value]), reversed(target), strict=False):
-            _unite(other, axis)
+            unite(other, axis)
 
-    def _aligned(self, node: Node, shape: tuple[int, ...]) -> _Axes:
+    def _aligned(self, node: Node, shape: tuple[int, ...]) -> Axes:
         """Return axes by position, for operators that keep indices in place; reduced and resized ones are fresh."""
         # indices and masks beside signals are no axes of theirs
         signals = [v for v in node.inputs if self.graph.values[v].is_signal]
@@ -354,43 +310,21 @@ class _Dimensions:
             for value in node.inputs[1:]:
                 self._broadcast(value, [whole[channel]])
             sources = sources[:1]
-        out: list[_Axis | None] = [None] * len(shape)
+        out: list[Axis | None] = [None] * len(shape)
         for value in sources:
             axes, reduced = self.axes[value], _reduced(node, len(self.axes[value]), len(shape))
             kept = [axis for i, axis in enumerate(axes) if i not in reduced]
             if len(kept) > len(shape):
                 continue
             for at, axis in enumerate(kept, start=len(shape) - len(kept)):
-                if not axis or _size(axis) != shape[at]:
+                if not axis or size_of(axis) != shape[at]:
                     continue
                 mine = out[at]
                 if mine is None or len(axis) > len(mine):
                     out[at] = axis
                 if mine is not None:
-                    _unite(mine, axis)
-        return tuple(_fresh(size) if axis is None else axis for axis, size in zip(out, shape, strict=True))
-
-
-def _mark(axis: _Axis, *, made: bool = False, summed: bool = False) -> None:
-    for atom in axis:
-        root = atom.dimension.root()
-        root.made |= made
-        root.summed |= summed
-
-
-def _members(whole: _Dimension) -> list[_Dimension]:
-    """Return the representatives of a dimension and of all that are concatenated into it."""
-    found, todo = [], [whole]
-    while todo:
-        root = todo.pop().root()
-        if root not in found:
-            found.append(root)
-            todo += [atom.dimension for axis in root.parts for atom in axis]
-    return found
-
-
-def _is_made(dimension: _Dimension) -> bool:
-    return any(member.made for member in _members(dimension))
+                    unite(mine, axis)
+        return tuple(fresh(size) if axis is None else axis for axis, size in zip(out, shape, strict=True))
 
 
 def _gated(node: Node, rows: int) -> int:
@@ -412,110 +346,6 @@ def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
     return tuple(d % rank for d in dims)
 
 
-# ---- views ----------------------------------------------------------------------------------------------------------
-
-
-def _regroup(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    """Follow a reshape: atoms are regrouped, and split where an axis ends inside one."""
-    queue = [atom for axis in axes for atom in axis]
-    out: list[_Axis] = []
-    for size in shapes[0]:
-        group: list[_Atom] = []
-        have = 1
-        while have < size:
-            if not queue:
-                return [_fresh_axes(shapes[0])]
-            atom = queue.pop(0)
-            if size % (have * atom.size):
-                need = size // have
-                if size % have or atom.size % need:
-                    return [_fresh_axes(shapes[0])]
-                queue.insert(0, _Atom(atom.size // need, atom.dimension))
-                atom = _Atom(need, atom.dimension)
-            group.append(atom)
-            have *= atom.size
-        out.append(tuple(group))
-    return [tuple(out)]
-
-
-def _transposed(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    return [axes[::-1] if len(axes) == 2 else (*axes[:-2], axes[-1], axes[-2])]
-
-
-def _swapped(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    moved = list(axes)
-    i, j = (int(a) % len(axes) for a in node.args[1:3])
-    moved[i], moved[j] = moved[j], moved[i]
-    return [tuple(moved)]
-
-
-def _permuted(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    return [tuple(axes[int(a) % len(axes)] for a in node.args[1])]
-
-
-def _parts(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    """Follow slices and splits: a part of an index is that index; an axis that is picked from is gone."""
-    out = []
-    for shape in shapes:
-        kept = list(axes)
-        if len(shape) < len(axes):
-            names = [argument.name for argument in node.op._schema.arguments]
-            at = names.index("dim")
-            dim = node.args[at] if at < len(node.args) else node.kwargs.get("dim", 0)
-            del kept[int(dim) % len(axes)]
-        cut = []
-        for axis, size in zip(kept, shape, strict=True):
-            whole = len({id(atom.dimension.root()) for atom in axis}) == 1
-            cut.append(axis if _size(axis) == size else _fresh(size, axis[0].dimension if whole else None))
-        out.append(tuple(cut))
-    return out
-
-
-def _unsqueezed(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    at = int(node.args[1]) % (len(axes) + 1)
-    return [(*axes[:at], (), *axes[at:])]
-
-
-def _expanded(axes: _Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[_Axes]:
-    lead = len(shapes[0]) - len(axes)
-    whole = (*((),) * lead, *axes)
-    return [tuple(axis if _size(axis) == size else _fresh(size) for axis, size in zip(whole, shapes[0], strict=True))]
-
-
-_VIEWS = {
-    **dict.fromkeys(
-        (
-            aten.view.default,
-            aten.reshape.default,
-            aten._unsafe_view.default,
-            aten.flatten.using_ints,
-            aten.unflatten.int,
-            aten.squeeze.default,
-            aten.squeeze.dim,
-            aten.squeeze.dims,
-        ),
-        _regroup,
-    ),
-    **dict.fromkeys((aten.t.default, aten.numpy_T.default, aten.mT.default), _transposed),
-    **dict.fromkeys((aten.transpose.int, aten.swapaxes.default), _swapped),
-    aten.permute.default: _permuted,
-    **dict.fromkeys(
-        (
-            aten.slice.Tensor,
-            aten.narrow.default,
-            aten.chunk.default,
-            aten.split.Tensor,
-            aten.split_with_sizes.default,
-            aten.tensor_split.sections,
-            aten.unbind.int,
-            aten.select.int,
-            aten.index_select.default,
-        ),
-        _parts,
-    ),
-    aten.unsqueeze.default: _unsqueezed,
-    aten.expand.default: _expanded,
-}
 _LOOK_UPS = (aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default)
 _CHANNELS = dict.fromkeys(
     (

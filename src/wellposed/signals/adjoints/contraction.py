@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from wellposed.graphs import Node, Ref
-from wellposed.signals import registry
+from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
-from wellposed.signals.contraction import Product, describe, parameter_values
+from wellposed.signals.contraction import Product, describe
 from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, white
 from wellposed.signals.registry import overloads
 from wellposed.signals.rules.contraction import contract, is_weight
@@ -126,7 +125,9 @@ def _wide(call: Adjoint, product: Product, shape: tuple[int, ...]) -> tuple[int,
     if product.window is not None:
         return shape
     sizes = dict(zip(product.out_axes, call.graph.values[call.node.outputs[0]].shape, strict=True))
-    return tuple(sizes.get(label, size) if size == 1 else size for label, size in zip(product.left_axes, shape, strict=True))
+    return tuple(
+        sizes.get(label, size) if size == 1 else size for label, size in zip(product.left_axes, shape, strict=True)
+    )
 
 
 def _letters(labels: Sequence[str]) -> dict[str, str]:
@@ -206,7 +207,9 @@ def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
 
 
 @adjoint(overloads("embedding.default"))
-def looked_up(call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+def looked_up(
+    call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any
+) -> Sent | None:
     """Rows of a table: positions with equal indices add up in one row."""
     term, table = gradients[0], call.value_of(0)
     if term is None or table is None:

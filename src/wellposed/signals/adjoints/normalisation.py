@@ -294,6 +294,8 @@ def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: Sta
     """Statistics that are numbers: a scale for each channel."""
     scale = (var.pooled_mean + eps) ** -0.5
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    shifted = x.changed(mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None)
+    shifted = x.changed(
+        mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None
+    )
     weighted = _times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
     return [*_by_affine(call, term, weighted, [1]), (source(call), term.scaled(scale * strength))]

@@ -27,7 +27,7 @@ Gradients = Sequence["Term | None"]
 
 
 def _spread(state: State, axis: int, weights: Array) -> State:
-    """Return the gradient by the input of an average over windows; ``weights`` is (output positions, input positions)."""
+    """Return the gradient by the input of an average over windows, whose weights are (output, input) positions."""
     if weights.shape[0] > 1:
         return mapped(state, axis, weights.T)
     shape = list(state.shape)
@@ -108,7 +108,8 @@ _W = _W / _W.sum()
 @adjoint(
     overloads(
         "max_pool1d.default", "max_pool2d.default", "max_pool3d.default", "max_pool2d_with_indices.default"
-    )
+    ),
+    whole=True,
 )  # fmt: skip
 def max_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
@@ -139,7 +140,10 @@ def max_pool(
     sums = scaled_state(core, float(taps)).changed(links=())
     around = Pointwise((*chance.key, "deviation"), lambda t: ((p := chance.call(t)) - p * p).clamp(min=0.0).sqrt())
     varying = _varying(core, gradient, steps, matrices, base, around, chance).changed(roots=call.root())
-    return [(source(call), times(call, Term(sums), base, chance)), (source(call), times(call, Term(varying), base, around))]
+    return [
+        (source(call), times(call, Term(sums), base, chance)),
+        (source(call), times(call, Term(varying), base, around)),
+    ]
 
 
 def _chance(base: State, steps: Sequence[tuple[int, Axis]], taps: int) -> Pointwise:
@@ -161,7 +165,8 @@ def _chance(base: State, steps: Sequence[tuple[int, Axis]], taps: int) -> Pointw
     def call(t: torch.Tensor) -> torch.Tensor:
         z = (t - centre) / deviation
         below = torch.special.ndtr((1 - r) ** 0.5 * z[..., None] + r**0.5 * nodes)
-        return below ** (taps - 1) @ weights
+        chance: torch.Tensor = below ** (taps - 1) @ weights
+        return chance
 
     return Pointwise(("largest", taps, r, centre, deviation), call)
 
@@ -210,4 +215,4 @@ def _sharing(matrix: Array, step: Axis) -> Array:
     inside, size = (matrix > 0).astype(np.float64), step.size
     lags = range(min((step.kernel - 1) * step.dilation + 2, size))
     pairs = np.array([float((inside[:, : size - d] * inside[:, d:]).sum()) / (size - d) for d in lags])
-    return pairs / pairs[0]
+    return np.asarray(pairs / pairs[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -15,15 +16,35 @@ Sent = Sequence["tuple[int, Term]"]
 AdjointFunction = Callable[..., "Sent | None"]
 Function = TypeVar("Function", bound=AdjointFunction)
 
-_ADJOINTS: dict[torch._ops.OpOverload, AdjointFunction] = {}
+
+@dataclass(frozen=True, slots=True)
+class AdjointRule:
+    """A registered backward rule.
+
+    Attributes:
+        function: the rule.
+        whole: whether it takes the gradient as one term; others are asked for every independent term of it.
+    """
+
+    function: AdjointFunction
+    whole: bool = False
 
 
-def adjoint(*ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload]) -> Callable[[Function], Function]:
+_ADJOINTS: dict[torch._ops.OpOverload, AdjointRule] = {}
+
+
+def adjoint(
+    *ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload], whole: bool = False
+) -> Callable[[Function], Function]:
     """Register a backward rule for one or several overloads.
 
     The rule is a function ``(call, gradients, *args, **kwargs)``: ``gradients`` holds a `Term` for each result of the
     operator (None where nothing depends on it), the arguments are the operator's with forward states in the place of
     tensors. It returns None for a case that it does not cover; the operator is then differentiated on samples.
+
+    Args:
+        ops: overloads, such as ``torch.ops.aten.relu.default``.
+        whole: take the gradient as one term; otherwise the rule, being linear, is asked for every independent term.
 
     Raises:
         OptionError: an overload has a backward rule already.
@@ -33,13 +54,13 @@ def adjoint(*ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload]) -> Ca
         for item in ops:
             for op in (item,) if isinstance(item, torch._ops.OpOverload) else item:
                 if op in _ADJOINTS:
-                    raise OptionError(f"{op} has a backward rule already ({_ADJOINTS[op].__name__})")
-                _ADJOINTS[op] = function
+                    raise OptionError(f"{op} has a backward rule already ({_ADJOINTS[op].function.__name__})")
+                _ADJOINTS[op] = AdjointRule(function, whole)
         return function
 
     return register
 
 
-def find_adjoint(op: torch._ops.OpOverload) -> AdjointFunction | None:
+def find_adjoint(op: torch._ops.OpOverload) -> AdjointRule | None:
     """Return the backward rule of an overload."""
     return _ADJOINTS.get(op)
