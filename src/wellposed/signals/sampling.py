@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
             [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
         )
         noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    if state.transport is not None:
+        noise = torch.from_numpy(state.transport(noise.numpy()))
     drawn = (
         torch.from_numpy(np.ascontiguousarray(state.mean)) + torch.from_numpy(np.ascontiguousarray(state.std())) * noise
     )
@@ -49,7 +52,7 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
 
 
 def _on_axes(base: State, state: State) -> State:
-    return base.changed(axes=state.axes)
+    return replace(base, axes=state.axes)
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:

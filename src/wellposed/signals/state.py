@@ -14,6 +14,7 @@ import torch
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.signal import Tag
+from wellposed.signals.transport import Transport
 
 _ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "measured": 0}
 _labels = itertools.count(1)
@@ -93,6 +94,7 @@ class Fields(TypedDict, total=False):
     drift: float
     excess: Array | None
     scales: Array | None
+    transport: Transport | None
     mask: torch.Tensor | None
     scores: State | None
     softmax: tuple[float, float] | None
@@ -133,6 +135,7 @@ class State:
         excess: what a norm per channel adds to the correlation (see `quadratic`).
         scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
+        transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
         softmax: for the result of a softmax, the variance of its logits and E sum a².
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
@@ -156,6 +159,7 @@ class State:
     drift: float = 0.0
     excess: Array | None = None
     scales: Array | None = None
+    transport: Transport | None = None
     mask: torch.Tensor | None = None
     scores: State | None = None
     softmax: tuple[float, float] | None = None
@@ -201,8 +205,8 @@ class State:
         return np.asarray(self.corr * kernels.autocorrelation(self.std(), self.corr.shape))
 
     def changed(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy with other fields and a new serial; ``excess`` and ``scales`` are dropped unless given."""
-        fields: Changes = {"excess": None, "scales": None, **changes}
+        """Return a copy with other fields and a new serial; what describes the marginal is dropped unless given."""
+        fields: Changes = {"excess": None, "scales": None, "transport": None, **changes}
         return replace(self, serial=new_serial(), **fields)
 
     def as_new(self, roots: int = 0) -> State:

@@ -101,6 +101,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         corr=state.corr.transpose(order),
         excess=None,
         scales=None,
+        transport=None,
         base=None,
         fn=None,
         links=(),

@@ -417,7 +417,7 @@ def _local_scales(
     base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
     if base.sizes != data.sizes or not base.var.any():
         return None
-    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr)
+    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr, base.transport)
     if data.scales is not None:
         lengths = [max(a, b) for a, b in zip(kernel.shape, data.scales.shape, strict=True)]
         kernel, before = kernels.promote(kernel, lengths), kernels.promote(data.scales, lengths)

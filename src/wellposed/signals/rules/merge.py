@@ -12,11 +12,13 @@ from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align
 from wellposed.signals.blocks import concatenate, joint_spread
 from wellposed.signals.dependence import scaled_by
+from wellposed.signals.expansion import marginal
 from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
 from wellposed.signals.state import Link, Pointwise, State, make_state, weakest
+from wellposed.signals.transport import of_sum
 from wellposed.signals.views import expand, pooled
 
 aten = torch.ops.aten
@@ -60,6 +62,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
         scales=None if x.scales is None or x.mean.any() or shift else x.scales,
+        transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
     )
 
 
@@ -96,6 +99,9 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         var = np.maximum(var + 2 * a * b * limit * product, 0.0)
     else:
         kernel = a * a * kp + b * b * kq
+    transport = None
+    if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
+        transport = of_sum(a * marginal(x), b * marginal(y))
     links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     result = State(
@@ -108,6 +114,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
         links=links,
         roots=x.roots | y.roots,
+        transport=transport,
         **joint_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)

@@ -66,6 +66,7 @@ def normalise(
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
     inverse = 1.0 / float(np.mean(scale))
+    transport = x.transport if shared_part < 0.05 else None  # taking out little leaves the marginal's shape
     corr = normalised(kernel, var)
     if x.excess is not None and per_channel:
         lengths = [max(a, b) for a, b in zip(corr.shape, x.excess.shape, strict=True)]
@@ -86,6 +87,7 @@ def normalise(
         corr=corr,
         base=base,
         fn=fn,
+        transport=transport,
         links=(Link(x, operate),) if x.roots else (),
         inherited=0.0,
         own=0.0,
