@@ -93,6 +93,7 @@ class Fields(TypedDict, total=False):
     own: float
     drift: float
     excess: Array | None
+    margin: Array | None
     scales: Array | None
     transport: Transport | None
     mask: torch.Tensor | None
@@ -133,6 +134,7 @@ class State:
         own: the same from the last contraction's draw.
         drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
         excess: what a norm per channel adds to the correlation (see `quadratic`).
+        margin: by position, what the covariance with the mean over positions is beyond that of the kernel (see `margins`).
         scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
         transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
@@ -158,6 +160,7 @@ class State:
     own: float = 0.0
     drift: float = 0.0
     excess: Array | None = None
+    margin: Array | None = None
     scales: Array | None = None
     transport: Transport | None = None
     mask: torch.Tensor | None = None
@@ -206,7 +209,7 @@ class State:
 
     def changed(self, **changes: Unpack[Changes]) -> State:
         """Return a copy with other fields and a new serial; what describes the marginal is dropped unless given."""
-        fields: Changes = {"excess": None, "scales": None, "transport": None, **changes}
+        fields: Changes = {"excess": None, "margin": None, "scales": None, "transport": None, **changes}
         return replace(self, serial=new_serial(), **fields)
 
     def as_new(self, roots: int = 0) -> State:

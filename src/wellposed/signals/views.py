@@ -100,6 +100,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         excess=None,
+        margin=None,
         scales=None,
         transport=None,
         base=None,

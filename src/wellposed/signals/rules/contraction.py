@@ -19,6 +19,7 @@ from wellposed.signals.contraction import Product, Window, describe, parameter_v
 from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
+from wellposed.signals.margins import margin
 from wellposed.signals.quadratic import excess
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear
@@ -393,10 +394,13 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     if call.independent or product.transposed:
         return result
     scales = _local_scales(data, channel_axis, space, plan, channels)
+    steps = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
+    edge = margin(data.mean, total, [i for i, _ in steps], [s for _, s in steps], channels)
     return replace(
         result,
         excess=None if uneven is None else arrange(uneven),
         scales=None if scales is None else arrange(scales),
+        margin=None if edge is None else arrange(edge) * unit,
     )
 
 

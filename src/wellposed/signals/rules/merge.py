@@ -61,6 +61,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
+        margin=None if x.margin is None else scale * scale * x.margin,
         scales=None if x.scales is None or x.mean.any() or shift else x.scales,
         transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
     )

@@ -42,6 +42,8 @@ def normalise(
         common = kernels.pair_mean(covariance, x.sizes, dims)
         centre_of = average(x.mean)
         shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+        if x.margin is not None and per_channel:
+            shared = shared + x.margin
         here_of = average(shared)
         square = average(x.var) - here_of + average(x.mean**2) - centre_of**2
         var = np.maximum(x.var - 2 * shared + here_of, 0.0)
