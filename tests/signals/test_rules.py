@@ -166,7 +166,7 @@ MARGINS = [
         (Source((32, 32, 6, 6), reach=0.5),),
         {"w": Weight((32, 1, 3, 3), 1 / 3)},
         bound=0.01,
-        why="the mean square of 1152 correlated values varies by about 1/100, and a mean of ratios is no ratio of means",
+        why="the mean square of 1152 correlated values varies by about 1/100, and a mean of ratios is another",
     ),
 ]
 

@@ -91,3 +91,36 @@ def test_dependent_summands_are_left_alone():
     """x + relu(pool(x)): the two depend on each other, so that no convolution gives the sum's distribution."""
     case = Case("sum with own pool", lambda x: x + relu(torch.nn.functional.avg_pool2d(x, 3, 1, 1)), (FIELD,), draws=2)
     assert examine(case).states[0].transport is None
+
+
+# ---- the local scale ------------------------------------------------------------------------------------------------
+
+THIN = Source((32, 3, 2, 2))
+MANY, BACK = Weight((64, 3, 1, 1), 1 / 3**0.5), Weight((8, 64, 1, 1), 1 / 8)
+SCALES = [
+    Case(
+        "clamped after two convs",
+        lambda x, w, v: torch.clamp(torch.conv2d(torch.conv2d(x, w), v), -0.5, 0.5),
+        (THIN,),
+        {"w": MANY, "v": BACK},
+    ),
+    Case(
+        "clamped after depthwise and dense",
+        lambda x, w, u, v: torch.clamp(torch.conv2d(torch.conv2d(torch.conv2d(x, w), u, groups=64), v), -0.5, 0.5),
+        (Source((64, 3, 3, 3), reach=6.0),),
+        {"w": MANY, "u": Weight((64, 1, 3, 3), 1 / 3), "v": BACK},
+    ),
+    Case(
+        "clamped residual of convs",
+        lambda x, w, v: (lambda h: torch.clamp(h + torch.conv2d(h, v), -0.5, 0.5))(torch.conv2d(x, w)),
+        (THIN,),
+        {"w": MANY, "v": Weight((64, 64, 1, 1), 1 / 8)},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", SCALES, ids=lambda case: case.label)
+def test_outputs_that_see_the_same_channels_share_their_energy(case):
+    """What few channels make uneven stays so in every layer that follows."""
+    why = "64 filters follow the energy of a patch with a relative variance of 2/64"
+    verify(None, Case(case.label, case.function, case.sources, case.weights, 300, 2 / 64, why))

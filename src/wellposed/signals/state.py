@@ -134,7 +134,7 @@ class State:
         own: the same from the last contraction's draw.
         drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
         excess: what a norm per channel adds to the correlation (see `quadratic`).
-        margin: by position, what the covariance with the mean over positions is beyond that of the kernel (see `margins`).
+        margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
         transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).

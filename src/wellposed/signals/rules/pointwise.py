@@ -101,6 +101,9 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         raw = kernels.promote(raw, lengths) + shared * own_part
         total += float(mixed.own.sum())
         scales = mixed.kappa * shared
+        # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
+        for i, length in enumerate(base.corr.shape):
+            raw = np.take(raw, [0], axis=i) if length == 1 else raw
     corr = raw / total if total > 0 else base.corr
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
