@@ -2,7 +2,8 @@
 
 A topology is written as in Chen et al. 2024 (arXiv 2402.17440): ``2_02_120`` gives, for each vertex after the first,
 the edges from the vertices before it, where 0 is none, 1 a skip and 2 a linear map or convolution followed by
-the activation. A stem (weights and activation) leads to the first vertex, a readout goes from the last. Vertices sum what enters them.
+the activation. A stem (weights and activation) leads to the first vertex, a readout goes from the last. Vertices sum
+what enters them.
 """
 
 from __future__ import annotations

@@ -387,6 +387,8 @@ def _nets() -> dict[str, Net]:
     picture("efficientnet_b0_bn", partial(torchvision_net, "efficientnet_b0"), 64, "normalised")
     picture("convnext_tiny", partial(torchvision_net, "convnext_tiny"), 64, "normalised")
     picture("vit_tiny", vit_tiny, 112, "normalised")
+    # 50 tokens a side, padded to 56 for windows of 7
+    picture("swin_t", partial(torchvision_net, "swin_t"), 200, "normalised", batch=2)
     add("gpt", GPT, "tokens", (64,), "normalised", classes=1000)
     picture("allcnn", all_cnn_c, 32, "plain", batch=16)
     picture("efficientnet_b0", partial(torchvision_net, "efficientnet_b0", norm=False), 64, "unstable")

@@ -3,8 +3,8 @@
     python benchmarks/rates.py [--data ../shared/datasets/cifar10] [--families std128 ...] [--quick] [--rules-only]
 
 Images are pooled to 16×16. Every net is trained with plain SGD at a grid of rates and from several draws of its weights
-by `wellposed.rates.find_max_lr`; what that finds is the true rate. Perceptrons take 200 steps of batch 128 (one epoch of
-25,600 images), convolutional nets 100 of batch 64. Finished runs are noted in journals, so that a benchmark that was
+by `wellposed.rates.find_max_lr`; what that finds is the true rate. Perceptrons take 200 steps of batch 128 (one epoch
+of 25,600 images), convolutional nets 100 of batch 64. Finished runs are noted in journals, so that a benchmark that was
 stopped goes on where it was; ``--rules-only`` takes the true rates from earlier results. Reading the data takes pyarrow
 and Pillow.
 """

@@ -11,92 +11,35 @@ import numpy as np
 from common import markdown
 from dags import BASE, CHAINS, LONG_CHAINS
 
-RULES = ("constant", "paths", "ntk", "maximal_update")
+EXPONENTS = {"constant": 0.0, "paths": 1.0, "ntk": 0.5, "maximal_update": 0.5}
+"""The exponent of every rule's default."""
 NOT_LEARNT = 2.25
 """Training loss from which a net counts as one that did not learn; guessing gives ln 10 = 2.30."""
+COLUMNS = {
+    "rule": "rule",
+    "r_log": "r (log)",
+    "r_linear": "r (linear)",
+    "median": "median octaves",
+    "max": "max octaves",
+    "failed": "not learnt",
+    "excess": "excess loss",
+}
+HELD_OUT = {
+    "family": "family",
+    "rule": "rule",
+    "exponent": "exponent fitted on the others",
+    "r_log": "r (log)",
+    "median": "median octaves",
+    "max": "max octaves",
+    "free_median": "median, constant of the others",
+    "free_max": "max, constant of the others",
+}
+ABOUT = f"""*True rates*: the smallest mean training loss over the grid, refined by a parabola. *Octaves*: |log2| of the
+rate that a rule gives over the true one, where the rule gives the family's base net (one weighted edge, smallest
+kernel) its true rate; the base itself is left out. *Not learnt*: nets whose loss at the rule's rate is {NOT_LEARNT} or
+more, or that diverge there. *Excess loss*: mean over the others of the loss at the rule's rate above the grid's least."""
+
 Row = Mapping[str, Any]
-
-
-def predictions(rows: Sequence[Row], rule: str, power: float = 1.0) -> np.ndarray:
-    """Return log2 of the rates that a rule gives to the nets of a family, where its base net has the true rate."""
-    logs = np.array([0.0 if rule == "constant" else row["rules"][rule] for row in rows]) * power
-    index = base_of(rows)
-    return logs - logs[index] + math.log2(rows[index]["true"])
-
-
-def base_of(rows: Sequence[Row]) -> int:
-    """Return the index of a family's base: the net with one hidden-to-hidden layer, and the smallest kernel."""
-    return next(i for i, row in enumerate(rows) if row["net"] in (BASE, f"{BASE} k3", "mlp1"))
-
-
-def loss_at(row: Row, log_rate: float) -> float:
-    """Return the mean training loss over draws at a rate, by linear interpolation in log rate; infinite where a run
-    diverged at a neighbouring rate of the grid that is nearer."""
-    rates = [math.log2(point[0]) for point in row["curve"]]
-    losses = [math.inf if None in point[1:] else float(np.mean(point[1:])) for point in row["curve"]]
-    found = float(np.interp(log_rate, rates, [loss if math.isfinite(loss) else 1e9 for loss in losses]))
-    nearest = losses[int(np.argmin([abs(rate - log_rate) for rate in rates]))]
-    return found if found < 1e6 else nearest
-
-
-def measures(rows: Sequence[Row], rule: str, power: float = 1.0) -> dict[str, Any]:
-    """Return how well a rule does in one family."""
-    true = np.log2([row["true"] for row in rows])
-    told = predictions(rows, rule, power)
-    errors = np.delete(np.abs(told - true), base_of(rows))
-    losses = [loss_at(row, log_rate) for row, log_rate in zip(rows, told, strict=True)]
-    best = [min(np.mean(point[1:]) for point in row["curve"] if None not in point[1:]) for row in rows]
-    excess = [loss - least for loss, least in zip(losses, best, strict=True) if loss < NOT_LEARNT]
-    return {
-        "rule": rule,
-        "r_log": correlation(told, true),
-        "r_linear": correlation(2**told, 2**true),
-        "median": float(np.median(errors)),
-        "max": float(errors.max()),
-        "failed": sum(loss >= NOT_LEARNT for loss in losses),
-        "excess": float(np.mean(excess)) if excess else None,
-    }
-
-
-def correlation(one: np.ndarray, other: np.ndarray) -> float | None:
-    """Return Pearson's r; None where one does not vary."""
-    if np.ptp(one) < 1e-9 or np.ptp(other) < 1e-9:
-        return None
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-def held_out(groups: Mapping[str, Sequence[Row]], rule: str) -> list[dict[str, Any]]:
-    """Return, for each family, the power fitted on all others (with an intercept for each), and what it gives here."""
-    found = []
-    for family, rows in groups.items():
-        x, y = [], []
-        for other, theirs in groups.items():
-            if other != family:
-                logs = np.array([row["rules"][rule] for row in theirs])
-                true = np.log2([row["true"] for row in theirs])
-                x.append(logs - logs.mean())
-                y.append(true - true.mean())
-        one, two = np.concatenate(x), np.concatenate(y)
-        power = float(one @ two / (one @ one))
-        own = np.array([row["rules"][rule] for row in rows])
-        intercept = np.mean(
-            [
-                np.mean(np.log2([r["true"] for r in theirs]) - power * np.array([r["rules"][rule] for r in theirs]))
-                for other, theirs in groups.items()
-                if other != family
-            ]
-        )
-        free = np.abs(power * own + intercept - np.log2([row["true"] for row in rows]))
-        found.append(
-            {
-                "family": family,
-                "power": power,
-                **measures(rows, rule, power),
-                "free_median": float(np.median(free)),
-                "free_max": float(free.max()),
-            }
-        )
-    return found
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -104,49 +47,88 @@ def summary(rows: Sequence[Row]) -> str:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["family"], []).append(row)
-    texts = []
-    columns = {
-        "rule": "rule",
-        "r_log": "r (log)",
-        "r_linear": "r (linear)",
-        "median": "median octaves",
-        "max": "max octaves",
-        "failed": "not learnt",
-        "excess": "excess loss",
-    }
-    for family, theirs in groups.items():
-        true = np.log2([row["true"] for row in theirs])
-        texts.append(
-            f"### {family}\n\n{len(theirs)} nets; true rates from {2 ** true.min():.3g} to {2 ** true.max():.3g}.\n"
-        )
-        texts.append(markdown([measures(theirs, rule) for rule in RULES], columns) + "\n")
-    chains = {}
-    for family, theirs in groups.items():
-        chosen = [row for row in theirs if row["net"] in (*CHAINS, *LONG_CHAINS)]
-        if len(chosen) > 3:
-            chains[family] = chosen
+    chains = {family: [row for row in nets if row["net"] in (*CHAINS, *LONG_CHAINS)] for family, nets in groups.items()}
+    chains = {family: nets for family, nets in chains.items() if len(nets) > 2}
+    texts = [ABOUT]
+    for family, nets in groups.items():
+        true = [row["true"] for row in nets]
+        texts.append(f"### {family}\n\n{len(nets)} nets; true rates from {min(true):.3g} to {max(true):.3g}.")
+        texts.append(markdown([measures(nets, rule) for rule in EXPONENTS], COLUMNS))
     if chains:
-        texts.append("### Depth alone: chains\n")
-        lines = [
-            {"family": family, **measures(theirs, rule)} for family, theirs in chains.items() for rule in RULES[1:]
-        ]
-        texts.append(markdown(lines, {"family": "family", **columns}) + "\n")
+        lines = [{"family": family, **measures(nets, rule)} for family, nets in chains.items() for rule in EXPONENTS]
+        texts += ["### Depth alone: chains", markdown(lines, {"family": "family", **COLUMNS})]
     if len(groups) > 1:
-        texts.append("### Held out: the power is fitted on the other families\n")
-        lines = [line for rule in RULES[1:] for line in held_out(groups, rule)]
-        texts.append(
-            markdown(
-                lines,
-                {
-                    "family": "family",
-                    "rule": "rule",
-                    "power": "power",
-                    "median": "median octaves",
-                    "max": "max octaves",
-                    "free_median": "median, free constant",
-                    "free_max": "max, free constant",
-                },
-            )
-            + "\n"
-        )
-    return "\n".join(texts)
+        lines = [held_out(groups, family, rule) for rule, power in EXPONENTS.items() if power for family in groups]
+        texts += ["### Held out", markdown(lines, HELD_OUT)]
+    return "\n\n".join(texts)
+
+
+def measures(nets: Sequence[Row], rule: str, power: float = 1.0) -> dict[str, Any]:
+    """Return how well a rule does in one family; ``power`` multiplies its exponent."""
+    base = next(i for i, row in enumerate(nets) if row["net"] in (BASE, f"{BASE} k3", "mlp1"))
+    true, told = true_of(nets), power * told_of(nets, rule)
+    told = told - told[base] + true[base]
+    errors = np.delete(np.abs(told - true), base)
+    losses = [loss_at(row, log_rate) for row, log_rate in zip(nets, told, strict=True)]
+    least = [min(loss for _, loss in mean_curve(row)) for row in nets]
+    excess = [loss - best for loss, best in zip(losses, least, strict=True) if loss < NOT_LEARNT]
+    return {
+        "rule": rule,
+        "r_log": correlation(told, true),
+        "r_linear": correlation(2**told, 2**true),
+        "median": float(np.median(errors)),
+        "max": float(errors.max()),
+        "failed": len(losses) - len(excess),
+        "excess": float(np.mean(excess)) if excess else None,
+    }
+
+
+def held_out(groups: Mapping[str, Sequence[Row]], family: str, rule: str) -> dict[str, Any]:
+    """Return how a rule does in one family with the exponent, and the constant, that fit all others.
+
+    The exponent is the slope over the other families with an intercept for each; the constant is the intercepts' mean.
+    """
+    others = [(told_of(nets, rule), true_of(nets)) for name, nets in groups.items() if name != family]
+    x, y = (np.concatenate([part - part.mean() for part in parts]) for parts in zip(*others, strict=True))
+    power = float(x @ y / (x @ x))
+    constant = np.mean([true.mean() - power * told.mean() for told, true in others])
+    errors = np.abs(power * told_of(groups[family], rule) + constant - true_of(groups[family]))
+    return {
+        "family": family,
+        "exponent": power * EXPONENTS[rule],
+        **measures(groups[family], rule, power),
+        "free_median": float(np.median(errors)),
+        "free_max": float(errors.max()),
+    }
+
+
+def true_of(nets: Sequence[Row]) -> np.ndarray:
+    """Return log2 of the true rates."""
+    return np.log2([row["true"] for row in nets])
+
+
+def told_of(nets: Sequence[Row], rule: str) -> np.ndarray:
+    """Return log2 of a rule's relative rates."""
+    return np.array([row["rules"][rule] if rule != "constant" else 0.0 for row in nets])
+
+
+def mean_curve(row: Row) -> list[tuple[float, float]]:
+    """Return log2 of every rate that was tried, with the mean loss over draws; infinite where one of them diverged."""
+    return [(math.log2(r), math.inf if None in losses else float(np.mean(losses))) for r, *losses in row["curve"]]
+
+
+def loss_at(row: Row, log_rate: float) -> float:
+    """Return the mean loss at a rate: linear between the rates that were tried; that of the nearest where a neighbour
+    diverged."""
+    rates, losses = np.array(mean_curve(row)).T
+    above = int(np.clip(np.searchsorted(rates, log_rate), 1, len(rates) - 1))
+    if np.isfinite(losses[above - 1 : above + 1]).all():
+        return float(np.interp(log_rate, rates, losses))
+    return float(losses[np.argmin(np.abs(rates - log_rate))])
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Return Pearson's r; None where one does not vary."""
+    if np.ptp(one) < 1e-9 or np.ptp(other) < 1e-9:
+        return None
+    return float(np.corrcoef(one, other)[0, 1])

@@ -150,6 +150,20 @@ def test_bias_neither_counts_nor_moves() -> None:
     assert plan.prescriptions["0.weight"].distribution == "rescale"
 
 
+def test_biases_that_centre_follow_their_weight() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+    x = 3.0 * torch.randn(64, 6)
+    plan = lsuv(model, None, [x], plan=wp.plan(model, x, center=True))
+    assert plan.prescriptions["4.bias"].distribution == "centering"
+    assert abs(plan.figures["omega"]["4.weight"] - 1.0) > 0.01
+    plan.apply_(model)
+    with torch.no_grad():
+        for layer in (model[0], model[2], model[4]):
+            assert float((layer(x) - layer.bias).var(correction=0)) == pytest.approx(1.0, rel=1e-4)
+            x = torch.relu(layer(x))
+
+
 def test_tied_tables_shared_layers_and_frozen_weights() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -118,6 +118,7 @@ def lsuv(
             drawn,
             {prefix + name: found for name, found in uses.items() if name in scales.omega},
             {prefix + name: target for name, target in targets.items()},
+            {prefix + bias: prefix + weight for bias, weight in scales.centred.items()},
             _Rule("variance" if batches is not None else "second moment", tolerance, iterations),
         )
         compared = None if loss_fn is None else first
@@ -189,6 +190,7 @@ class _Walk(_Run):
         inputs: Mapping[int, Tensor],
         uses: Mapping[str, Contraction],
         targets: Mapping[str, float],
+        following: Mapping[str, str],
         rule: _Rule,
     ) -> None:
         super().__init__(graph, parameters, {}, inputs, None)
@@ -202,7 +204,7 @@ class _Walk(_Run):
             self._at[use.node].append((name, use))
         self._carried: dict[str, list[int]] = defaultdict(list)
         for value, lever in levers(graph).items():
-            self._carried[lever.parameter].append(value)
+            self._carried[following.get(lever.parameter, lever.parameter)].append(value)
 
     def run(self) -> bool:
         """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""
@@ -225,8 +227,7 @@ class _Walk(_Run):
     def _scaled(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> list[Tensor]:
         """Scale the weight that ``node`` contracts until its product is on target; return what the node makes then."""
         target = self._targets[name]
-        added = self._added(node, use)
-        first = now = self._measured(node, name, results, added)
+        first = now = self._measured(node, name, use, results)
         factor = 1.0
         for _ in range(self.rule.iterations):
             if now == 0.0 or abs(now / target - 1.0) <= self.rule.tolerance:
@@ -237,7 +238,7 @@ class _Walk(_Run):
                 if value in self.env:
                     self.env[value] = (wide(self.env[value]) * step).to(self.env[value].dtype)
             results = super()._call(node)
-            now = self._measured(node, name, results, added)
+            now = self._measured(node, name, use, results)
         if now == 0.0:
             self.notes.append(
                 f"{node.name}: the output of {name!r} has no {self.rule.statistic} on {self.rule.data}, so its weight "
@@ -258,7 +259,8 @@ class _Walk(_Run):
         self.env[use.weight] = weight
         return added
 
-    def _measured(self, node: Node, name: str, results: list[Tensor], added: Tensor | None) -> float:
+    def _measured(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> float:
+        added = self._added(node, use)
         output = results[0] if added is None else wide(results[0]) - wide(added)
         now = self.rule.of(output)
         if not math.isfinite(now):

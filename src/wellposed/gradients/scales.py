@@ -25,6 +25,7 @@ class Scales:
         base: the plan that W is drawn from, or None where W is what the model holds.
         values: W: every trainable parameter at ω = 1, by name.
         omega: the coefficients by name: of shape () or, by channel, (outputs, 1, ...).
+        centred: biases that cancel a mean behind a weight, and are scaled with it, with that weight.
     """
 
     def __init__(
@@ -67,19 +68,19 @@ class Scales:
                 "scale; initialise it first (wellposed.initialize_)"
             )
         said = {} if base is None else base.prescriptions
-        self._centred: dict[str, str] = {  # biases that cancel a mean behind a weight go with it
+        self.centred: dict[str, str] = {
             name: weight
             for name in self.values
             if name in said and (weight := said[name].weight) in self.omega and self.omega[weight].ndim == 0
         }
-        for bias in self._centred:
+        for bias in self.centred:
             self.omega.pop(bias, None)
 
     def parameters(self) -> Tensors:
         """Return θ = ω · W for all trainable parameters, as detached tensors."""
         found = {}
         for name, value in self.values.items():
-            omega = self.omega.get(self._centred.get(name, name))
+            omega = self.omega.get(self.centred.get(name, name))
             found[name] = (value if omega is None else (wide(value) * omega).to(value.dtype)).detach()
         return found
 
@@ -89,7 +90,7 @@ class Scales:
         for name, omega in self.omega.items():
             product = wide(self.values[name]) * wide(gradients[name])
             found[name] = product.sum(list(range(1, product.ndim)), keepdim=True) if omega.ndim else product.sum()
-        for bias, weight in self._centred.items():
+        for bias, weight in self.centred.items():
             found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -111,21 +111,9 @@ class _Run:
         return [self.env[value] for value in self.graph.outputs]
 
     def _call(self, node: Node) -> list[torch.Tensor]:
-        """Run one node; operators that write do so on copies, returned behind the results."""
+        """Run one node."""
         args = [self._resolve(arg) for arg in node.args]
-        kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
-        written: list[torch.Tensor] = []
-        for position, name in traits(node.op).written:
-            if position is not None and position < len(args):
-                args[position] = _copied(args[position], written)
-            elif kwargs.get(name) is not None:
-                kwargs[name] = _copied(kwargs[name], written)
-        if node.op is _aten.view.default:
-            result: Any = _aten.reshape.default(*args)
-        else:
-            result = node.op(*args, **kwargs)
-        results = _flat(result)
-        return results + [tensor for tensor in written if not any(tensor is other for other in results)]
+        return call(node.op, args, {key: self._resolve(arg) for key, arg in node.kwargs.items()})
 
     def _resolve(self, arg: Any) -> Any:
         """Return an argument with references replaced by tensors, and devices by the one that is run on."""
@@ -134,6 +122,27 @@ class _Run:
         if type(arg) in (list, tuple):
             return type(arg)([self._resolve(item) for item in arg])
         return self.device if isinstance(arg, torch.device) else arg
+
+
+def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Run one operator as a graph means it: those that write do so on copies, returned behind the results.
+
+    Args:
+        op: an ATen overload.
+        args: its arguments, tensors in the place of references.
+        kwargs: the same by name.
+    """
+    given, named = list(args), dict(kwargs)
+    written: list[torch.Tensor] = []
+    for position, name in traits(op).written:
+        if position is not None and position < len(given):
+            given[position] = _copied(given[position], written)
+        elif named.get(name) is not None:
+            named[name] = _copied(named[name], written)
+    if op is _aten.view.default:
+        op = _aten.reshape.default
+    results = _flat(op(*given, **named))
+    return results + [tensor for tensor in written if not any(tensor is other for other in results)]
 
 
 def _copied(target: Any, written: list[torch.Tensor]) -> Any:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import JsonValue
 from rich.console import Console
@@ -26,10 +25,10 @@ from wellposed.plans import Plan
 from wellposed.rates import ranks
 from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, train
 from wellposed.rates.feed import Feed, seed_all
-from wellposed.rates.grid import checked_grid, default_grid, lowest, refined, widening
+from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_costs
-from wellposed.rates.rate import Conditions, Point, Rate
+from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.steps import Build, Setting, builder, settings
 
@@ -156,7 +155,7 @@ def find_max_lr(
                     found.update({Member(o.rate, o.seed): o for o in outcomes})
                     if notes is not None:
                         notes.add(outcomes)
-                curve = _curve(rates, draws, found)
+                curve = curve_of(rates, draws, found)
                 further = widening({point.rate: point.mean for point in curve}, max(2, len(rates) // 2))
                 if not further or widened == widen:
                     break
@@ -179,7 +178,7 @@ def find_max_lr(
     warnings = [f"trained one by one: {seen.obstacle}"] if seen.obstacle is not None and vectorize is None else []
     if seen.noisy:
         warnings.append("the forward pass is not deterministic: part of the differences between rates is noise")
-    return _rate(curve, [starts[drawn] for drawn in draws], conditions, how, widened, warnings)
+    return answer(curve, [starts[drawn] for drawn in draws], conditions, how, widened, warnings)
 
 
 _ASKED = "vectorize=False asks for it"
@@ -340,67 +339,3 @@ def _optimizer_in_words(build: Build, model: nn.Module) -> str:
     optimizer = build(model, 1.0)
     groups = [{k: v for k, v in sorted(group.items()) if k != "params"} for group in optimizer.param_groups]
     return f"{type(optimizer).__name__}{groups}"
-
-
-def _curve(rates: Iterable[float], seeds: Iterable[int], found: Mapping[Member, Outcome]) -> tuple[Point, ...]:
-    drawn = list(seeds)
-    return tuple(Point(rate=rate, losses=tuple(found[Member(rate, s)].loss for s in drawn)) for rate in sorted(rates))
-
-
-def _rate(
-    curve: Sequence[Point],
-    starts: Sequence[float],
-    conditions: Conditions,
-    how: str,
-    widened: int,
-    warnings: list[str],
-) -> Rate:
-    """Return what the curve says.
-
-    Raises:
-        RateError: every run diverged, or no rate changes the loss.
-    """
-    means = {point.rate: point.mean for point in curve}
-    rates = sorted(means)
-    tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {conditions.steps} steps each"
-    best = lowest(means)
-    start = float(np.mean(starts))
-    if best is None:
-        raise RateError(
-            f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
-            "initialisation (wellposed.plan), or look for a loss that is unbounded below"
-        )
-    if len({loss for point in curve for loss in point.losses}) == 1:
-        raise RateError(f"the loss is {start:.6g} at every rate ({tried}): no parameter that is trained reaches it")
-    value = refined(means, start)
-    assert value is not None
-    each = [refined({point.rate: point.losses[index] for point in curve}, first) for index, first in enumerate(starts)]
-    bests = [rate for rate in each if rate is not None]
-    smallest = means[best]
-    assert smallest is not None
-    diverged = sum(point.mean is None for point in curve)
-    reason = (
-        f"{tried} of {conditions.optimizer} from {len(starts)} draws of the weights, trained {how}: the smallest mean "
-        f"training loss, {smallest:.4g} (from {start:.4g}), is at {best:.3g}, refined by a parabola in log rate"
-        + (f"; {diverged} rates diverged" if diverged else "")
-        + (f"; the grid was continued {widened} times" if widened else "")
-    )
-    if best in (rates[0], rates[-1]):
-        warnings.append(
-            f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
-        )
-    if smallest >= start:
-        warnings.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
-    if ranks.ungrouped():
-        warnings.append(
-            "several processes, but no process group: each searched by itself, on its own batches "
-            "(torch.distributed.init_process_group joins them)"
-        )
-    return Rate(
-        value=value,
-        interval=(min(bests), max(bests)),
-        reason=reason,
-        curve=tuple(curve),
-        conditions=conditions,
-        warnings=tuple(warnings),
-    )

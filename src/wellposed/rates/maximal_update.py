@@ -89,10 +89,10 @@ def maximal_update(
     told = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
     measurement = _Measurement(part, names, told, seed)
     means = []
-    with torch.random.fork_rng(devices=[]):
-        for draw in range(draws):
-            parameters = parameters_of(graph, plan, random_stream(seed, draw) if draw else (plan.seed if plan else 0))
-            means.append(measurement.squares(parameters, samples, draw))
+    for draw in range(draws):
+        first = plan.seed if plan is not None else 0
+        parameters = parameters_of(graph, plan, random_stream(seed, draw) if draw else first)
+        means.append(measurement.squares(parameters, samples, draw))
     value, error = _mean_and_error([sum(m) / len(m) for m in means] if draws > 1 else means[0])
     if not math.isfinite(value) or value <= 0:
         what = "nothing" if value == 0 else "more than its number format can hold"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -316,23 +317,10 @@ class Pass:
             changes = iter(torch.autograd.grad(pulled, dummies, list(tangents), materialize_grads=True))
         return [next(changes) if o.requires_grad else torch.zeros_like(o) for o in self.outputs]
 
-    def _conditions(self) -> Any:
-        return _Conditions(self.seed)
-
-
-class _Conditions:
-    """Random operators draw the same numbers in every pass; attention runs on operators with all derivatives."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        self.random = torch.random.fork_rng(devices=[])
-        self.random.__enter__()
-        torch.manual_seed(self.seed)
-        self.kernel = sdpa_kernel(SDPBackend.MATH)
-        self.kernel.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self.kernel.__exit__(None, None, None)
-        self.random.__exit__(None, None, None)
+    @contextmanager
+    def _conditions(self) -> Iterator[None]:
+        """Random operators draw the same numbers in every pass; attention runs on operators with all derivatives."""
+        devices = sorted({t.device.index or 0 for t in self.parameters.values() if t.device.type == "cuda"})
+        with torch.random.fork_rng(devices=devices), sdpa_kernel(SDPBackend.MATH):
+            torch.manual_seed(self.seed)
+            yield

@@ -212,9 +212,13 @@ def _coarse() -> tuple[Array, Array, Array]:
     return nodes, weights, hermite_table()[:, ::5] / WEIGHTS[::5] * weights
 
 
-def hermite_many(function: Function, mean: Array, std: Array) -> tuple[Array, Array]:
-    """`hermite` for several (mean, std) at once, on every fifth node: arrays (p,) to ((ORDER + 1, p), (p,))."""
+def hermite_many(function: Function, mean: Array, std: Array, quantiles: Array | None = None) -> tuple[Array, Array]:
+    """`hermite` for several (mean, std) at once, on every fifth node: arrays (p,) to ((ORDER + 1, p), (p,)).
+
+    ``quantiles`` are the values of another standardised variable at `NODES`, as a function of the Gaussian.
+    """
     nodes, weights, table = _coarse()
+    nodes = nodes if quantiles is None else quantiles[::5]
     with np.errstate(all="ignore"):
         points = mean[:, None] + std[:, None] * nodes
         values = _filled(function(points.ravel()).reshape(points.shape))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.run import call
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.state import State, make_state
@@ -41,6 +43,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
             [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
         )
         noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    if state.transport is not None:
+        noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
     mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
     drawn = mean + std * noise
     order = [i for axis in state.axes for i in axis]
@@ -48,7 +52,7 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
 
 
 def _on_axes(base: State, state: State) -> State:
-    return base.changed(axes=state.axes)
+    return replace(base, axes=state.axes)
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
@@ -119,8 +123,7 @@ def sample_operator(
         torch.manual_seed(node.index)
         with torch.no_grad():
             for _ in range(repeats):
-                result = node.op(*_drawn(args, generator), **_drawn(dict(kwargs), generator))
-                draws.append(list(result) if isinstance(result, (tuple, list)) else [result])
+                draws.append(call(node.op, _drawn(args, generator), _drawn(dict(kwargs), generator)))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
         return None
     finally:

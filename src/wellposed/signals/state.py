@@ -14,6 +14,7 @@ import torch
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.signal import Tag
+from wellposed.signals.transport import Transport
 
 _ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "measured": 0}
 _labels = itertools.count(1)
@@ -92,7 +93,9 @@ class Fields(TypedDict, total=False):
     own: float
     drift: float
     excess: Array | None
+    margin: Array | None
     scales: Array | None
+    transport: Transport | None
     mask: torch.Tensor | None
     scores: State | None
     softmax: tuple[float, float] | None
@@ -131,8 +134,10 @@ class State:
         own: the same from the last contraction's draw.
         drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
         excess: what a norm per channel adds to the correlation (see `quadratic`).
+        margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
+        transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
         softmax: for the result of a softmax, the variance of its logits and E sum a².
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
@@ -155,7 +160,9 @@ class State:
     own: float = 0.0
     drift: float = 0.0
     excess: Array | None = None
+    margin: Array | None = None
     scales: Array | None = None
+    transport: Transport | None = None
     mask: torch.Tensor | None = None
     scores: State | None = None
     softmax: tuple[float, float] | None = None
@@ -202,8 +209,8 @@ class State:
         return np.asarray(self.corr * kernels.autocorrelation(self.std(), self.corr.shape))
 
     def changed(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy with other fields and a new serial; ``excess`` and ``scales`` are dropped unless given."""
-        fields: Changes = {"excess": None, "scales": None, **changes}
+        """Return a copy with other fields and a new serial; what describes the marginal is dropped unless given."""
+        fields: Changes = {"excess": None, "margin": None, "scales": None, "transport": None, **changes}
         return replace(self, serial=new_serial(), **fields)
 
     def as_new(self, roots: int = 0) -> State:

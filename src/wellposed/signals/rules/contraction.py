@@ -19,6 +19,7 @@ from wellposed.signals.contraction import Product, Window, describe, parameter_v
 from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
+from wellposed.signals.margins import margin
 from wellposed.signals.quadratic import excess
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear
@@ -392,11 +393,20 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     )
     if call.independent or product.transposed:
         return result
-    scales = _local_scales(data, channel_axis, space, plan, channels)
+    outputs = out_shape[product.out_axes.index("o")]
+    found = _local_scales(data, channel_axis, space, plan, channels, outputs)
+    scales: Array | None = None
+    if found is not None:
+        channel = axes[product.out_axes.index("o")]
+        single, between = (arrange(kernel) for kernel in found)
+        scales = np.concatenate([single, between], axis=channel[0]) if channel and between.any() else single
+    steps = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
+    edge = margin(data.mean, total, [i for i, _ in steps], [s for _, s in steps], channels)
     return replace(
         result,
         excess=None if uneven is None else arrange(uneven),
-        scales=None if scales is None else arrange(scales),
+        scales=scales,
+        margin=None if edge is None else arrange(edge) * unit,
     )
 
 
@@ -405,29 +415,41 @@ WIDE = 64
 
 
 def _local_scales(
-    data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int
-) -> Array | None:
-    """Return how the energy that meets in one output varies: its variance and correlation, relative to its mean.
+    data: State, channel_axis: int, space: list[int], plan: list[Axis | None], channels: int, outputs: int
+) -> tuple[Array, Array] | None:
+    """Return how the energy that meets in one output varies: its kernel, relative to its mean, and that of two outputs.
 
     kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7).
+    Outputs that see the same channels see the same energy.
     """
     members = data.axes[channel_axis]
-    if channels > WIDE and not (members and data.corr.shape[members[0]] > 1):
+    related = members and max(a.shape[members[0]] for a in (data.corr, data.scales) if a is not None) > 1
+    if channels > WIDE and not related:
         return None
     base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
     if base.sizes != data.sizes or not base.var.any():
         return None
-    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr)
+    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr, base.transport)
     if data.scales is not None:
         lengths = [max(a, b) for a, b in zip(kernel.shape, data.scales.shape, strict=True)]
         kernel, before = kernels.promote(kernel, lengths), kernels.promote(data.scales, lengths)
         kernel = kernel + before * (1.0 + kernel)
+    other = np.zeros_like(kernel)
     for i in members:
-        other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
-        kernel = np.asarray(np.take(kernel, [0], axis=i) / channels + (1 - 1 / channels) * other)
+        other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else np.zeros_like(kernel)
+        kernel = np.take(kernel, [0], axis=i) / channels + (1 - 1 / channels) * other
     pairs = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
-    kernel = box(kernel, [i for i, _ in pairs], [s for _, s in pairs], kernels.lag_cap(len(space)))
-    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
+    cap = kernels.lag_cap(len(space))
+    kernel = box(kernel, [i for i, _ in pairs], [s for _, s in pairs], cap)
+    if float(kernel.ravel()[0]) <= UNEVEN:
+        return None
+    groups = data.shape[channel_axis] // channels
+    if groups == 1:
+        return kernel, kernel
+    # two outputs of one group see the same channels, two of different groups see others
+    together = (outputs / groups - 1.0) / max(outputs - 1, 1)
+    other = box(other, [i for i, _ in pairs], [s for _, s in pairs], cap)
+    return kernel, together * kernel + (1.0 - together) * other
 
 
 def _uneven_filters(

@@ -12,11 +12,13 @@ from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align
 from wellposed.signals.blocks import concatenate, joint_spread
 from wellposed.signals.dependence import scaled_by
+from wellposed.signals.expansion import marginal
 from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
 from wellposed.signals.state import Link, Pointwise, State, make_state, weakest
+from wellposed.signals.transport import of_sum
 from wellposed.signals.views import expand, pooled
 
 aten = torch.ops.aten
@@ -59,7 +61,9 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
+        margin=None if x.margin is None else scale * scale * x.margin,
         scales=None if x.scales is None or x.mean.any() or shift else x.scales,
+        transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
     )
 
 
@@ -96,6 +100,10 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         var = np.maximum(var + 2 * a * b * limit * product, 0.0)
     else:
         kernel = a * a * kp + b * b * kq
+    transport = None
+    if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
+        transport = of_sum(a * marginal(x), b * marginal(y))
+    scales = _joint_scales(x, y, a * a * float(np.mean(p.var)), b * b * float(np.mean(q.var)), mean)
     links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     result = State(
@@ -108,6 +116,8 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
         links=links,
         roots=x.roots | y.roots,
+        transport=transport,
+        scales=scales,
         **joint_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)
@@ -129,6 +139,19 @@ def normalised(kernel: Array, var: Array) -> Array:
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     return np.asarray(corr, dtype=np.float64)
+
+
+def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
+    """Return the variation of the local scale of a Gaussian sum: energies add up, and a branch inherits its trunk's.
+
+    With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y).
+    """
+    if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or mean.any():
+        return None
+    lengths = [max(i, j) for i, j in zip(x.scales.shape, y.scales.shape, strict=True)]
+    first, second = kernels.promote(x.scales, lengths), kernels.promote(y.scales, lengths)
+    w = x_share / (x_share + y_share)
+    return np.asarray(w * w * first + (1 - w) ** 2 * second + 2 * w * (1 - w) * np.minimum(first, second))
 
 
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:

@@ -42,6 +42,8 @@ def normalise(
         common = kernels.pair_mean(covariance, x.sizes, dims)
         centre_of = average(x.mean)
         shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+        if x.margin is not None and per_channel:
+            shared = shared + x.margin
         here_of = average(shared)
         square = average(x.var) - here_of + average(x.mean**2) - centre_of**2
         var = np.maximum(x.var - 2 * shared + here_of, 0.0)
@@ -66,6 +68,7 @@ def normalise(
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
     inverse = 1.0 / float(np.mean(scale))
+    transport = x.transport if shared_part < 0.05 else None  # taking out little leaves the marginal's shape
     corr = normalised(kernel, var)
     if x.excess is not None and per_channel:
         lengths = [max(a, b) for a, b in zip(corr.shape, x.excess.shape, strict=True)]
@@ -86,6 +89,7 @@ def normalise(
         corr=corr,
         base=base,
         fn=fn,
+        transport=transport,
         links=(Link(x, operate),) if x.roots else (),
         inherited=0.0,
         own=0.0,

@@ -56,7 +56,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     """Return f(x), integrated as one function of the Gaussian tensor that x is a function of.
 
     Mean and variance by adaptive quadrature; correlations through Hermite coefficients:
-    Cov(f(x), f(y)) = sum_n a_n² R^n. Source: signals.md 5.3; Cho & Saul 2009; Daniely et al. 2016.
+    Cov(f(x), f(y)) = sum_n a_n² R^n; a sum that is no Gaussian is a function of one (its transport). Source:
+    signals.md 5.3, 5.7; Cho & Saul 2009; Daniely et al. 2016.
     """
     x = pooled(x)
     if not x.var.any():
@@ -68,7 +69,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     mixed = None
     if base.scales is not None and float(base.scales.ravel()[0]) > UNEVEN and not call.independent:
         mixed = expand_mixture(composed, base.mean, base.std(), float(base.scales.ravel()[0]))
-    expansion = expand_function(composed, base.mean, base.std()) if mixed is None else mixed.average
+    transport = None if call.independent else base.transport
+    expansion = mixed.average if mixed else expand_function(composed, base.mean, base.std(), transport)
     mean, var = expansion.mean, expansion.var
     if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
         root = OVERFLOW**0.5
@@ -89,20 +91,24 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     powers = expansion.powers.copy()
     powers[0] = 0.0
     total = float(powers.sum())
-    raw = kernels.polynomial(powers, base.corr)
+    latent = base.corr if transport is None else transport.latent(base.corr)
+    raw = kernels.polynomial(powers, latent)
     scales = None
     if mixed is not None and base.scales is not None:
         lengths = [max(a, b) for a, b in zip(raw.shape, base.scales.shape, strict=True)]
         shared = kernels.promote(base.scales / float(base.scales.ravel()[0]), lengths)
-        own_part = kernels.polynomial(mixed.own, kernels.promote(base.corr, lengths))
+        own_part = kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
         raw = kernels.promote(raw, lengths) + shared * own_part
         total += float(mixed.own.sum())
         scales = mixed.kappa * shared
+        # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
+        for i, length in enumerate(base.corr.shape):
+            raw = np.take(raw, [0], axis=i) if length == 1 else raw
     corr = raw / total if total > 0 else base.corr
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
-    before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
-    after = fluctuation(expansion.square_powers, base.corr, base.sizes)
+    before = fluctuation(expansion.identity_powers, latent, base.sizes)
+    after = fluctuation(expansion.square_powers, latent, base.sizes)
     own = max(base.own * after / before, 0.0) if before > 0 else base.own
     drift, inherited = carried_spread(
         composed,
@@ -111,6 +117,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         base.drift,
         base.inherited,
         expansion.sensitivity,
+        transport,
     )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(

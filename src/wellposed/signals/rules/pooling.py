@@ -450,6 +450,8 @@ class _Window:
                 (s.kernel - 1) * s.dilation + 1 + r * s.stride for s, r in zip(steps, self.reach, strict=True)
             ]
         self.count = int(np.prod(self.patch)) if self.patch else 1
+        self.transport = None if call.independent else base.transport
+        self.corr = base.corr if self.transport is None else self.transport.latent(base.corr)
         self.noise = self._field()
         std = base.std()
         self.mean_level, self.std_level = float(np.mean(base.mean)), float(np.sqrt(np.mean(std * std)))
@@ -467,7 +469,7 @@ class _Window:
         places = np.stack([g.ravel() for g in grids], axis=1) if grids else np.zeros((1, 0), dtype=int)
         order = np.argsort(self.dims)
         index = tuple(slice(None) if i in self.dims else 0 for i in range(self.base.corr.ndim))
-        profile = self.base.corr[index].transpose(np.argsort(order)) if self.dims else np.ones(())
+        profile = self.corr[index].transpose(np.argsort(order)) if self.dims else np.ones(())
         lag = np.abs(places[:, None, :] - places[None, :, :])
         matrix = np.ones((self.count, self.count))
         if self.dims:
@@ -487,7 +489,7 @@ class _Window:
         return np.asarray(root @ _points(self.count).T)
 
     def _evaluate(self, std: float) -> Array:
-        points = self.mean_level + std * self.noise
+        points = self.mean_level + std * (self.noise if self.transport is None else self.transport(self.noise))
         if not self.monotone:
             points = self.fn(points.ravel())
         return np.asarray(points.reshape(*self.patch, SAMPLES))
@@ -580,7 +582,7 @@ class _Window:
         powers[-1] += max(var - powers.sum(), 0.0)
         if self.independent or var == 0.0:
             return np.ones((1,) * self.base.corr.ndim)
-        shared = np.clip(box(self.base.corr, self.dims, self.steps, cap) / power, -1.0, 1.0)
+        shared = np.clip(box(self.corr, self.dims, self.steps, cap) / power, -1.0, 1.0)
         corr = kernels.polynomial(powers, shared) / var
         if any(self.reach):
             for offset in np.ndindex(*(r + 1 for r in self.reach)):

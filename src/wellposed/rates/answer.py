@@ -1,0 +1,77 @@
+"""What the runs of a search say: the curve, and the rate with its interval, reason and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from wellposed.errors import RateError
+from wellposed.rates import ranks
+from wellposed.rates.ensemble import Member, Outcome
+from wellposed.rates.grid import lowest, refined
+from wellposed.rates.rate import Conditions, Point, Rate
+
+
+def curve_of(rates: Iterable[float], seeds: Iterable[int], found: Mapping[Member, Outcome]) -> tuple[Point, ...]:
+    drawn = list(seeds)
+    return tuple(Point(rate=rate, losses=tuple(found[Member(rate, s)].loss for s in drawn)) for rate in sorted(rates))
+
+
+def answer(
+    curve: Sequence[Point],
+    starts: Sequence[float],
+    conditions: Conditions,
+    how: str,
+    widened: int,
+    warnings: list[str],
+) -> Rate:
+    """Return what the curve says.
+
+    Raises:
+        RateError: every run diverged, or no rate changes the loss.
+    """
+    means = {point.rate: point.mean for point in curve}
+    rates = sorted(means)
+    tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {conditions.steps} steps each"
+    best = lowest(means)
+    start = float(np.mean(starts))
+    if best is None:
+        raise RateError(
+            f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
+            "initialisation (wellposed.plan), or look for a loss that is unbounded below"
+        )
+    if len({loss for point in curve for loss in point.losses}) == 1:
+        raise RateError(f"the loss is {start:.6g} at every rate ({tried}): no parameter that is trained reaches it")
+    value = refined(means, start)
+    assert value is not None
+    each = [refined({point.rate: point.losses[index] for point in curve}, first) for index, first in enumerate(starts)]
+    bests = [rate for rate in each if rate is not None]
+    smallest = means[best]
+    assert smallest is not None
+    diverged = sum(point.mean is None for point in curve)
+    reason = (
+        f"{tried} of {conditions.optimizer} from {len(starts)} draws of the weights, trained {how}: the smallest mean "
+        f"training loss, {smallest:.4g} (from {start:.4g}), is at {best:.3g}, refined by a parabola in log rate"
+        + (f"; {diverged} rates diverged" if diverged else "")
+        + (f"; the grid was continued {widened} times" if widened else "")
+    )
+    if best in (rates[0], rates[-1]):
+        warnings.append(
+            f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
+        )
+    if smallest >= start:
+        warnings.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
+    if ranks.ungrouped():
+        warnings.append(
+            "several processes, but no process group: each searched by itself, on its own batches "
+            "(torch.distributed.init_process_group joins them)"
+        )
+    return Rate(
+        value=value,
+        interval=(min(bests), max(bests)),
+        reason=reason,
+        curve=tuple(curve),
+        conditions=conditions,
+        warnings=tuple(warnings),
+    )

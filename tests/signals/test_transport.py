@@ -1,0 +1,126 @@
+"""Sums that are no Gaussians, and functions of them, against the operators themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ndtr
+from tests.signals.driver import Case, Source, Weight, examine, verify
+
+from wellposed.signals import transport
+from wellposed.signals.gaussian import NODES, WEIGHTS
+
+relu = torch.relu
+X, Y, Z = Source((4, 300)), Source((4, 300), mean=0.2, std=0.7), Source((4, 300), std=0.5)
+FIELD, OTHER = Source((2, 3, 6, 6), reach=2.0), Source((2, 3, 6, 6), reach=1.0)
+JOINT = "pairs of elements are taken as the same function of two Gaussians, which pairs of sums are not quite"
+GRID = "distributions are convolved on a grid of 1/32 standard deviations, and functions of a sum on nodes of 1/24"
+
+CASES = [
+    Case("relu of a residual sum", lambda x, y: relu(relu(x) + y), (X, Y)),
+    Case("relu of a difference", lambda x, y: relu(y - relu(x)), (X, Y)),
+    Case("two residual sums", lambda x, y, z: relu(relu(relu(x) + y) - 0.7 * z + 0.1), (X, Y, Z)),
+    Case("sigmoid of a sum of two squares", lambda x, y: torch.sigmoid(x * x + y * y), (X, Y)),
+    Case("relu of a sum of fields", lambda x, y: relu(relu(x) + y), (FIELD, OTHER)),
+    Case(
+        "post-activation block",
+        lambda x, w, v: relu(relu(x) + torch.conv2d(relu(torch.conv2d(relu(x), w, padding=1)), v, padding=1)),
+        (Source((2, 64, 5, 5), reach=2.0),),
+        {"w": Weight((64, 64, 3, 3), 1 / 16), "v": Weight((64, 64, 3, 3), 1 / 20)},
+        draws=150,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_function_of_a_sum(case):
+    bound, why = (0.01, JOINT) if case.sources[0].reach else (1e-3, GRID)
+    verify(None, Case(case.label, case.function, case.sources, case.weights, case.draws, bound, why))
+
+
+def test_maximum_over_windows_of_a_sum():
+    case = Case(
+        "max pool of a sum",
+        lambda x, y: torch.max_pool2d(relu(x) + y, 2),
+        (Source((8, 3, 6, 6)), Source((8, 3, 6, 6), std=0.5)),
+        bound=0.01,
+        why="a maximum over 2048 quasi-random points",
+    )
+    verify(None, case)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.6, 1.0])
+def test_distribution_of_a_rectified_signal_plus_noise(ratio):
+    """P(relu(X) + rY < u) = Phi(u / r) / 2 + int_0^inf phi(x) Phi((u - x) / r) dx, in closed form by quadrature."""
+    found = transport.of_sum(np.maximum(NODES, 0.0), ratio * NODES)
+    assert found is not None
+    mean, var = 1 / np.sqrt(2 * np.pi), 0.5 - 1 / (2 * np.pi) + ratio**2
+    x = np.linspace(0.0, 9.0, 20001)
+    density = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
+    for z in (-2.0, -0.5, 0.0, 1.0, 2.5):
+        u = mean + np.sqrt(var) * float(found(np.array([z]))[0])
+        below = 0.5 * ndtr(u / ratio) + np.trapezoid(density * ndtr((u - x) / ratio), x)
+        assert abs(below - ndtr(z)) < 3e-4, (z, below, ndtr(z))
+    assert abs(WEIGHTS @ found.values) < 1e-12
+    assert WEIGHTS @ found.values**2 == pytest.approx(1.0, rel=1e-12)
+
+
+def test_the_correlation_behind_a_transport():
+    """corr = sum t_n² r^n: 0 and 1 are kept, and what lies between is found again."""
+    found = transport.of_sum(np.maximum(NODES, 0.0), 0.3 * NODES)
+    assert found is not None
+    corr = np.array([0.0, 0.3, 0.8, 1.0])
+    latent = found.latent(corr)
+    assert latent[0] == pytest.approx(0.0, abs=1e-9)
+    assert latent[3] == pytest.approx(1.0, abs=1e-9)
+    powers = found.coefficients**2
+    for r, wanted in zip(latent[1:3], corr[1:3], strict=True):
+        series = sum(p * r**n for n, p in enumerate(powers) if n)
+        assert series == pytest.approx(wanted, abs=1e-3)
+
+
+def test_sums_of_gaussians_stay_gaussian():
+    assert transport.of_sum(NODES, 0.5 * NODES) is None
+    state = examine(Case("gaussian sum", lambda x, y: x + y, (X, Y), draws=2)).states[0]
+    assert state.gauss
+    assert state.transport is None
+
+
+def test_dependent_summands_are_left_alone():
+    """x + relu(pool(x)): the two depend on each other, so that no convolution gives the sum's distribution."""
+    case = Case("sum with own pool", lambda x: x + relu(torch.nn.functional.avg_pool2d(x, 3, 1, 1)), (FIELD,), draws=2)
+    assert examine(case).states[0].transport is None
+
+
+# ---- the local scale ------------------------------------------------------------------------------------------------
+
+THIN = Source((32, 3, 2, 2))
+MANY, BACK = Weight((64, 3, 1, 1), 1 / 3**0.5), Weight((8, 64, 1, 1), 1 / 8)
+SCALES = [
+    Case(
+        "clamped after two convs",
+        lambda x, w, v: torch.clamp(torch.conv2d(torch.conv2d(x, w), v), -0.5, 0.5),
+        (THIN,),
+        {"w": MANY, "v": BACK},
+    ),
+    Case(
+        "clamped after depthwise and dense",
+        lambda x, w, u, v: torch.clamp(torch.conv2d(torch.conv2d(torch.conv2d(x, w), u, groups=64), v), -0.5, 0.5),
+        (Source((64, 3, 3, 3), reach=6.0),),
+        {"w": MANY, "u": Weight((64, 1, 3, 3), 1 / 3), "v": BACK},
+    ),
+    Case(
+        "clamped residual of convs",
+        lambda x, w, v: (lambda h: torch.clamp(h + torch.conv2d(h, v), -0.5, 0.5))(torch.conv2d(x, w)),
+        (THIN,),
+        {"w": MANY, "v": Weight((64, 64, 1, 1), 1 / 8)},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", SCALES, ids=lambda case: case.label)
+def test_outputs_that_see_the_same_channels_share_their_energy(case):
+    """What few channels make uneven stays so in every layer that follows."""
+    why = "64 filters follow the energy of a patch with a relative variance of 2/64"
+    verify(None, Case(case.label, case.function, case.sources, case.weights, 300, 2 / 64, why))
