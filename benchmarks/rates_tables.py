@@ -37,7 +37,7 @@ HELD_OUT = {
 ABOUT = f"""*True rates*: the smallest mean training loss over the grid, refined by a parabola. *Octaves*: |log2| of the
 rate that a rule gives over the true one, where the rule gives the family's base net (one weighted edge, smallest
 kernel) its true rate; the base itself is left out. *Not learnt*: nets whose loss at the rule's rate is {NOT_LEARNT} or
-more, or that diverge there. *Excess loss*: mean over the others of the loss at the rule's rate above the grid's least."""
+more, or that diverge there. *Excess loss*: mean over the others of their loss there above the grid's least."""
 
 Row = Mapping[str, Any]
 

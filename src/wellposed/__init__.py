@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wellposed import errors as errors
+    from wellposed import gradients as gradients
     from wellposed import nn as nn
+    from wellposed import rates as rates
     from wellposed.checks import Verdict as Verdict
     from wellposed.checks.check import check as check
     from wellposed.checks.measure import measure as measure
@@ -48,7 +50,7 @@ _HOMES = {
     "rule": "signals",
     "trace": "graphs",
 }
-_MODULES = ("errors", "nn")
+_MODULES = ("errors", "gradients", "nn", "rates")
 
 __all__ = [
     "Graph",
@@ -60,11 +62,13 @@ __all__ = [
     "Verdict",
     "check",
     "errors",
+    "gradients",
     "initialize_",
     "measure",
     "nn",
     "plan",
     "propagate",
+    "rates",
     "rule",
     "trace",
 ]

@@ -110,6 +110,8 @@ def test_bound_on_the_gradient_norm_is_reached_and_auto_is_what_it_says() -> Non
     after = plan.figures["after"]
     assert plan.figures["before"]["norm"] > 2 * plan.figures["gamma"]
     assert plan.figures["gamma"] == pytest.approx((after["loss"] / 0.1) ** 0.5)
+    gentle = nio(Skip(), cross_entropy, [batch], iterations=20)
+    assert gentle.figures["gamma"] == pytest.approx(gentle.figures["before"]["norm"])  # below loss / rate: no climb
     # The coefficients of one iteration move by up to 2 / 60, so that the norm stops that close to its bound.
     assert after["norm"] < 1.2 * plan.figures["gamma"]
 

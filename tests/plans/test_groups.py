@@ -94,7 +94,7 @@ def test_a_step_of_muon_has_the_spectral_norm_that_the_condition_asks_for(adjust
         model[1].weight.grad = torch.randn_like(before)
         optimizer.step()
         step = torch.linalg.svdvals(model[1].weight.detach() - before)
-        asked = 0.1 * math.sqrt(wide / width) * {"original": 1.0, "match_rms_adamw": 0.2 * math.sqrt(256)}[adjust]
+        asked = 0.1 * math.sqrt(wide / width) * {"original": 1.0, "match_rms_adamw": 0.2 * math.sqrt(128)}[adjust]
         # Muon's polynomial brings singular values into 0.7 to 1.2 (Jordan et al. 2024); a wrong exponent makes it 4
         assert 0.7 < float(step.square().mean().sqrt()) / asked < 1.2
 
@@ -226,7 +226,7 @@ def test_the_table_shows_what_one_step_decays():
     rows = [line for line in text.getvalue().splitlines() if "hidden.weight" in line]
     assert len(rows) == 1
     assert "0.05 " in rows[0]  # lr·wd
-    assert "0.4 " in rows[0]  # the rate: 0.1 · 256/64
+    assert "0.2 " in rows[0]  # the rate: 0.1 · 128/64
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from wellposed import checks, plans
 from wellposed.checks.verdict import compare
-from wellposed.cli import demo, main, show
+from wellposed.cli import demo, show
 from wellposed.signals import Signal, Signals, registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,19 +45,7 @@ def net(tmp_path):
     return f"{tmp_path / 'net.py'}:build"
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*argv, columns=120):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit) as exit_:
-            main([str(word) for word in argv])
-        captured = capsys.readouterr()
-        return exit_.value.code or 0, captured.out, captured.err
-
-    return run
-
-
-@pytest.mark.parametrize("command", ["plan", "check", "ops", "demo"])
+@pytest.mark.parametrize("command", ["plan", "check", "lr", "score", "refine", "ops", "demo"])
 def test_every_command_has_help(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0

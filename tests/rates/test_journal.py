@@ -91,6 +91,24 @@ def test_a_search_goes_on_after_a_kill(tmp_path: Path, trained: list[Member]) ->
     assert not trained
 
 
+def test_every_seed_is_noted_when_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    lines: list[int] = []
+
+    def watching(model: nn.Module, batch: Tensor) -> Tensor:
+        lines.append(path.read_text().count("\n") if path.exists() else 0)
+        return loss_fn(model, batch.double())
+
+    def found(journal: Path | None) -> list[tuple[float | None, ...]]:
+        grid = {"grid": GRID[:3], "seeds": 3, "widen": 0, "progress": False, "vectorize": True}
+        rate = find_max_lr(lambda: nn.Linear(3, 1).double(), watching, data(), journal=journal, **grid)
+        return [point.losses for point in rate.curve]
+
+    noted = found(path)
+    assert set(lines) == {0, 1, 4, 7}
+    assert noted == [pytest.approx(losses, rel=1e-10) for losses in found(None)]
+
+
 def test_finished_runs_serve_larger_searches(tmp_path: Path, trained: list[Member]) -> None:
     path = tmp_path / "deep" / "journal.jsonl"
     search(path)

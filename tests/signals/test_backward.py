@@ -132,7 +132,6 @@ def test_global_pooling_makes_positions_add_coherently():
         (lambda x: F.avg_pool1d(x[None], 5)[0], 0.04),
         (lambda x: F.pad(x, (1, 2)), 1.0),
         (lambda x: x.flip(1).roll(1, 0), 1.0),
-        (lambda x: x.detach() + x, 1.0),
     ],
 )
 def test_operators_without_weights(function, factor):
@@ -271,64 +270,91 @@ class Attention(nn.Module):
         return self.out(x + self.down(F.gelu(self.up(self.norm2(x)))))
 
 
-def head(width):
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear(width, 8)]
+def chain(*layers):
+    return lambda: nn.Sequential(*(layer() for layer in layers))
+
+
+def stem():
+    return conv(3, 48, 3, padding=1)
+
+
+def head(width=48):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear(width, 8))
+
+
+def vectors():
+    return torch.randn(4, 32)
 
 
 def images():
     return torch.randn(6, 3, 8, 8)
 
 
+def wide():
+    return linear(192, 192)
+
+
 NETS = {
     "mlp": (
-        lambda: nn.Sequential(linear(32, 192), nn.ReLU(), linear(192, 192), nn.Tanh(), linear(192, 192), nn.GELU(), linear(192, 8)),
-        lambda: torch.randn(4, 32),
+        chain(lambda: linear(32, 192), nn.ReLU, wide, nn.Tanh, wide, nn.GELU, lambda: linear(192, 8)),
+        vectors,
     ),
     "convolutions": (
-        lambda: nn.Sequential(
-            conv(3, 48, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), conv(48, 48, 5, padding=2, groups=4), nn.ReLU(),
-            conv(48, 48, 3), nn.ReLU(), nn.Flatten(), linear(48 * 4, 8),
+        chain(
+            stem,
+            nn.ReLU,
+            lambda: nn.AvgPool2d(2),
+            lambda: conv(48, 48, 5, padding=2, groups=4),
+            nn.ReLU,
+            lambda: conv(48, 48, 3),
+            nn.Flatten,
+            lambda: linear(48 * 4, 8),
         ),
         images,
     ),
-    "global pooling": (
-        lambda: nn.Sequential(conv(3, 48, 3, padding=1), nn.ReLU(), conv(48, 48, 3, stride=2), nn.ReLU(), *head(48)),
-        images,
-    ),
+    "global pooling": (chain(stem, nn.ReLU, lambda: conv(48, 48, 3, stride=2), nn.ReLU, head), images),
     "max pooling": (
-        lambda: nn.Sequential(conv(3, 48, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), conv(48, 48, 3), nn.ReLU(), *head(48)),
+        chain(stem, nn.ReLU, lambda: nn.MaxPool2d(2), lambda: conv(48, 48, 3), nn.ReLU, head),
         images,
     ),
-    "residual": (lambda: nn.Sequential(conv(3, 48, 3, padding=1), nn.ReLU(), Residual(48, False, False), *head(48)), images),
+    "residual": (chain(stem, nn.ReLU, lambda: Residual(48, False, False), head), images),
     "batch norm": (
-        lambda: nn.Sequential(conv(3, 48, 3, padding=1), Residual(48, True, True), nn.BatchNorm2d(48), nn.ReLU(), *head(48)),
+        chain(stem, lambda: Residual(48, True, True), lambda: nn.BatchNorm2d(48), nn.ReLU, head),
         images,
     ),
     "residual batch norm": (
-        lambda: nn.Sequential(conv(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), Residual(48, True, False), *head(48)),
+        chain(stem, lambda: nn.BatchNorm2d(48), nn.ReLU, lambda: Residual(48, True, False), head),
         images,
     ),
     "group norm": (
-        lambda: nn.Sequential(conv(3, 48, 3, padding=1), nn.GroupNorm(4, 48), nn.ReLU(), conv(48, 48, 3), nn.ReLU(), *head(48)),
+        chain(stem, lambda: nn.GroupNorm(4, 48), nn.ReLU, lambda: conv(48, 48, 3), nn.ReLU, head),
         images,
     ),
-    "gated": (Gated, lambda: torch.randn(4, 32)),
-    "skips": (Skips, lambda: torch.randn(4, 32)),
+    "gated": (Gated, vectors),
+    "skips": (Skips, vectors),
     "concatenation": (Dense, images),
     "attention": (Attention, lambda: torch.randint(0, 50, (3, 12))),
-}  # fmt: skip
+}
 
-# What is left out and by how much it can be off, as a factor on the power of a single parameter.
+# What is left out, and by how much a single weight can be off for it, as a factor.
 ALLOWED = {
-    "max pooling": 1.25,  # who is the largest depends on neighbours, which here share inputs
-    "residual": 1.15,  # post-activation sums are not Gaussian
-    "residual batch norm": 1.35,  # the same; a stem of 27 products has channels of different variance
-    "batch norm": 1.2,  # a stem of 27 products has channels of different variance: E 1/s² is 27/25 of 1/E s², twice
-    "concatenation": 1.3,  # the same
-    "group norm": 1.2,  # the same
-    "attention": 1.15,  # differentiated on samples whose tokens share one correlation
+    "batch norm": 1.1,  # a stem of 27 products: channels differ in variance, and E 1/s² is 27/25 of 1/E s²
+    "residual batch norm": 1.1,  # the same
+    "group norm": 1.2,  # the same; and the gradient's dependence on its own output is not followed through the norm
+    "gated": 1.1,  # gate and value share their input: their product is taken as one of independent factors
 }
 DRAWS = 40
+
+
+def nominal(model):
+    """Give every weight exactly the mean square that it is drawn with, instead of that of one draw."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
+                level = 1.0 if isinstance(module, nn.Embedding) else 2.0 / module.weight[0].numel()
+                module.weight -= module.weight.mean()
+                module.weight *= math.sqrt(level) / module.weight.square().mean().sqrt()
+    return model
 
 
 def measured(make, example, draws=DRAWS):
@@ -348,7 +374,7 @@ def measured(make, example, draws=DRAWS):
 @pytest.mark.parametrize("name", NETS)
 def test_against_real_backward_passes(name):
     make, example = NETS[name]
-    found = gradients(make(), example(), inputs=WHITE if example().is_floating_point() else None)
+    found = gradients(nominal(make()), example(), inputs=WHITE if example().is_floating_point() else None)
     names = [n for n, _ in make().named_parameters()]
     rows = measured(make, example)
     mean, error = rows.mean(0), rows.std(0, ddof=1) / math.sqrt(len(rows))

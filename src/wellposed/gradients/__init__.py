@@ -7,12 +7,14 @@ from wellposed.gradients.gradinit import gradinit
 from wellposed.gradients.lsuv import lsuv
 from wellposed.gradients.metainit import gradient_quotient, metainit, random_batches
 from wellposed.gradients.nio import nio
+from wellposed.gradients.refinements import find_refinement, refinements
 from wellposed.gradients.warmup import Warmup, warmup
 
 __all__ = [
     "Agreement",
     "Alignment",
     "Warmup",
+    "find_refinement",
     "gradcosine",
     "gradient_norm",
     "gradient_quotient",
@@ -21,5 +23,6 @@ __all__ = [
     "metainit",
     "nio",
     "random_batches",
+    "refinements",
     "warmup",
 ]

@@ -42,12 +42,12 @@ def compared(
     problem: Problem,
     scales: Scales,
     batch: Batch,
-    refine: Callable[[], Result],
+    refine: Callable[[Agreement], Result],
     *,
     sub_batches: int = 2,
     overlap: float = 0.2,
 ) -> tuple[Comparison, Result]:
-    """Score ``batch`` at the coefficients as they are, and again after ``refine`` has moved them.
+    """Score ``batch`` at the coefficients as they are, and again after ``refine``, given that score, has moved them.
 
     Returns the comparison, and what ``refine`` returned.
 
@@ -57,5 +57,5 @@ def compared(
         GradientError: as `wellposed.gradients.gradcosine`.
     """
     before = of_sub_batches(problem, scales.parameters(), batch, sub_batches, overlap)
-    result = refine()
+    result = refine(before)
     return Comparison(before, of_sub_batches(problem, scales.parameters(), batch, sub_batches, overlap)), result

@@ -90,7 +90,7 @@ def gradient_norm(
     with problem.running(), Bar("gradient_norm", None, 0, progress) as show:
         finder = _Finder(problem, scales, [rows for each in parts for rows in each], gamma, rate, show)
         comparison, _ = compared(
-            problem, scales, first, lambda: finder.find(tolerance), sub_batches=sub_batches, overlap=overlap
+            problem, scales, first, lambda _: finder.find(tolerance), sub_batches=sub_batches, overlap=overlap
         )
     best = finder.best
     figures: dict[str, JsonValue] = comparison.figures() | {

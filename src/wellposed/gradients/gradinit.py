@@ -115,7 +115,7 @@ def gradinit(
             problem,
             scales,
             first,
-            lambda: search(runner, scales, source, iterations, method="gradinit", resume=resume, progress=progress),
+            lambda _: search(runner, scales, source, iterations, method="gradinit", resume=resume, progress=progress),
             overlap=overlap,
         )
     figures: dict[str, JsonValue] = comparison.figures() | {

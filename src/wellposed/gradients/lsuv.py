@@ -20,7 +20,7 @@ from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
-from wellposed.graphs.run import _Run
+from wellposed.graphs.run import Interpreter
 from wellposed.plans import Plan, Prescription
 from wellposed.signals import Input
 from wellposed.signals.contraction import Contraction, contractions, describe, levers
@@ -180,7 +180,7 @@ class _Rule:
         return float(values.var(correction=0) if self.statistic == "variance" else values.square().mean())
 
 
-class _Walk(_Run):
+class _Walk(Interpreter):
     """One pass over the graph that scales weights as they are met."""
 
     def __init__(
@@ -310,7 +310,7 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         shape = tuple(problem.parameters[name].shape)
         if math.prod(shape) < math.prod(graph.values[use.weight].shape):
             continue  # the gains of a weight norm, whose directions are drawn already
-        blocks = _blocks(shape, use)
+        blocks = use.blocks(shape)
         rows = shape[use.output_axis] // (blocks if use.output_axis == 0 else 1)
         longer = max(rows, math.prod(shape) // (blocks * rows))
         said[name] = Prescription(
@@ -344,11 +344,3 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         model=type(problem.model).__name__,
         prescriptions=completed(problem.model, said, "left alone: no contraction sums over it"),
     )
-
-
-def _blocks(shape: tuple[int, ...], use: Contraction) -> int:
-    """Return how many matrices a weight holds: groups, stacked experts, or the parts of a fused projection."""
-    if use.kind in ("conv", "conv_transpose"):
-        return use.groups
-    count = math.prod(shape) // (use.fan_in * use.fan_out)
-    return count if use.output_axis == 0 or shape[0] == count else 1

@@ -125,7 +125,7 @@ def metainit(
             problem,
             scales,
             first,
-            lambda: search(runner, scales, source, iterations, method="metainit", resume=resume, progress=progress),
+            lambda _: search(runner, scales, source, iterations, method="metainit", resume=resume, progress=progress),
         )
         quotients.append(runner.quotient(rows))
     figures: dict[str, JsonValue] = comparison.figures() | {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
 from pydantic import JsonValue
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from wellposed.gradients.agreement import Agreement
 from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
-from wellposed.gradients.cosine import of_sub_batches
+from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, Point, Weighing
 from wellposed.gradients.problem import Batch, LossFunction, Problem
 from wellposed.gradients.problem import sub_batches as split
@@ -55,7 +58,7 @@ def nio(
         overlap: r in [0, 1), what neighbouring sub-batches share.
         gamma: γ, the bound on the gradient norm; ``"auto"`` takes the norm at which a step of gradient descent at
             ``rate`` promises, to first order, to remove the whole loss and no more: γ² = loss / rate, with the loss of
-            the moment.
+            the moment or of the start, whichever is smaller; but no more than the norm at the start.
         step: τ, the factor on the gradient in each step; ``"auto"`` moves the coefficient with the steepest slope by
             2 / ``iterations``, so that all can cross their range whatever the model's scale.
         iterations: T.
@@ -90,15 +93,25 @@ def nio(
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
     runner = _Nio(problem, scales, sub_batches, overlap, gamma, step, iterations, minimum, engine, rate)
-    with problem.running():
+
+    def refine(before: Agreement) -> tuple[dict[str, JsonValue], bool]:
+        runner.start = before
+        return search(runner, scales, source, iterations, method="nio", resume=resume, progress=progress)
+
+    # Fused attention has no second derivative.
+    twice = nullcontext() if engine == "finite_difference" else sdpa_kernel(SDPBackend.MATH)
+    with problem.running(), twice:
         first, source = first_of(batches, iterations)
-        before = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
-        history, finished = search(runner, scales, source, iterations, method="nio", resume=resume, progress=progress)
-        after = of_sub_batches(problem, scales.parameters(), first, sub_batches, overlap)
-    figures: dict[str, JsonValue] = {
-        "before": before.model_dump(exclude={"parts"}, mode="json"),
-        "after": after.model_dump(exclude={"parts"}, mode="json"),
-        "gamma": runner.bound(after.loss),
+        comparison, (history, finished) = compared(
+            problem,
+            scales,
+            first,
+            refine,
+            sub_batches=sub_batches,
+            overlap=overlap,
+        )
+    figures: dict[str, JsonValue] = comparison.figures() | {
+        "gamma": runner.bound(comparison.after.loss),
         "engine": runner.engine,
         "finished": finished,
         "history": history,
@@ -117,15 +130,13 @@ def nio(
         "rate": rate,
         "seed": seed,
     }
-    why = (
-        f"NIO (Algorithm 3) took GradCosine from {before.cosine:.3g} to {after.cosine:.3g} and the gradient norm from "
-        f"{before.norm:.3g} to {after.norm:.3g}"
-    )
-    return scales.plan("nio", options, figures, why)
+    return scales.plan("nio", options, figures, f"NIO (Algorithm 3), which {comparison}")
 
 
 class _Nio:
-    """One iteration of Algorithm 3."""
+    """One iteration of Algorithm 3; ``start`` is the score at the beginning."""
+
+    start: Agreement
 
     def __init__(
         self,
@@ -149,8 +160,12 @@ class _Nio:
         self._objective = Objective(problem, self.engine)
 
     def bound(self, loss: float) -> float:
-        """Return γ where the loss is ``loss``."""
-        return bound(self._gamma, loss, self._rate)
+        """Return γ where the loss is ``loss``: a bound that is worked out grows neither with the loss nor beyond the
+        norm at the start.
+        """
+        if self._gamma != "auto":
+            return self._gamma
+        return min(bound("auto", min(loss, self.start.loss), self._rate), self.start.norm)
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
         parts = split(Batch.of(batch), self._count, self._overlap)

@@ -43,12 +43,12 @@ def run(
         devices = sorted({t.device.index or 0 for t in parameters.values() if t.device.type == "cuda"})
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(seed)
-            return _Run(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
+            return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
     with torch.no_grad():
-        return _Run(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
+        return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
 
 
-class _Run:
+class Interpreter:
     """One pass over the nodes."""
 
     def __init__(

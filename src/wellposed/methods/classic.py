@@ -142,23 +142,11 @@ def _role(use: Contraction) -> Literal["embedding", "recurrent", "weight"]:
     return use.kind if use.kind in ("embedding", "recurrent") else "weight"
 
 
-def _blocks(graph: Graph, use: Contraction, shape: tuple[int, ...]) -> int:
-    """Return how many independent matrices the weight holds: groups, stacked experts, or consumers of fused outputs."""
-    if use.groups > 1:
-        return use.groups
-    outputs = shape[use.output_axis]
-    if use.output_axis > 0 and use.kind == "matmul" and math.prod(shape) == use.fan_in * outputs * shape[0]:
-        return shape[0]
-    if use.output_axis == 0 and use.kind == "linear" and outputs % use.fan_out == 0:
-        return outputs // use.fan_out
-    return 1
-
-
 def _matrix(graph: Graph, use: Contraction) -> tuple[int, int]:
     """Return the sides of one block of the weight: outputs, and everything else."""
     assert use.parameter is not None
     shape = graph.parameters[use.parameter].shape
-    blocks, outputs = _blocks(graph, use, shape), shape[use.output_axis]
+    blocks, outputs = use.blocks(shape), shape[use.output_axis]
     rows = outputs // blocks if use.output_axis == 0 else outputs
     return rows, math.prod(shape) // (blocks * rows)
 
@@ -205,7 +193,7 @@ def _weight(
         std=size if length is None else None,
         constant=None if length is None else size * math.sqrt(length),
         output_axis=use.output_axis if length is None else None,
-        groups=1 if length is not None else _blocks(graph, use, shape),
+        groups=1 if length is not None else use.blocks(shape),
         role=role if length is None else "scale",
         op=op_of(graph.nodes[use.node]),
         fan_in=use.fan_in,

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]
 
-BASE_WIDTH = 256.0
-"""The width of a layer whose rate is ``lr`` itself: any number would do, as long as it is the same at every width."""
+BASE_WIDTH = 128.0
+"""Width at which every layer's rate is ``lr`` itself. Any number carries rates over widths, if it is the same at
+all of them; near the smallest of these it also leaves the rates of layers in proportions that one rate has."""
 
 _READOUTS = ("mean_field", "zero")
 """Values of a method's option ``readout`` that make its plans ones for μP."""

@@ -124,7 +124,8 @@ class Plan(BaseModel):
             width: ``"mup"`` makes the best ``lr`` hold for all widths (`wellposed.plans.optimizers.width_multiplier`);
                 it is the default for plans of method ``mup``, and needs a plan with such readouts. ``"standard"`` gives
                 every parameter ``lr`` times its prescription's ``lr_multiplier``.
-            base_width: channels of a layer whose rate is ``lr``. It must be the same at every width.
+            base_width: channels of a layer whose rate is ``lr``; best the width that ``lr`` is tuned at. It must be the
+                same at every width.
             decay_all: also decay biases, norms and other vectors.
             independent_decay: divide a group's ``weight_decay`` by its rate's factor, so that weights shrink by
                 lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698).

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from wellposed.errors import RateError
 from wellposed.rates import ranks
-from wellposed.rates.ensemble import Member, Outcome
 from wellposed.rates.grid import lowest, refined
 from wellposed.rates.rate import Conditions, Point, Rate
-
-
-def curve_of(rates: Iterable[float], seeds: Iterable[int], found: Mapping[Member, Outcome]) -> tuple[Point, ...]:
-    drawn = list(seeds)
-    return tuple(Point(rate=rate, losses=tuple(found[Member(rate, s)].loss for s in drawn)) for rate in sorted(rates))
 
 
 def answer(
@@ -24,9 +18,17 @@ def answer(
     conditions: Conditions,
     how: str,
     widened: int,
-    warnings: list[str],
+    warnings: Sequence[str],
 ) -> Rate:
     """Return what the curve says.
+
+    Args:
+        curve: every rate that was tried, ascending.
+        starts: first loss of every draw of the weights, in the order of the points' losses.
+        conditions: under what they were tried.
+        how: how the runs were trained, in words.
+        widened: how often the grid was continued.
+        warnings: what is known already; what the curve warns of is added.
 
     Raises:
         RateError: every run diverged, or no rate changes the loss.
@@ -41,7 +43,7 @@ def answer(
             f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
             "initialisation (wellposed.plan), or look for a loss that is unbounded below"
         )
-    if len({loss for point in curve for loss in point.losses}) == 1:
+    if all(len(set(losses)) == 1 for losses in zip(*(point.losses for point in curve), strict=True)):
         raise RateError(f"the loss is {start:.6g} at every rate ({tried}): no parameter that is trained reaches it")
     value = refined(means, start)
     assert value is not None
@@ -56,14 +58,15 @@ def answer(
         + (f"; {diverged} rates diverged" if diverged else "")
         + (f"; the grid was continued {widened} times" if widened else "")
     )
+    warned = list(warnings)
     if best in (rates[0], rates[-1]):
-        warnings.append(
+        warned.append(
             f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
         )
     if smallest >= start:
-        warnings.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
+        warned.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
     if ranks.ungrouped():
-        warnings.append(
+        warned.append(
             "several processes, but no process group: each searched by itself, on its own batches "
             "(torch.distributed.init_process_group joins them)"
         )
@@ -73,5 +76,5 @@ def answer(
         reason=reason,
         curve=tuple(curve),
         conditions=conditions,
-        warnings=tuple(warnings),
+        warnings=tuple(warned),
     )

@@ -23,12 +23,13 @@ from wellposed.graphs.restore import restored_attributes, restored_random_state
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
 from wellposed.rates import ranks
+from wellposed.rates.answer import answer
 from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, train
 from wellposed.rates.feed import Feed, seed_all
 from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_costs
-from wellposed.rates.rate import Conditions, Rate
+from wellposed.rates.rate import Conditions, Point, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.steps import Build, Setting, builder, settings
 
@@ -90,7 +91,8 @@ def find_max_lr(
         vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
         memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
             is trained in several ensembles.
-        journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
+        journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it. Each
+            draw of the weights is then an ensemble of its own, so that a kill loses one of them at most.
         progress: show a progress bar, on rank 0.
         seed: of the first draw; the others follow it.
 
@@ -121,6 +123,7 @@ def find_max_lr(
             if vectorize is None and seen.obstacle is None and not isinstance(told, str):
                 costs = stacking_costs(objective, draws, told, seen, feed.first, feed.seconds)
             stacked = seen.obstacle is None and costs < _TOO_SLOW
+            room = memory or _free_memory(_device(draws[seed]))
             search = _Search(
                 objective=objective,
                 draws=draws,
@@ -128,7 +131,8 @@ def find_max_lr(
                 told={} if isinstance(told, str) else told,
                 moving=seen.moving,
                 feed=feed,
-                at_once=max(1, (memory or _free_memory(_device(draws[seed]))) // seen.memory) if stacked else 0,
+                at_once=max(1, min(ranks.gathered(room // seen.memory))) if stacked else 0,
+                by_seed=journal is not None,
                 bound=bound,
                 probes=probes,
                 factor=factor,
@@ -145,21 +149,9 @@ def find_max_lr(
                 "probes": probes,
                 "ranks": ranks.count(),
             }
-            notes = _opened(journal, fingerprint)
-            found = ranks.shared(dict(notes.outcomes) if notes is not None else {})
-            widened = 0
-            while True:
-                wanted = [Member(rate, drawn) for rate in rates for drawn in draws]
-                todo = [member for member in wanted if member not in found]
-                for outcomes in search.run(todo, progress=progress and ranks.index() == 0):
-                    found.update({Member(o.rate, o.seed): o for o in outcomes})
-                    if notes is not None:
-                        notes.add(outcomes)
-                curve = curve_of(rates, draws, found)
-                further = widening({point.rate: point.mean for point in curve}, max(2, len(rates) // 2))
-                if not further or widened == widen:
-                    break
-                rates, widened = tuple(sorted((*rates, *further))), widened + 1
+            curve, starts, widened = search.explore(
+                rates, _opened(journal, fingerprint), widen, progress=progress and ranks.index() == 0
+            )
             conditions = Conditions(
                 optimizer=name,
                 batch_size=feed.batch_size(),
@@ -168,7 +160,6 @@ def find_max_lr(
                 loss=_name(loss_fn),
                 inputs=feed.described(),
             )
-    starts = {member.seed: outcome.start for member, outcome in found.items()}
     if stacked:
         how = "as one vectorised ensemble"
     elif seen.obstacle is None:
@@ -178,7 +169,7 @@ def find_max_lr(
     warnings = [f"trained one by one: {seen.obstacle}"] if seen.obstacle is not None and vectorize is None else []
     if seen.noisy:
         warnings.append("the forward pass is not deterministic: part of the differences between rates is noise")
-    return answer(curve, [starts[drawn] for drawn in draws], conditions, how, widened, warnings)
+    return answer(curve, starts, conditions, how, widened, warnings)
 
 
 _ASKED = "vectorize=False asks for it"
@@ -210,6 +201,7 @@ class _Search:
         moving: buffers that a stack holds for each run.
         feed: the batches.
         at_once: runs in one stack; 0 where they are trained one by one.
+        by_seed: whether every seed has stacks of its own.
         bound: see `find_max_lr`.
         probes: likewise.
         factor: the schedule.
@@ -222,16 +214,42 @@ class _Search:
     moving: Sequence[str]
     feed: Feed
     at_once: int
+    by_seed: bool
     bound: float
     probes: int
     factor: Callable[[float], float]
 
-    def run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
-        """Train some runs, as few ensembles as memory allows; yield the outcomes of each ensemble."""
+    def explore(
+        self, rates: tuple[float, ...], notes: Journal | None, widen: int, *, progress: bool
+    ) -> tuple[tuple[Point, ...], list[float], int]:
+        """Train what the journal does not hold, and continue the grid where its smallest loss lies at an edge.
+
+        Returns the curve, the first loss of every seed, and how often the grid was continued. ``notes`` is the journal,
+        on rank 0 alone.
+        """
+        found = ranks.shared(dict(notes.outcomes) if notes is not None else {})
+        widened = 0
+        while True:
+            wanted = [Member(rate, seed) for seed in self.draws for rate in rates]
+            for outcomes in self._run([member for member in wanted if member not in found], progress=progress):
+                found.update({Member(o.rate, o.seed): o for o in outcomes})
+                if notes is not None:
+                    notes.add(outcomes)
+            curve = tuple(
+                Point(rate=rate, losses=tuple(found[Member(rate, seed)].loss for seed in self.draws)) for rate in rates
+            )
+            further = widening({point.rate: point.mean for point in curve}, max(2, len(rates) // 2))
+            if not further or widened == widen:
+                return curve, [found[Member(rates[0], seed)].start for seed in self.draws], widened
+            rates, widened = tuple(sorted((*rates, *further))), widened + 1
+
+    def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
+        """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
         size = self.at_once or 1
+        seeds = [[m for m in members if m.seed == seed] for seed in self.draws] if self.by_seed else [list(members)]
+        parts = [group[start : start + size] for group in seeds for start in range(0, len(group), size)]
         with _bar(progress and bool(members), len(members) * self.feed.steps) as advance:
-            for start in range(0, len(members), size):
-                part = members[start : start + size]
+            for part in parts:
                 seed_all(part[0].seed + ranks.index())
                 outcomes = train(
                     self._runs(part),
@@ -293,6 +311,8 @@ def _drawn(
         )
         if not draw.parameters:
             raise RateError(f"{type(model).__name__} has no parameters to train")
+        if any(tensor.is_meta for tensor in draw.parameters.values()):
+            raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
         first = model if first is None else first
         known = next(iter(draws.values()), draw)
         if _shapes(draw) != _shapes(known):

@@ -56,7 +56,8 @@ def maximal_update(
     For each of ``samples`` random inputs x_i, h_i is what the readout receives (the output of a network without one),
     w a random readout with E|w|² = 1, g_i the gradient of <w, h_i> by the parameters before the readout, u_i = J_i g_i
     the change of h_i along it, and S = mean_i mean_j u_ij². Dropout is off. A batch norm in training mode uses the
-    statistics of the batch that the graph was traced with, and its derivatives include them.
+    statistics of the batch that the graph was traced with, and its derivatives include them. A ``detach`` inside the
+    model is no operation of its graph: derivatives pass it.
 
     Args:
         graph: from `wellposed.trace`.

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from wellposed import plans
 from wellposed.errors import OptionError, RateError, TraceError
 from wellposed.graphs import Graph, Node, run, trace
-from wellposed.graphs.run import _Run
+from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.plans import Plan
 from wellposed.signals import Input
@@ -277,7 +277,7 @@ class Pass:
         self.leaves = [parameters[name].detach().requires_grad_() for name in names]
         whole = {**parameters, **dict(zip(names, self.leaves, strict=True))}
         with self._conditions(), torch.enable_grad():
-            self.outputs = _Run(graph, whole, {}, inputs, None).outputs()
+            self.outputs = Interpreter(graph, whole, {}, inputs, None).outputs()
 
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, by each parameter."""

@@ -89,6 +89,21 @@ class Contraction:
     groups: int
     kind: Kind
 
+    def blocks(self, shape: tuple[int, ...]) -> int:
+        """Return how many matrices the parameter holds: groups, stacked experts, or consumers of fused outputs.
+
+        Args:
+            shape: the parameter's shape.
+        """
+        if self.groups > 1:
+            return self.groups
+        outputs = shape[self.output_axis]
+        if self.output_axis > 0 and self.kind == "matmul" and math.prod(shape) == self.fan_in * outputs * shape[0]:
+            return shape[0]
+        if self.output_axis == 0 and self.kind == "linear" and outputs % self.fan_out == 0:
+            return outputs // self.fan_out
+        return 1
+
 
 # ---- the description of each operator -------------------------------------------------------------------------------
 

@@ -167,6 +167,40 @@ def settled(call: Adjoint, term: Term) -> State:
     return result
 
 
+def times_output(call: Adjoint, term: Term, unit: State, y: State | None) -> list[State]:
+    """Return the gradient by a tensor times that tensor, as independent parts whose sum it is.
+
+    A factor of the gradient that is a function of this very tensor, or of a sum that it entered, depends on it:
+    y = c b + r, with b the tensor of the factor and r independent of it. ``unit`` is y, standardised.
+    """
+    into = call.into(unit.shape)
+    core = term.core
+    if term.base is None or term.fn is None or y is None or not y.var.any():
+        return [multiply(into, unit.as_new(), settled(call, term))]
+    fn, mean = term.fn, float(np.mean(term.base.mean))
+    slope = _slope(call, pooled(y), term.base) * (float(np.mean(unit.var)) / float(np.mean(y.var))) ** 0.5
+    follows = Pointwise(("product", fn.key, "affine", slope, mean), lambda t: fn.call(t) * (slope * (t - mean)))
+    parts = [multiply(into, factor_state(call, term.base, follows), core)]
+    left = float(np.mean(unit.var)) - slope * slope * float(np.mean(term.base.var))
+    if left > 1e-9 * float(np.mean(unit.var)):
+        remainder = unit.as_new().changed(var=unit.var * (left / float(np.mean(unit.var))), mean=0.0 * unit.mean)
+        parts.append(multiply(into, remainder, settled(call, replace(term, scale=1.0))))
+    return [part.changed(var=part.var * term.scale**2, mean=part.mean * term.scale) for part in parts]
+
+
+def _slope(call: Adjoint, y: State, base: State) -> float:
+    """Return Cov(y, base) / Var(base), averaged over positions."""
+    own, _ = source_of(y)
+    power = float(np.mean(base.var))
+    if own.serial == base.serial or power == 0.0:
+        return float(np.mean(y.var) / power) ** 0.5 if power > 0 else 0.0
+    p, q, _, _ = align(y, base)
+    if p.dims is None or q.dims is None:
+        return 0.0
+    covariance = call.covariance(y, base, p.dims, q.dims)
+    return 0.0 if covariance is None else float(covariance.ravel()[0]) / power
+
+
 def scaled_state(state: State, factor: float) -> State:
     """Return a gradient times a number."""
     if factor == 1.0:

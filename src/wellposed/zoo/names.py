@@ -142,8 +142,8 @@ def _from_timm(name: str) -> Loaded:
     return model, (_cpu_rand(2, *size),), {}
 
 
-def call_function(path: Path, function: str) -> Any:
-    """Return what a function of a Python file returns.
+def function_of(path: Path, function: str) -> Callable[[], Any]:
+    """Return a function of a Python file, which is run for it.
 
     Raises:
         OptionError: there is no such file or function.
@@ -160,12 +160,12 @@ def call_function(path: Path, function: str) -> Any:
     if make is None:
         functions = [key for key, value in vars(module).items() if callable(value)]
         raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
-    return make()
+    return make
 
 
 def _from_file(path: Path, function: str) -> Loaded:
     """Make the model of a user's own function."""
-    made = call_function(path, function)
+    made = function_of(path, function)()
     parts = made if isinstance(made, tuple) else (made,)
     model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
     if not isinstance(model, nn.Module) or not isinstance(kwargs, dict) or len(parts) > 3:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.errors import OptionError
-from wellposed.zoo.names import call_function
+from wellposed.zoo.names import function_of
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,10 @@ def load_training(name: str) -> Training:
         raise OptionError(
             f"a training is named as path/to/file.py:function, which returns (model, loss_fn, batches); got {name!r}"
         )
+    make = function_of(Path(path), function)
 
     def again() -> tuple[Any, Any, Any]:
-        made = call_function(Path(path), function)
+        made = make()
         if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]) or not callable(made[1]):
             raise OptionError(
                 f"{function} of {path!r} must return (model, loss_fn, batches), with loss_fn(model, batch) a scalar "

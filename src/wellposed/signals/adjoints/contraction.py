@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.contraction import Product, describe
-from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, white
+from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, times_output, white
 from wellposed.signals.registry import overloads
 from wellposed.signals.rules.contraction import contract, is_weight
 from wellposed.signals.rules.embedding import embedding
 from wellposed.signals.rules.merge import multiply
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.state import State, make_state
+from wellposed.signals.views import pooled
 
 aten = torch.ops.aten
 Gradients = Sequence["Term | None"]
@@ -53,7 +55,7 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     if not (left_fixed and right_fixed):
         weight = states[product.right]
         sent.append((product.left, Term(_by_data(call, gradient, weight, product, states[product.left].shape))))
-    power = _by_weight(call, gradient, states[product.left], product)
+    power = _by_weight(call, term, states, product)
     if power is not None:
         sent.append((product.right, power))
     if product.bias is not None and product.bias_scale:
@@ -137,7 +139,7 @@ def _letters(labels: Sequence[str]) -> dict[str, str]:
     return {label: label if len(label) == 1 else next(free) for label in dict.fromkeys(labels)}
 
 
-def _by_weight(call: Adjoint, gradient: State, data: State, product: Product) -> Term | None:
+def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: Product) -> Term | None:
     """Return the gradient by the weight, whose elements all count alike.
 
     dL/dW sums g_p x_p over positions p. With a weight of variance 1 the forward rule gives the covariance of the
@@ -146,18 +148,35 @@ def _by_weight(call: Adjoint, gradient: State, data: State, product: Product) ->
     """
     shape = call.graph.values[product.right].shape
     unit = make_state(shape, 0.0, 1.0, roots=call.root())
-    response = _response(call, data, unit, product)
+    response = _response(call, states[product.left], unit, product)
     if response is None:
         return None
-    outputs = _axes_of_weight(product)
+    gradient = scaled_state(settled(call, term), product.scale)
+    outputs = [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
     count = math.prod(gradient.shape[i] for i in outputs)
-    power = count * _paired(call, gradient, response, outputs)
-    return Term(white(shape, power / math.prod(shape), call.root()))
+    power = _paired(call, gradient, response, outputs)
+    fan_in = math.prod(shape) / count
+    along = _along_weight(call, term, outputs) / (fan_in * max(states[product.right].second_moment, 1e-300))
+    power = power * (1.0 - 1.0 / fan_in) + along if along > power / fan_in else power
+    return Term(white(shape, count * power / math.prod(shape), call.root()))
 
 
-def _axes_of_weight(product: Product) -> list[int]:
-    """Return the axes of the output that index outputs with weights of their own."""
-    return [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
+def _along_weight(call: Adjoint, term: Term, outputs: Sequence[int]) -> float:
+    """Return E (sum over positions of g z)² for one output z of a weight w: |w|² times the part of dL/dw along w.
+
+    A gradient that has passed an activation depends on z, and so on the data in the one direction that z comes from;
+    where it is the same at many positions, as before a global average, that direction outweighs all others.
+    """
+    z = call.run.states[call.node.outputs[0]]
+    if term.base is None or z is None or not z.var.any():
+        return 0.0
+    z = pooled(z)
+    level = float(np.mean(z.var))
+    unit = z.changed(mean=np.zeros_like(z.mean), var=z.var / level)
+    over = [i for i in range(len(z.axes)) if i not in outputs]
+    count = math.prod(z.shape[i] for i in over)
+    parts = times_output(call, term, unit, z)
+    return level * count**2 * sum(averaged(call, part, over, keepdim=True).second_moment for part in parts)
 
 
 def _response(call: Adjoint, data: State, unit: State, product: Product) -> State | None:
@@ -180,16 +199,11 @@ def _response(call: Adjoint, data: State, unit: State, product: Product) -> Stat
 def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[int]) -> float:
     """Return the sum over pairs of positions of Cov(g) Cov(z), for one index of the axes ``outputs``."""
     shape = gradient.shape
-    whole = multiply(call.into(shape), _apart(gradient, outputs), _apart(response, outputs))
+    whole = multiply(call.into(shape), gradient.as_new(), response.as_new())
     over = [i for i in range(len(shape)) if i not in outputs]
     mean = averaged(call, whole, over, keepdim=True)
     count = math.prod(shape[i] for i in over)
     return mean.second_moment * count * count
-
-
-def _apart(state: State, outputs: Sequence[int]) -> State:
-    """Return the state with nothing in common with others."""
-    return state.as_new()
 
 
 def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:

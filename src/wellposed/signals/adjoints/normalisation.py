@@ -17,13 +17,13 @@ from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
 from wellposed.signals.alignment import align
 from wellposed.signals.blocks import concatenate, select
-from wellposed.signals.gradients import Adjoint, Term, factor_state, reduced, settled, source_of, white
+from wellposed.signals.gradients import Adjoint, Term, reduced, settled, times_output, white
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads
 from wellposed.signals.rules.merge import multiply, normalised
 from wellposed.signals.rules.normalisation import normalise
 from wellposed.signals.rules.reduction import averaged
-from wellposed.signals.state import Dims, Link, Pointwise, State
+from wellposed.signals.state import Dims, Link, State
 from wellposed.signals.views import pooled, reshape
 
 Gradients = Sequence["Term | None"]
@@ -143,7 +143,7 @@ def _norm(
     x = reshape(pooled(x), view)
     unit = reshape(normalise(call.into(view), x, over, eps, centre=centre, per_channel=per_channel), shape)
     sent: list[tuple[int, Term]] = []
-    weighted = _times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
+    weighted = times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
     sent += _by_affine(call, term, weighted, places)
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
     strength *= _spread(reshape(unit, view), over) ** 0.5
@@ -170,40 +170,6 @@ def _spread(unit: State, over: list[int]) -> float:
 
 LEAST = 3.0
 """Fewest degrees of freedom that a statistic is taken to have."""
-
-
-def _times_output(call: Adjoint, term: Term, unit: State, y: State | None) -> list[State]:
-    """Return the gradient times the normalised tensor, as independent parts whose sum it is.
-
-    A factor of the gradient that is a function of this very tensor, or of a sum that it entered, depends on it:
-    y = c b + r, with y the norm's result, b the tensor of the factor and r independent of it.
-    """
-    into = call.into(unit.shape)
-    core = term.core
-    if term.base is None or term.fn is None or y is None or not y.var.any():
-        return [multiply(into, unit.as_new(), settled(call, term))]
-    fn, mean = term.fn, float(np.mean(term.base.mean))
-    slope = _slope(call, pooled(y), term.base) * (float(np.mean(unit.var)) / float(np.mean(y.var))) ** 0.5
-    follows = Pointwise(("product", fn.key, "affine", slope, mean), lambda t: fn.call(t) * (slope * (t - mean)))
-    parts = [multiply(into, factor_state(call, term.base, follows), core)]
-    left = float(np.mean(unit.var)) - slope * slope * float(np.mean(term.base.var))
-    if left > 1e-9 * float(np.mean(unit.var)):
-        remainder = unit.as_new().changed(var=unit.var * (left / float(np.mean(unit.var))), mean=0.0 * unit.mean)
-        parts.append(multiply(into, remainder, settled(call, replace(term, scale=1.0))))
-    return [part.changed(var=part.var * term.scale**2, mean=part.mean * term.scale) for part in parts]
-
-
-def _slope(call: Adjoint, y: State, base: State) -> float:
-    """Return Cov(y, base) / Var(base), averaged over positions."""
-    own, _ = source_of(y)
-    power = float(np.mean(base.var))
-    if own.serial == base.serial or power == 0.0:
-        return float(np.mean(y.var) / power) ** 0.5 if power > 0 else 0.0
-    p, q, _, _ = align(y, base)
-    if p.dims is None or q.dims is None:
-        return 0.0
-    covariance = call.covariance(y, base, p.dims, q.dims)
-    return 0.0 if covariance is None else float(covariance.ravel()[0]) / power
 
 
 def _without_common(gradient: State, unit: State, over: list[int], common: float, centre: bool) -> State:
@@ -297,5 +263,5 @@ def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: Sta
     shifted = x.changed(
         mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None
     )
-    weighted = _times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
+    weighted = times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
     return [*_by_affine(call, term, weighted, [1]), (source(call), term.scaled(scale * strength))]

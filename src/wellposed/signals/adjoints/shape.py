@@ -15,7 +15,7 @@ from wellposed.signals.registry import overloads
 from wellposed.signals.rules.resize import pad
 from wellposed.signals.rules.shape import flip, movedim, roll
 from wellposed.signals.state import State
-from wellposed.signals.views import permute, reshape
+from wellposed.signals.views import permute, pooled, reshape
 
 aten = torch.ops.aten
 Gradients = Sequence["Term | None"]
@@ -62,12 +62,6 @@ def same(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any)
     """The same values."""
     term = gradients[0]
     return None if term is None else [(source(call), term)]
-
-
-@adjoint(overloads("detach.default", "detach_.default"))
-def detached(call: Adjoint, gradients: Gradients, *rest: Any, **kwargs: Any) -> Sent:
-    """Nothing flows back."""
-    return []
 
 
 @adjoint(
@@ -223,15 +217,22 @@ def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent
     term = gradients[0]
     if term is None:
         return None
-    whole, at, sent = settled(call, term), 0, []
-    axis = dim % len(whole.axes)
-    for value in _listed(call):
-        shape = call.graph.values[value].shape if value is not None else ()
-        if value is None or len(shape) != len(whole.axes):
-            continue
-        part = select(whole, axis, at, at + shape[axis], 1, drop=False)
+    y = call.run.states[call.node.outputs[0]]
+    if term.base is not None and (y is None or term.base.serial != y.serial or term.base.axes != y.axes):
+        term = Term(settled(call, term))
+    axis, at, sent = dim % len(term.core.axes), 0, []
+    for value, x in zip(_listed(call), tensors, strict=True):
+        shape = call.graph.values[value].shape if value is not None else getattr(x, "shape", ())
+        if len(shape) != len(term.core.axes):
+            continue  # an empty tensor of one axis, which is let through
+        part = replace(term, core=select(term.core, axis, at, at + shape[axis], 1, drop=False))
         at += shape[axis]
-        sent.append((value, Term(part)))
+        if value is None:
+            continue
+        if term.fn is not None:
+            base, fn = source_of(pooled(x))
+            part = replace(part, base=base, fn=fn.then(term.fn))
+        sent.append((value, part))
     return sent
 
 

@@ -1,0 +1,191 @@
+"""The commands ``lr``, ``score`` and ``refine``: what they print, and with which exit code."""
+
+import json
+
+import pytest
+import torch
+from rich.cells import cell_len
+from torch import nn
+
+import wellposed as wp
+from wellposed import zoo
+
+FILE = """
+import torch
+from torch import nn
+
+made = []
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    pairs = []
+    for _ in range(6):
+        labels = torch.randint(0, 4, (16,), generator=generator)
+        pairs.append((nn.functional.one_hot(labels, 12).float() + torch.randn(16, 12, generator=generator), labels))
+    return pairs
+
+
+def net(depth=1):
+    layers = [nn.Linear(12, 16), nn.ReLU()]
+    for _ in range(depth):
+        layers += [nn.Linear(16, 16), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+def base():
+    torch.manual_seed(0)
+    return net(), (torch.zeros(8, 12),)
+
+
+def deep():
+    torch.manual_seed(0)
+    return net(6), (torch.zeros(8, 12),)
+
+
+def linear():
+    return nn.Linear(12, 4), (torch.zeros(8, 12),)
+
+
+def training():
+    made.append(None)
+    torch.manual_seed(len(made))
+    return net(2), loss, batches()
+
+
+def training_of_a_function():
+    return net, loss, batches()
+
+
+def wrong():
+    return net(), loss
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "train.py").write_text(FILE)
+    return str(tmp_path / "train.py")
+
+
+def test_lr_multiplies_the_base(run, file):
+    code, out, err = run("lr", f"{file}:deep", "--base", f"{file}:base", "--base-rate", "0.1", "--json")
+    assert (code, err) == (0, "")
+    rows = {row["rule"]: row for row in json.loads(out)}
+    assert set(rows) == {"maximal_update", "ntk", "paths"}
+    deep, base = (zoo.load(f"{file}:{name}") for name in ("deep", "base"))
+    for rule, row in rows.items():
+        rates = [wp.rates.relative(model, *args, rule=rule).value for model, args, _ in (deep, base)]
+        assert row["ratio"] == pytest.approx(rates[0] / rates[1])
+        assert row["rate"] == pytest.approx(0.1 * row["ratio"])
+    # One path of 7 or 2 activations: (343 / 8)^(-1/2), arXiv 2402.17440, eq. 8.
+    assert rows["paths"]["ratio"] == pytest.approx((343 / 8) ** -0.5)
+
+
+def test_lr_shows_the_rules_side_by_side_in_narrow_terminals(run, file):
+    code, out, _ = run("lr", f"{file}:base", columns=60)
+    assert code == 0
+    assert max(cell_len(line) for line in out.splitlines()) <= 60
+    for word in ("maximal_update", "ntk", "paths", "--base"):
+        assert word in out
+
+
+def test_lr_goes_on_where_one_rule_has_nothing_to_say(run, file):
+    code, out, _ = run("lr", f"{file}:linear", "--json")  # no activation on any path
+    rows = {row["rule"]: row for row in json.loads(out)}
+    assert code == 0
+    assert "error" in rows["paths"]
+    assert rows["ntk"]["relative"] > 0
+    code, out, err = run("lr", f"{file}:linear", "--rule", "paths")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+
+
+def test_lr_find_trains(run, file):
+    argv = ["lr", f"{file}:training", "--find", "-O", "seeds=2", "-O", "steps=6", "-O", "grid=[0.03,0.1,0.3]"]
+    code, out, _ = run(*argv, "-O", "widen=0", "--json")
+    assert code == 0
+    rate = wp.rates.Rate.model_validate_json(out)
+    assert 0.03 <= rate.value <= 0.3
+    assert [point.rate for point in rate.curve] == [0.03, 0.1, 0.3]
+    assert all(len(point.losses) == 2 for point in rate.curve)
+    code, out, _ = run(*argv, "-O", "widen=0", columns=80)
+    assert code == 0
+    assert "learning rate" in out
+    assert max(cell_len(line) for line in out.splitlines()) <= 80
+
+
+def test_score_is_gradcosine_of_the_first_batch(run, file):
+    code, out, _ = run("score", f"{file}:training", "-D", "4", "-r", "0.5", "--by", "layer", "--json")
+    assert code == 0
+    told = zoo.load_training(f"{file}:training")
+    expected = wp.gradients.gradcosine(
+        told.make(), told.loss_fn, told.batches[0], sub_batches=4, overlap=0.5, by="layer"
+    )
+    found = json.loads(out)
+    assert found["count"] == 4
+    assert set(found["parts"]) == set(expected.parts)
+    code, out, _ = run("score", f"{file}:training", "--samples", columns=60)
+    assert code == 0
+    assert "16 samples" in out
+    assert "GradCosine" in out
+    assert max(cell_len(line) for line in out.splitlines()) <= 60
+
+
+def test_refine_writes_a_plan_that_fits_the_model(run, file, tmp_path):
+    saved = tmp_path / "plan.json"
+    code, out, _ = run(
+        "refine", f"{file}:training", "--method", "nio", "--start", "kaiming", "-O", "iterations=3", "-o", saved
+    )
+    assert code == 0
+    assert "before" in out
+    assert "GradCosine" in out
+    plan = wp.Plan.load(saved)
+    assert plan.method == "kaiming+nio"
+    assert len(plan.figures["history"]["GC"]) == 3
+    model = nn.Sequential(*zoo.load_training(f"{file}:training").make())
+    plan.apply_(model)
+    std = plan.prescriptions["0.weight"].std
+    assert float(model[0].weight.detach().std()) == pytest.approx(std, rel=0.2)
+
+
+def test_refine_by_default_brings_the_gradient_norm_to_its_bound(run, file):
+    code, out, _ = run("refine", f"{file}:training", "-O", "gamma=1.0", "--json")
+    assert code == 0
+    figures = json.loads(out)["figures"]
+    assert figures["after"]["norm"] == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["lr", "{file}:base", "--rule", "path"], "paths"),
+        (["lr", "{file}:base", "--base-rate", "0.1"], "--base"),
+        (["lr", "torchvision:resnet18", "--find"], "path/to/file.py:function"),
+        (["score", "{file}:wrong"], "(model, loss_fn, batches)"),
+        (["score", "{file}:training", "-D", "17"], "16 sample(s) cannot be split into 17"),
+        (["score", "{file}:training", "--by", "layers"], "'layer'"),
+        (["refine", "{file}:training", "--method", "niio"], "nio"),
+        (["refine", "{file}:training", "-O", "gamma=-1"], "gamma"),
+        (["refine", "{file}:training", "--start", "autoinnit"], "autoinit"),
+    ],
+)
+def test_bad_usage_is_exit_code_two_with_a_short_message(run, file, argv, message):
+    code, out, err = run(*[word.format(file=file) for word in argv])
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    assert message in " ".join(err.split())
+
+
+def test_training_files(file):
+    told = zoo.load_training(f"{file}:training")
+    first, second = told.make(), told.make()
+    assert not torch.equal(first[0].weight, second[0].weight)
+    told = zoo.load_training(f"{file}:training_of_a_function")
+    assert told.make() is not told.make()
