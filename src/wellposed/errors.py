@@ -42,6 +42,10 @@ class GradientError(WellposedError, ValueError):
     """Gradients cannot be scored, or an initialisation cannot be refined by them."""
 
 
+class RankError(WellposedError, RuntimeError):
+    """Something failed on another rank of a distributed run."""
+
+
 class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 

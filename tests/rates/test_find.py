@@ -263,10 +263,20 @@ def test_batches_that_run_out(batches: Any, steps: int | None, message: str) -> 
 # ---- what is left alone ---------------------------------------------------------------------------------------------
 
 
+class Remembering(nn.Module):
+    """Keeps what it was given last, as caches do."""
+
+    last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x
+        return x
+
+
 @pytest.mark.parametrize("failing", [False, True])
 @pytest.mark.parametrize("vectorize", [True, False])
 def test_the_model_is_left_as_it_was(vectorize: bool, failing: bool) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)).double()
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3), Remembering()).double()
     model[0].weight.requires_grad_(False)
     model[3].weight.grad = torch.ones_like(model[3].weight)
     model.register_forward_hook(lambda module, args, output: None)
@@ -294,6 +304,7 @@ def test_the_model_is_left_as_it_was(vectorize: bool, failing: bool) -> None:
     assert torch.equal(model[3].weight.grad, torch.ones_like(model[3].weight))
     assert sum(parameter.grad is not None for parameter in model.parameters()) == 1
     assert dict(model._forward_hooks) == hooks
+    assert model[4].last is None
     assert model.training
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002

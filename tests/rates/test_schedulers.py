@@ -139,6 +139,15 @@ def test_rates_of_0_and_two_families():
     check_ratios(plan.param_groups(model, 0.02, "muon", others=("adamw", 1e-3)))
 
 
+def test_a_thousandth_is_noticed_and_rounding_is_not():
+    _, optimizer = prepared()
+    optimizer.param_groups[0]["lr"] *= 1 + 1e-9
+    check_ratios(optimizer.param_groups)
+    optimizer.param_groups[0]["lr"] *= 1 + 1e-3
+    with pytest.raises(RateError):
+        check_ratios(optimizer.param_groups)
+
+
 def test_errors():
     with pytest.raises(OptionError, match="a torch optimizer, received Linear"):
         guard(nn.Linear(2, 2))

@@ -230,3 +230,18 @@ def test_scores_and_what_sets_the_scale_of_the_queries():
     assert [score.query for score in normed] == [("norm.weight", "norm.bias")]
     assert [score.query for score in attention_scores(trace(Attention(16, fused=True), tokens()))] == [()]
     assert attention_scores(trace(Experts(16), torch.randn(6, CHANNELS))) == ()
+
+
+def test_queries_and_keys_of_one_weight_have_no_scale_of_their_own():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read, self.both, self.head = nn.Linear(CHANNELS, 16), nn.Linear(16, 32), nn.Linear(16, CLASSES)
+
+        def forward(self, x):
+            x = self.read(x)
+            q, k = self.both(x).chunk(2, -1)
+            return self.head(F.scaled_dot_product_attention(q, k, x))
+
+    (score,) = attention_scores(trace(Shared(), torch.randn(2, LENGTH, CHANNELS)))
+    assert (score.head_dim, score.query) == (16, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -10,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from wellposed import ranks
 from wellposed.errors import GradientError
 from wellposed.gradients.problem import wide
 
@@ -106,6 +108,19 @@ class Sums:
             _accumulate(self._signs, name, stack.sign().sum(0))
             if self._group:
                 _accumulate(self._own_units, name, _weighted(own[name], stack))
+
+    def join_ranks(self) -> None:
+        """Take in what the other ranks of a distributed run have added, in the order of the ranks."""
+        if ranks.count() == 1:
+            return
+        for sums in (self._units, self._own_units, self._signs):
+            ranks.summed_(list(sums.values()))
+        self._norms = list(itertools.chain(*ranks.gathered(self._norms)))
+        self._losses = list(itertools.chain(*ranks.gathered(self._losses)))
+        shared = ranks.gathered(self._part_norms)
+        self._part_norms = {
+            part: list(itertools.chain(*(other[part] for other in shared))) for part in self._part_norms
+        }
 
     def score(self, kind: Literal["sample", "sub-batch"]) -> Agreement:
         """Return the score of what was added.

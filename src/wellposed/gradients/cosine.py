@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from wellposed import ranks
 from wellposed.errors import GradientError, OptionError, near_matches
 from wellposed.gradients.agreement import Agreement, By, Sums
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, sub_batches
@@ -61,6 +62,8 @@ def gradcosine(
             sub-batches; an overlap outside [0, 1); fewer than two gradients that are not zero.
         InputError: the batch holds no tensor with an axis of samples.
 
+    In a distributed run every rank brings a batch of its own, and all return the score of all gradients together.
+
     Source: Yang et al. 2022 (NIO), eq. 6 and 7, Algorithms 1 and 2.
     """
     problem = Problem(model, loss_fn, training=training, seed=seed)
@@ -76,9 +79,11 @@ def of_sub_batches(
 ) -> Agreement:
     """Return the score of sub-batches, at ``parameters``, for a problem that is `running`."""
     sums = Sums(by)
-    for part, rows in enumerate(sub_batches(batch, count, overlap)):
-        loss, gradients = problem.gradient(parameters, rows, part)
-        sums.add({name: g.unsqueeze(0) for name, g in gradients.items()}, torch.tensor([loss]))
+    with ranks.failing_together():
+        for part, rows in enumerate(sub_batches(batch, count, overlap)):
+            loss, gradients = problem.gradient(parameters, rows, part)
+            sums.add({name: g.unsqueeze(0) for name, g in gradients.items()}, torch.tensor([loss]))
+    sums.join_ranks()
     return sums.score("sub-batch")
 
 
@@ -101,13 +106,15 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
     stacks = _vectorised_or_not(problem, batch, buffers, chunk)
     if engine == "loop" or (engine == "auto" and convolves):
         stacks = _one_by_one(problem, batch, buffers)
-    for gradients, losses in stacks:
-        if not torch.isfinite(losses).all():
-            raise GradientError(
-                f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that of "
-                "the batch is; check the loss function for divisions by the number of samples"
-            )
-        sums.add(gradients, losses)
+    with ranks.failing_together():
+        for gradients, losses in stacks:
+            if not torch.isfinite(losses).all():
+                raise GradientError(
+                    f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that "
+                    "of the batch is; check the loss function for divisions by the number of samples"
+                )
+            sums.add(gradients, losses)
+    sums.join_ranks()
     return sums.score("sample")
 
 

@@ -10,14 +10,17 @@ so that ∂J/∂θ = Σ_d H_d v_d costs one Hessian-vector product for each sub-
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from wellposed import ranks
 from wellposed.errors import GradientError, OptionError, near_matches
 from wellposed.gradients.problem import Problem, Tensors, leaves_of, wide
 
@@ -57,12 +60,17 @@ class Weighing:
 class Objective:
     """J at a point, and the weighing that the point itself decides."""
 
-    def __init__(self, problem: Problem, engine: Engine) -> None:
-        """Take the problem, which must be `running` when the objective is asked for."""
+    def __init__(self, problem: Problem, engine: Engine, *, joined: bool = False) -> None:
+        """Take the problem, which must be `running` when the objective is asked for.
+
+        With ``joined`` the sub-batches of all ranks of a distributed run count as those of one; `gradient` then returns
+        this rank's share, which is to be summed.
+        """
         if engine not in ENGINES:
             raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), [*ENGINES, 'auto'])}")
         self._problem = problem
         self._engine = engine
+        self._joined = joined and ranks.count() > 1
         self._checked = False
 
     def at(self, parameters: Tensors, parts: Sequence[Any]) -> tuple[Point, _Pending]:
@@ -70,21 +78,28 @@ class Objective:
         keep_graphs = self._engine == "double_backward"
         leaves = leaves_of(parameters)
         losses, gradients = [], []
-        for part, rows in enumerate(parts):
-            loss, gradient = self._problem.gradient(leaves, rows, part, differentiable=keep_graphs)
-            losses.append(loss)
-            gradients.append(gradient)
-        norms = [norm_of(gradient) for gradient in gradients]
-        for part, norm in enumerate(norms):
-            if norm == 0.0 or not math.isfinite(norm):
-                raise GradientError(
-                    f"the gradient of sub-batch {part} of {len(parts)} has norm {norm}; the loss is saturated or "
-                    "overflows there: start from an initialisation whose signals stay finite (wellposed.initialize_)"
-                )
-        units = _weighted_sum(gradients, [1.0 / norm for norm in norms])
-        cosine = min(1.0, norm_of(units) ** 2 / len(parts) ** 2)
-        point = Point(math.fsum(losses) / len(losses), cosine, tuple(norms))
-        return point, _Pending(leaves, tuple(parts), tuple(gradients), units, point)
+        with ranks.failing_together() if self._joined else nullcontext():
+            for part, rows in enumerate(parts):
+                loss, gradient = self._problem.gradient(leaves, rows, part, differentiable=keep_graphs)
+                losses.append(loss)
+                gradients.append(gradient)
+            own = [norm_of(gradient) for gradient in gradients]
+            for part, norm in enumerate(own):
+                if norm == 0.0 or not math.isfinite(norm):
+                    raise GradientError(
+                        f"the gradient of sub-batch {part} of {len(parts)} has norm {norm}; the loss is saturated or "
+                        "overflows there: start from an initialisation whose signals stay finite "
+                        "(wellposed.initialize_)"
+                    )
+        units = _weighted_sum(gradients, [1.0 / norm for norm in own])
+        norms = tuple(own)
+        if self._joined:
+            ranks.summed_(list(units.values()))
+            losses = list(itertools.chain(*ranks.gathered(losses)))
+            norms = tuple(itertools.chain(*ranks.gathered(own)))
+        cosine = min(1.0, norm_of(units) ** 2 / len(norms) ** 2)
+        point = Point(math.fsum(losses) / len(losses), cosine, norms)
+        return point, _Pending(leaves, tuple(parts), tuple(gradients), tuple(own), units, point)
 
     def gradient(self, pending: _Pending, weighing: Weighing) -> Tensors:
         """Return ∂J/∂θ, by parameter name.
@@ -151,18 +166,21 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What one point leaves behind for its derivative: leaves, sub-batches, gradients (with their graphs), Σ u_d."""
+    """What one point leaves behind for its derivative: leaves, and of this rank's sub-batches the gradients (with their
+    graphs) and norms; of all sub-batches Σ u_d.
+    """
 
     leaves: Tensors
     parts: tuple[Any, ...]
     gradients: tuple[Tensors, ...]
+    norms: tuple[float, ...]
     units: Tensors
     point: Point
 
 
 def _cotangents(pending: _Pending, d: int, weighing: Weighing) -> Tensors:
     """Return v_d (see the module), in the dtypes of the gradients."""
-    count, norm = len(pending.parts), pending.point.norms[d]
+    count, norm = len(pending.point.norms), pending.norms[d]
     gradient = pending.gradients[d]
     along = sum(float((pending.units[n] * wide(g.detach())).sum()) for n, g in gradient.items()) / norm
     pull = weighing.cosine * 2.0 / count**2 / norm

@@ -6,14 +6,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from pydantic import JsonValue
 from torch import nn
 
-from wellposed.errors import GradientError
+from wellposed import ranks
+from wellposed.errors import GradientError, RankError
 from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import norm_of
@@ -51,6 +52,8 @@ def gradient_norm(
     The cheap stand-in for NIO: what NIO's objective mostly does is to bring the norm to γ, and one number does that as
     well, without second derivatives. The factor nearest to 1 is bracketed in octaves and then bisected in log space.
 
+    In a distributed run every rank brings batches of its own, and the norm is averaged over all of them.
+
     Args:
         model: the model; it is left as it was.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of a batch as a scalar tensor.
@@ -85,6 +88,7 @@ def gradient_norm(
     check_count(batch_count=batch_count)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains)
+    scales.share()
     first, source = first_of(batches, batch_count)
     parts = [split(Batch.of(batch), sub_batches, overlap) for batch in islice(source, batch_count)]
     with problem.running(), Bar("gradient_norm", None, 0, progress) as show:
@@ -237,14 +241,16 @@ class _Finder:
         parameters = self._scales.parameters()
         norms, losses = [], []
         try:
-            for part, rows in enumerate(self._parts):
-                loss, gradient = self._problem.gradient(parameters, rows, part)
-                norms.append(norm_of(gradient))
-                losses.append(loss)
-        except GradientError:
+            with ranks.failing_together():
+                for part, rows in enumerate(self._parts):
+                    loss, gradient = self._problem.gradient(parameters, rows, part)
+                    norms.append(norm_of(gradient))
+                    losses.append(loss)
+        except (GradientError, RankError):
             if octaves == 0.0:
                 raise
             return math.copysign(math.inf, octaves)
+        norms, losses = (list(chain(*ranks.gathered(own))) for own in (norms, losses))
         norm, loss = math.fsum(norms) / len(norms), math.fsum(losses) / len(losses)
         gamma = bound(self._gamma, loss, self._rate)
         if not math.isfinite(norm) or norm == 0.0 or gamma == 0.0:

@@ -20,7 +20,7 @@ from wellposed.gradients.cotangents import Engine, Objective, norm_of
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, wide
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
-from wellposed.gradients.search import Figures, first_of, search
+from wellposed.gradients.search import Figures, first_of, refuse_ranks, search
 from wellposed.plans import Plan
 
 Optimizer = Literal["sgd", "adam"]
@@ -100,6 +100,7 @@ def gradinit(
     check_positive_or_auto(gamma=gamma)
     check_positive(eta=eta, rate=rate, minimum=minimum, clip=clip)
     check_count(iterations=iterations)
+    refuse_ranks("gradinit")
     problem = Problem(model, loss_fn, training=training is True, seed=seed)
     scales = Scales(problem, plan, names=problem.parameters.keys())
     runner = _GradInit(problem, scales, Objective(problem, engine), optimizer, eta, gamma, rate, minimum, clip, overlap)

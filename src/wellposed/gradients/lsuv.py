@@ -18,7 +18,7 @@ from wellposed.gradients.bound import check_count, check_positive
 from wellposed.gradients.cosine import of_sub_batches
 from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
-from wellposed.gradients.search import first_of
+from wellposed.gradients.search import first_of, refuse_ranks
 from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.plans import Plan, Prescription
@@ -93,6 +93,7 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_count(iterations=iterations)
+    refuse_ranks("lsuv")
     if batches is None and example is None:
         raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
     first = None if batches is None else first_of(batches, 1)[0]

@@ -16,7 +16,7 @@ from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import refuse_once_differentiable
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, wide
 from wellposed.gradients.scales import Scales
-from wellposed.gradients.search import Figures, first_of, search
+from wellposed.gradients.search import Figures, first_of, refuse_ranks, search
 from wellposed.plans import Plan
 
 EPSILON = 1e-5
@@ -113,6 +113,7 @@ def metainit(
     if not 0.0 <= momentum < 1.0:
         raise OptionError(f"momentum must be at least 0 and below 1, received {momentum!r}")
     check_count(iterations=iterations)
+    refuse_ranks("metainit")
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan)
     runner = _MetaInit(problem, scales, rate, momentum, epsilon, minimum)

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from wellposed import ranks
 from wellposed.gradients.agreement import Agreement
 from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
 from wellposed.gradients.comparison import compared
@@ -85,6 +86,9 @@ def nio(
             batch smaller than D; batches that run out; a model that cannot be differentiated twice.
         OptionError: an unknown engine, or an option outside its range.
 
+    In a distributed run every rank brings batches of its own: the sub-batches of all ranks count together, and all
+    ranks return the same plan, for the weights of rank 0.
+
     Source: Yang et al. 2022 (NIO), Algorithm 3; the cotangents in closed form are in `wellposed.gradients.cotangents`.
     """
     check_positive_or_auto(gamma=gamma, step=step)
@@ -92,6 +96,7 @@ def nio(
     check_count(iterations=iterations)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
+    scales.share()
     runner = _Nio(problem, scales, sub_batches, overlap, gamma, step, iterations, minimum, engine, rate)
 
     def refine(before: Agreement) -> tuple[dict[str, JsonValue], bool]:
@@ -157,7 +162,7 @@ class _Nio:
         self._largest = 2.0 / iterations
         self._falls_back = engine == "auto"
         self.engine: Engine = "double_backward" if engine == "auto" else engine
-        self._objective = Objective(problem, self.engine)
+        self._objective = Objective(problem, self.engine, joined=True)
 
     def bound(self, loss: float) -> float:
         """Return γ where the loss is ``loss``: a bound that is worked out grows neither with the loss nor beyond the
@@ -171,6 +176,7 @@ class _Nio:
         parts = split(Batch.of(batch), self._count, self._overlap)
         point, gradient, inside = self._slopes(parts)
         slopes = self._scales.pulled_back(gradient)
+        ranks.summed_(list(slopes.values()))
         steepest = max(float(slope.abs().max()) for slope in slopes.values())
         factor = self._step if self._step != "auto" else (self._largest / steepest if steepest else 0.0)
         for name, slope in slopes.items():
@@ -189,5 +195,5 @@ class _Nio:
             if not (memory and self._falls_back and self.engine == "double_backward"):
                 raise
             self.engine = "two_pass"
-            self._objective = Objective(self._problem, self.engine)
+            self._objective = Objective(self._problem, self.engine, joined=True)
         return self._slopes(parts)

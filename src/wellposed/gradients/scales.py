@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from wellposed import ranks
 from wellposed.errors import GradientError, PlanError
 from wellposed.gradients.problem import Problem, Tensors, wide
 from wellposed.plans import Plan, Prescription, draw, keep
@@ -93,6 +94,12 @@ class Scales:
         for bias, weight in self.centred.items():
             found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
         return found
+
+    def share(self) -> None:
+        """In a distributed run, take the values of rank 0; the model keeps its own."""
+        if ranks.count() > 1:
+            self.values = {name: value.clone() for name, value in self.values.items()}
+            ranks.first_(list(self.values.values()))
 
     def load(self, omega: Mapping[str, Any]) -> None:
         """Take coefficients from a plan's figures (`figures`).

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from wellposed import ranks
 from wellposed.errors import GradientError
 from wellposed.gradients.problem import Batch, Tensors
 from wellposed.gradients.scales import Scales
@@ -42,6 +43,15 @@ def endless(batches: Iterable[Any], wanted: int) -> Iterator[Any]:
                 f"batches ran out after {count} of {wanted}; give a list or a DataLoader, which can start over, in the "
                 "place of an iterator"
             )
+
+
+def refuse_ranks(method: str) -> None:
+    """Raise `GradientError` in a distributed run: the ranks' batches would give each rank a plan of its own."""
+    if ranks.count() > 1:
+        raise GradientError(
+            f"{method} does not join the ranks of a distributed run; run it in one process, save the plan, and apply "
+            "it on every rank (the same bits), or take nio or gradient_norm"
+        )
 
 
 def first_of(batches: Iterable[Any], wanted: int) -> tuple[Batch, Iterator[Any]]:
@@ -133,7 +143,7 @@ class Bar:
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not wanted or not console.is_terminal,
+            disable=not wanted or ranks.index() > 0 or not console.is_terminal,
             transient=True,
         )
         self._task = self._progress.add_task(title, total=total, completed=done, figures="")

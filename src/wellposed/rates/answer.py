@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wellposed import ranks
 from wellposed.errors import RateError
-from wellposed.rates import ranks
 from wellposed.rates.grid import lowest, refined
 from wellposed.rates.rate import Conditions, Point, Rate
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from wellposed import ranks
 from wellposed.errors import RateError
-from wellposed.rates import ranks
 from wellposed.rates.feed import Feed
 from wellposed.rates.steps import Build, Setting, stepping
 
@@ -256,14 +256,15 @@ def train(
     def drop(losses: list[float]) -> None:
         """Note the runs that have diverged, and go on with the others."""
         nonlocal alive
-        far = [loss - starts[m] > bound * abs(starts[m]) or loss != loss for m, loss in zip(alive, losses, strict=True)]
-        if any(far):
-            outcomes.extend(
-                Outcome(m.rate, m.seed, starts[m], None) for m, gone in zip(alive, far, strict=True) if gone
-            )
-            alive = [member for member, gone in zip(alive, far, strict=True) if not gone]
-            if alive:
-                runs.keep(torch.tensor([index for index, gone in enumerate(far) if not gone]))
+        rises = [loss - starts[member] for member, loss in zip(alive, losses, strict=True)]
+        # Written so that NaN, which compares as false, counts as diverged.
+        kept = [i for i, member in enumerate(alive) if rises[i] <= bound * abs(starts[member])]
+        if len(kept) == len(alive):
+            return
+        outcomes.extend(Outcome(m.rate, m.seed, starts[m], None) for i, m in enumerate(alive) if i not in kept)
+        alive = [alive[i] for i in kept]
+        if alive:
+            runs.keep(torch.tensor(kept))
 
     for index, batch in enumerate(feed):
         losses = _shared(runs.step(batch, schedule(index / feed.steps)))

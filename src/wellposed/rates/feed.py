@@ -11,10 +11,10 @@ from typing import Any
 import numpy
 import torch
 
+from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.restore import restored_random_state
 from wellposed.graphs.tree import walk, with_twins
-from wellposed.rates import ranks
 
 _END = object()
 
@@ -58,7 +58,7 @@ class Feed:
         self._counted = ranks.agreed(size is not None)
         if not ranks.agreed(size is None or size >= self.steps > 0):
             raise _run_out(self.steps, min(ranks.gathered(size or 0)))
-        self._generators = [(held, held.get_state()) for held in _generators(batches)]
+        self._generators = _generators(batches)
         with restored_random_state():
             seed_all(seed)
             self._start = _random_state()
@@ -72,9 +72,7 @@ class Feed:
         Raises:
             RateError: they run out.
         """
-        before = [(held, held.get_state()) for held, _ in self._generators]
-        for held, start in self._generators:
-            held.set_state(start)
+        before = [(held, held.get_state()) for held in self._generators]
         try:
             state, iterator = self._start, None
             for index in range(self.steps):

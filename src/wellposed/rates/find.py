@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from wellposed import ranks
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes, restored_random_state
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
-from wellposed.rates import ranks
 from wellposed.rates.answer import answer
 from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, train
 from wellposed.rates.feed import Feed, seed_all

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
-from wellposed.rates import ranks
 from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack
 from wellposed.rates.feed import seed_all
 from wellposed.rates.steps import Build, Setting

@@ -1,14 +1,17 @@
-"""Ranks of a distributed run that search together: each brings batches of its own, all arrive at the same answer."""
+"""Ranks of a distributed run that work together: each brings batches of its own, all arrive at the same answer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from wellposed.errors import RankError
 
 T = TypeVar("T")
 
@@ -28,6 +31,29 @@ def ungrouped() -> bool:
     return count() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """Run a block without messages on every rank; where it raises on one, it raises on all, and none waits for ever.
+
+    Raises:
+        RankError: the block failed on another rank (names it, and what it said).
+    """
+    if count() == 1:
+        yield
+        return
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    said = gathered((index(), None if failure is None else f"{type(failure).__name__}: {failure}"))
+    if failure is not None:
+        raise failure
+    for rank, words in said:
+        if words is not None:
+            raise RankError(f"rank {rank} failed: {words}")
+
+
 def averaged_(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its mean over the ranks, in place, by one message for each dtype."""
     if count() == 1:
@@ -39,6 +65,13 @@ def averaged_(tensors: Sequence[Tensor]) -> None:
         flat /= count()
         for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
             tensor.copy_(part.view_as(tensor))
+
+
+def summed_(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over the ranks, in place."""
+    if count() > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
 
 
 def first_(tensors: Sequence[Tensor]) -> None:
