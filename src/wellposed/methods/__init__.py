@@ -52,8 +52,8 @@ def plan(
     Args:
         model: the model, on any device, meta included; or its graph (then without ``args``).
         args: example arguments of ``forward``.
-        method: ``autoinit``, ``lecun``, ``xavier``, ``kaiming``, ``orthogonal``, ``default``, or one registered with
-            `wellposed.methods.method`.
+        method: ``autoinit``, ``topology``, ``mup``, ``fixup``, ``lecun``, ``xavier``, ``kaiming``, ``orthogonal``,
+            ``default``, or one registered with `wellposed.methods.method`.
         seed: of the random streams, one for each parameter.
         only: glob patterns of the parameters to plan; all others are kept.
         skip: glob patterns of parameters to keep.

@@ -138,18 +138,20 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
 
 
 def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
-    """Return a function that has a second moment: one with a pole far from the mean goes on there as a constant.
+    """Return a function that has a second moment: one with a pole away from the mean goes on near it as a constant.
 
     A norm that is written out divides by a sum of squares, which is never 0; the Gaussian that stands for it may be.
     """
     with np.errstate(all="ignore"):
         values = np.abs(fn(mean + std * NODES))
-    near = float(np.max(values[np.abs(NODES) <= REACH]))
-    if np.isfinite(values).all():
-        highest = int(np.argmax(values))
-        if highest in (0, NODES.size - 1) or values[highest] <= STEEP * near:
-            return fn
-    low, high = mean - REACH * std, mean + REACH * std
+        if np.isfinite(values).all():
+            around = NODES[int(np.argmax(values))] + np.linspace(-1.0, 1.0, 41) * (NODES[1] - NODES[0])
+            if np.abs(fn(mean + std * around)).max() <= 3.0 * values.max():  # as high as it gets: no pole
+                return fn
+    far = np.abs(NODES)
+    inner = float(np.median(values[far <= 1.0]))
+    reach = next((r for r in REACHES if values[far <= r].max() <= STEEP * inner), REACHES[-1])
+    low, high = mean - reach * std, mean + reach * std
     return Pointwise(("within", low, high, fn.key), lambda t: fn.call(t.clamp(low, high)))
 
 
@@ -209,10 +211,10 @@ def scaled_state(state: State, factor: float) -> State:
     return state.changed(var=state.var * factor * factor, links=links, base=None, fn=None, blocks=())
 
 
-REACH = 3.0
-"""Standard deviations from the mean within which a function with a pole beyond them is taken as it is."""
+REACHES = (3.0, 2.0, 1.0)
+"""Where a function with a pole is cut, in standard deviations from the mean: as far out as it stays tame."""
 STEEP = 50.0
-"""How much larger than its values within reach those of a function beside a pole are, at least."""
+"""How many times its median a tame function may reach."""
 MOST = 4
 """Independent terms of one gradient that are kept apart."""
 

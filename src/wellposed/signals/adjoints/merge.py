@@ -11,7 +11,7 @@ from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.forward import known_state
 from wellposed.signals.gradients import Adjoint, Term, reduced, settled, source_of, times
-from wellposed.signals.registry import overloads
+from wellposed.signals.registry import find, operators, overloads
 from wellposed.signals.rules.merge import operand
 from wellposed.signals.state import Pointwise, State
 from wellposed.signals.views import expand, pooled
@@ -140,12 +140,16 @@ def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: A
     return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), _SAME), 0)
 
 
+@adjoint([op for op, rule in operators().items() if rule.family == "noise" and "dropout" not in str(op)])
+def drawn(call: Adjoint, gradients: Gradients, *rest: Any, **kwargs: Any) -> Sent:
+    """Random numbers depend on nothing."""
+    return []
+
+
 @adjoint(overloads("dropout.default", "dropout_.default", "feature_dropout.default", "feature_dropout_.default"))
 def dropout(call: Adjoint, gradients: Gradients, x: State, rate: float, train: bool = True) -> Sent | None:
     """The gradient times the mask that the signal was multiplied by."""
-    from wellposed.signals import registry
-
-    term, rule = gradients[0], registry.find(call.node.op)
+    term, rule = gradients[0], find(call.node.op)
     if term is None or rule is None:
         return None
     state = rule.function(call, settled(call, term), rate, train)
