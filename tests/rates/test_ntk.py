@@ -227,6 +227,8 @@ def test_frozen_parameters_do_not_count():
     found = rates.relative(model, torch.randn(2, 8), rule="ntk", per_layer=True)
     assert found.figures["readout"] < 1.0
     assert set(found.per_parameter) == {"2.weight", "2.bias"}
+    with pytest.raises(RateError, match="no parameter that requires gradients"):
+        rates.relative(nn.Identity(), torch.randn(2, 8), rule="ntk")
     model.requires_grad_(False)
     with pytest.raises(RateError, match="no parameter that requires gradients"):
         rates.relative(model, torch.randn(2, 8), rule="ntk")

@@ -13,6 +13,7 @@ from wellposed.errors import OptionError
 from wellposed.signals import Input
 from wellposed.signals.adjoints import adjoint
 from wellposed.signals.backward import Gradients, back_propagate
+from wellposed.signals.sampling import repetitions
 from wellposed.signals.weights import Weights
 
 WHITE = Input.white()
@@ -141,6 +142,60 @@ def test_operators_without_weights(function, factor):
 
     found = gradients(Net(), torch.randn(2, 50))
     assert found.states[found.graph.inputs[0]].second_moment == pytest.approx(factor, rel=1e-6)
+
+
+MASK = torch.arange(24).reshape(1, 1, 4, 6) % 3 > 0
+RUNNING = (torch.zeros(12), torch.full((12,), 4.0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.layer_norm(x, (4, 6)),
+        lambda x: F.layer_norm(x, (6,)),
+        lambda x: F.rms_norm(x, (12, 4, 6)),
+        lambda x: F.instance_norm(x),
+        lambda x: F.group_norm(x, 3),
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: F.relu(F.batch_norm(x, None, None, training=True)).mean((2, 3)),
+        lambda x: F.batch_norm(x, *RUNNING, torch.full((12,), 3.0), training=False),
+        lambda x: torch.where(MASK, x, 2 * x),
+        lambda x: x.masked_fill(MASK, 1.0),
+        lambda x: torch.lerp(x, F.relu(x), 0.3),
+        lambda x: torch.addcmul(x, x, x, value=0.5),
+        lambda x: x / (3 + 0.1 * x),
+        lambda x: F.max_pool2d(x, 2),
+        lambda x: F.max_pool2d(F.relu(x), 3, 1, 1),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+        lambda x: F.avg_pool2d(x, 3, 1, 1),
+        lambda x: F.avg_pool2d(x, 3, 1, 1).mean((2, 3)),
+        lambda x: x.movedim(1, 3).narrow(2, 1, 3).unbind(1)[2],
+        lambda x: torch.stack([x[:, 3], x[:, 5]], 1).repeat(1, 2, 1, 1),
+        lambda x: F.leaky_relu(torch.cat([F.relu(x), x], 1), 0.2),
+        lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
+        lambda x: F.hardswish(x) - torch.tanh(x) * 0.5,
+        lambda x: F.rrelu(x, 0.5, 0.5, training=True),
+        lambda x: F.glu(x, 1),
+    ],
+)
+def test_operators_against_real_derivatives(function):
+    class Net(nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    found = gradients(Net(), torch.randn(6, 12, 4, 6)).states
+    torch.manual_seed(0)
+    squares = []
+    for _ in range(60):
+        x = torch.randn(6, 12, 4, 6, requires_grad=True)
+        y = function(x)
+        (g,) = torch.autograd.grad(y, x, torch.randn_like(y))
+        squares.append(float(g.square().mean()))
+    state = found[0]
+    error = np.std(squares, ddof=1) / math.sqrt(len(squares))
+    if state.tag == "sampled":
+        error *= math.sqrt(1 + len(squares) / repetitions(x.numel() + y.numel()))
+    assert abs(state.second_moment - np.mean(squares)) < 4 * error + 1e-6 * np.mean(squares)
 
 
 def test_gates_written_out_are_one_function():

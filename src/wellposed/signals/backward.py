@@ -106,7 +106,7 @@ class _Backward:
             if any(received):
                 for value, term in self._sent(call, received):
                     self._add(node, value, term)
-        for value in list(self.terms):  # parameters, inputs, buffers
+        for value in list(self.terms) if self.graph.nodes else ():  # parameters, inputs, buffers
             self._received(Adjoint(self.run, self.graph.nodes[-1]), value)
         return Gradients(self.graph, self._signals(), self.states, tuple(reversed(self.outcomes)))
 

@@ -11,6 +11,7 @@ import torch
 
 from wellposed.graphs import Node
 from wellposed.signals.alignment import align
+from wellposed.signals.blocks import concatenate
 from wellposed.signals.dependence import scaled_by
 from wellposed.signals.forward import Call, Pass
 from wellposed.signals.gaussian import NODES, WEIGHTS
@@ -68,6 +69,8 @@ _ONE = Pointwise(("one",), torch.ones_like)
 
 def source_of(x: State) -> tuple[State, Pointwise]:
     """Return the tensor that a state is a function of, under the state's axes, and that function."""
+    if x.blocks:
+        return x, _IDENTITY
     if x.base is not None and x.fn is not None and x.base.sizes == x.sizes:
         return replace(x.base, axes=x.axes), x.fn
     return x, _IDENTITY
@@ -130,6 +133,9 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
     """Return the state of ``fn(base)``."""
     if fn.key == _IDENTITY.key:
         return base
+    if base.blocks:  # each part of a concatenation has a tensor of its own behind it
+        parts = [(source, own.then(fn)) for source, own in map(source_of, base.blocks)]
+        return concatenate([factor_state(call, *part) for part in parts], base.block_axis)
     key = ("factor", base.serial, base.axes, base.corr.shape, fn.key)
     if key not in call.run.memo:
         call.run.memo[key] = apply_pointwise(call.into(base.shape), base, _tamed(fn, *_moments(base)))

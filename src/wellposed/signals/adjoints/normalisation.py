@@ -146,7 +146,7 @@ def _norm(
     weighted = times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
     sent += _by_affine(call, term, weighted, places)
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    strength *= _spread(reshape(unit, view), over) ** 0.5
+    strength *= _spread(reshape(unit, view), over, centre) ** 0.5
     gradient = reshape(settled(call, term), view)
     common = sum(averaged(call, reshape(part, view), over, keepdim=True).second_moment for part in weighted)
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
@@ -156,7 +156,7 @@ def _norm(
     return [*sent, (source(call), Term(result, strength))]
 
 
-def _spread(unit: State, over: list[int]) -> float:
+def _spread(unit: State, over: list[int], centre: bool) -> float:
     """Return E[1 / s²] E[s²], the variance s² fluctuating from one channel, filter or sample to the next.
 
     For Gaussian elements it does so like a chi-squared variable with ν = 1 / mean(R²) degrees of freedom, R the
@@ -164,7 +164,9 @@ def _spread(unit: State, over: list[int]) -> float:
     """
     dims = [i for axis in over for i in unit.axes[axis]]
     share = float(kernels.pair_mean(unit.corr * unit.corr, unit.sizes, dims).ravel()[0])
-    freedom = max(1.0 / max(share, 1e-9), LEAST)
+    # what is known of the correlation need not show that the elements sum to 0, which takes one degree away
+    left = float(kernels.pair_mean(unit.corr, unit.sizes, dims).ravel()[0]) * math.prod(unit.sizes[i] for i in dims)
+    freedom = max(1.0 / max(share, 1e-9) - (min(max(left, 0.0), 1.0) if centre else 0.0), LEAST)
     return freedom / (freedom - 2.0)
 
 

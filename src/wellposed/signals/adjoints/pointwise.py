@@ -9,20 +9,15 @@ import torch
 
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
-from wellposed.signals.blocks import concatenate
 from wellposed.signals.gradients import (
     Adjoint,
     Term,
     derivative,
-    factor_state,
-    settled,
     source_of,
     times,
 )
 from wellposed.signals.registry import operators, overloads
-from wellposed.signals.rules.merge import multiply
 from wellposed.signals.state import Pointwise, State
-from wellposed.signals.views import pooled
 
 Gradients = Sequence["Term | None"]
 _OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default", "glu.default")
@@ -63,19 +58,5 @@ def mean_slope(
 
 def through(call: Adjoint, term: Term, x: State, function: Pointwise) -> Term:
     """Return the term times the derivative of a function of ``x``."""
-    slope = derivative(function)
-    if x.blocks and any(block.fn is not None for block in x.blocks):
-        return _by_blocks(call, term, x, slope)
-    base, fn = source_of(pooled(x))
-    return times(call, term, base, fn.then(slope))
-
-
-def _by_blocks(call: Adjoint, term: Term, x: State, slope: Pointwise) -> Term:
-    """Each part of a concatenation has a tensor of its own behind it."""
-    parts = []
-    for block in x.blocks:
-        base, fn = source_of(pooled(block))
-        parts.append(factor_state(call, base, fn.then(slope)))
-    factor = concatenate(parts, x.block_axis)
-    result = multiply(call.into(x.shape), factor, settled(call, term))
-    return Term(result.changed(base=None, fn=None, links=result.links))
+    base, fn = source_of(x)
+    return times(call, term, base, fn.then(derivative(function)))
