@@ -253,5 +253,5 @@ def test_bad_input_is_named() -> None:
         measure(model, x, inputs={"picture": Input.white()})
     with pytest.raises(OptionError, match="a graph takes no example inputs, received 1 positional"):
         measure(trace(model, x), x)
-    with pytest.raises(PlanError, match=r"6 parameters of Sequential are on meta and no plan draws them: 0\.weight"):
+    with pytest.raises(PlanError, match=r"6 parameters of Sequential are on meta and no plan draws them: '0\.weight'"):
         measure(nn.Sequential(*chain()[:4]).to("meta"), x)

@@ -12,7 +12,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed import rates
-from wellposed.errors import InputError, OptionError, RateError
+from wellposed.errors import InputError, OptionError, PlanError, RateError
 from wellposed.rates.passes import Pass, before, find_readout, small_graph, trained, without_noise
 from wellposed.zoo import import_library, import_torchvision
 
@@ -216,7 +216,7 @@ def test_several_draws_from_a_plan():
     with torch.device("meta"):
         absent = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     assert rates.relative(absent, x, plan=plan, seed=3).value == pytest.approx(one.value, rel=1e-6)
-    with pytest.raises(RateError, match="on meta and have no values"):
+    with pytest.raises(PlanError, match="6 parameters of Sequential are on meta and no plan draws them"):
         rates.relative(absent, x)
 
 

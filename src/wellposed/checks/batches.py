@@ -14,6 +14,7 @@ from wellposed.errors import InputError
 from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
+from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.forward import describe_inputs
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def batches(graph: Graph, inputs: Inputs, draws: int, seed: int) -> Iterator[dic
         told = describe_inputs(graph, inputs)
         for draw in range(draws):
             generator = torch.Generator().manual_seed(stream(seed, draw, "inputs"))
-            yield {value: _sample(graph, value, told[value], generator) for value in graph.inputs}
+            yield draw_inputs(graph, told, generator)
     elif callable(inputs):
         for draw in range(draws):
             yield bind(graph, inputs(draw))
@@ -101,31 +102,3 @@ def bind(graph: Graph, batch: Any) -> dict[int, Tensor]:
 
 def _listed(names: Iterable[str]) -> str:
     return "[" + ", ".join(repr(name) for name in names) + "]"
-
-
-def _sample(graph: Graph, value: int, told: Input, generator: torch.Generator) -> Tensor:
-    """Draw one input; integer inputs that are no indices of an embedding keep the example's values."""
-    entry = graph.values[value]
-    if told.kind != "tokens":
-        return told.sample(entry.shape, generator).to(entry.dtype)
-    vocabulary = told.vocabulary or _vocabulary(graph, value)
-    if vocabulary is None:
-        return graph.example[value]
-    return told.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
-
-
-def _vocabulary(graph: Graph, value: int) -> int | None:
-    """Return the number of rows of the smallest embedding that reads ``value``, also through views and casts."""
-    users, sizes, todo = graph.users(), [], [value]
-    while todo:
-        reading = todo.pop()
-        for index in users.get(reading, ()):
-            node = graph.nodes[index]
-            if node.op is torch.ops.aten.embedding.default:
-                sizes.append(graph.values[node.inputs[0]].shape[0])
-            elif len(node.inputs) == 1 and all(graph.values[v].dtype in _INDICES for v in node.outputs):
-                todo.extend(node.outputs)
-    return min(sizes, default=None)
-
-
-_INDICES = (torch.int32, torch.int64)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, stream
 from wellposed.checks.moments import Accumulator
-from wellposed.errors import OptionError, PlanError
+from wellposed.errors import OptionError
 from wellposed.graphs import Graph, run, trace
 from wellposed.plans import Plan
 from wellposed.signals import Signals
@@ -80,32 +80,14 @@ def graph_of(model: nn.Module | Graph, args: tuple[Any, ...], kwargs: dict[str, 
 def passes(graph: Graph, batches: Iterable[Mapping[int, Tensor]], plan: Plan | None, seed: int) -> Signals:
     """Return what `measure` does, for inputs that are given by value id, one batch for each pass."""
     accumulator = Accumulator(graph)
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     for draw, batch in enumerate(batches):
         accumulator.next_pass()
         run(
             graph,
-            parameters=_parameters(graph, plan, stream(seed, draw, "weights")),
+            parameters=plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model),
             inputs=batch,
             observe=accumulator.observe,
             seed=stream(seed, draw, "operators"),
         )
     return accumulator.signals()
-
-
-def _parameters(graph: Graph, plan: Plan | None, seed: int) -> dict[str, Tensor]:
-    """Return a value for every parameter: drawn where the plan draws it, the model's own elsewhere."""
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-    drawn = {} if plan is None else plans.draw(plan, seed=seed, current=own)
-    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise PlanError(
-            f"{len(missing)} parameters of {graph.model} are on meta and no plan draws them: {shown}; "
-            "give a plan that does, or measure the model after to_empty and apply_"
-        )
-    return {name: _like(drawn[name], value) if name in drawn else value for name, value in own.items()}
-
-
-def _like(drawn: Tensor, own: Tensor) -> Tensor:
-    """Return a drawn parameter in the type, and on the device unless that is meta, of the model's own."""
-    return drawn.to(drawn.device if own.is_meta else own.device, own.dtype)

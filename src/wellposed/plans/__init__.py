@@ -5,7 +5,7 @@ from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.plan import Plan
 from wellposed.plans.prescription import RANDOM, Prescription, Role, keep
 from wellposed.plans.show import Change, Differences
-from wellposed.plans.write import draw
+from wellposed.plans.write import draw, drawn_or_own
 
 __all__ = [
     "RANDOM",
@@ -15,6 +15,7 @@ __all__ = [
     "Prescription",
     "Role",
     "draw",
+    "drawn_or_own",
     "groups_table",
     "keep",
     "parameters_by_name",

@@ -73,6 +73,33 @@ def draw(
     return values
 
 
+def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, model: str) -> dict[str, torch.Tensor]:
+    """Return a value for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
+
+    Args:
+        own: the parameters by name; drawn values take their type, and their device unless that is meta.
+        plan: None takes what there is.
+        seed: of the draw.
+        model: its name, for messages.
+
+    Raises:
+        PlanError: parameters without values (on meta) that no plan draws.
+    """
+    drawn = {} if plan is None else draw(plan, seed=seed, current=own)
+    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
+    if missing:
+        raise PlanError(
+            f"{len(missing)} parameters of {model} are on meta and no plan draws them: {listed(missing)}; give a plan "
+            "that does, or allocate the model and initialise it first (to_empty, then apply_)"
+        )
+    return {
+        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
+        if name in drawn
+        else value
+        for name, value in own.items()
+    }
+
+
 def write_(
     prescriptions: Prescriptions,
     seed: int,

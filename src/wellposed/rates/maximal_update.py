@@ -16,14 +16,13 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
-from wellposed.plans import Plan
+from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
     Mode,
     Pass,
     batch_size,
     before,
     find_readout,
-    parameters_of,
     random_stream,
     trained,
     white_inputs,
@@ -89,10 +88,11 @@ def maximal_update(
         )
     told = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
     measurement = _Measurement(part, names, told, seed)
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     means = []
     for draw in range(draws):
         first = plan.seed if plan is not None else 0
-        parameters = parameters_of(graph, plan, random_stream(seed, draw) if draw else first)
+        parameters = drawn_or_own(own, plan, random_stream(seed, draw) if draw else first, graph.model)
         means.append(measurement.squares(parameters, samples, draw))
     value, error = _mean_and_error([sum(m) / len(m) for m in means] if draws > 1 else means[0])
     if not math.isfinite(value) or value <= 0:

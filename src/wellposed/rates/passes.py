@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from wellposed import plans
 from wellposed.errors import OptionError, RateError, TraceError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
-from wellposed.plans import Plan
 from wellposed.signals import Input
 from wellposed.signals.contraction import contractions
 
@@ -208,28 +206,6 @@ def before(graph: Graph, values: Sequence[int]) -> Graph:
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
-
-
-def parameters_of(graph: Graph, plan: Plan | None, seed: int) -> dict[str, Tensor]:
-    """Return a tensor for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
-
-    Raises:
-        RateError: parameters without values (a model on meta) that the plan does not draw.
-    """
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-    drawn = {} if plan is None else plans.draw(plan, seed=seed, current=own)
-    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
-    if missing:
-        raise RateError(
-            f"{len(missing)} parameters of {graph.model} are on meta and have no values: {', '.join(missing[:5])}; "
-            "give a plan that draws them (plan=), or rule='ntk', which needs none"
-        )
-    return {
-        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
-        if name in drawn
-        else value
-        for name, value in own.items()
-    }
 
 
 def trained(graph: Graph) -> tuple[str, ...]:
