@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Inputs, batches, described, is_described
-from wellposed.checks.measure import graph_of, passes
+from wellposed.checks.measure import passes
 from wellposed.checks.verdict import Verdict, compare
 from wellposed.errors import OptionError
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.signals import propagate
 

@@ -11,7 +11,7 @@ from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, stream
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError
-from wellposed.graphs import Graph, run, trace
+from wellposed.graphs import Graph, graph_of, run
 from wellposed.plans import Plan
 from wellposed.signals import Signals
 
@@ -61,20 +61,6 @@ def measure(
         raise OptionError(f"draws must be at least 1, got {draws}")
     graph = graph_of(model, args, kwargs, training)
     return passes(graph, batches(graph, inputs, draws, seed), plan, seed)
-
-
-def graph_of(model: nn.Module | Graph, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> Graph:
-    """Return the graph of a model, or the graph itself.
-
-    Raises:
-        OptionError: example inputs beside a graph.
-    """
-    if not isinstance(model, Graph):
-        return trace(model, *args, training=training, **kwargs)
-    if args or kwargs:
-        given = ", ".join([f"{len(args)} positional"] * bool(args) + list(kwargs))
-        raise OptionError(f"a graph takes no example inputs, received {given}; give them to wellposed.trace")
-    return model
 
 
 def passes(graph: Graph, batches: Iterable[Mapping[int, Tensor]], plan: Plan | None, seed: int) -> Signals:

@@ -2,6 +2,6 @@
 
 from wellposed.graphs.graph import Graph, Node, Parameter, Ref, Value
 from wellposed.graphs.run import run
-from wellposed.graphs.trace import trace
+from wellposed.graphs.trace import graph_of, trace
 
-__all__ = ["Graph", "Node", "Parameter", "Ref", "Value", "run", "trace"]
+__all__ = ["Graph", "Node", "Parameter", "Ref", "Value", "graph_of", "run", "trace"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from wellposed.errors import InputError, TraceError, UnsupportedError
+from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
 from wellposed.graphs.build import Found, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
@@ -78,6 +78,21 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
             "weights will do) and trace those"
         ) from failure.__cause__
     raise failure
+
+
+def graph_of(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:
+    """Return the graph of a model, or the graph itself.
+
+    Raises:
+        OptionError: example inputs beside a graph.
+        TraceError: the model cannot be run on the example.
+    """
+    if not isinstance(model, Graph):
+        return trace(model, *args, training=training, **kwargs)
+    if args or kwargs:
+        given = ", ".join([f"{len(args)} positional"] * bool(args) + list(kwargs))
+        raise OptionError(f"a graph takes no example inputs, received {given}; give them to wellposed.trace")
+    return model
 
 
 class _Tracing:

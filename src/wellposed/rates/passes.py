@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from wellposed.errors import OptionError, RateError, TraceError
-from wellposed.graphs import Graph, Node, run, trace
+from wellposed.errors import RateError, TraceError
+from wellposed.graphs import Graph, Node, graph_of, run, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.signals import Input
@@ -23,21 +23,6 @@ from wellposed.signals.contraction import contractions
 aten = torch.ops.aten
 COUPLED = 8
 """Samples that run together where a batch norm makes each depend on the others."""
-
-
-def graph_of(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:
-    """Return the graph of a model, or the graph itself.
-
-    Raises:
-        OptionError: example inputs beside a graph.
-        TraceError: the model cannot be run on the example.
-    """
-    if not isinstance(model, Graph):
-        return trace(model, *args, training=training, **kwargs)
-    if args or kwargs:
-        given = ", ".join([f"{len(args)} positional"] * bool(args) + list(kwargs))
-        raise OptionError(f"a graph takes no example inputs, received {given}; give them to wellposed.trace")
-    return model
 
 
 def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:

@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from wellposed.errors import OptionError, near_matches
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
-from wellposed.rates.passes import graph_of, small_graph
+from wellposed.rates.passes import small_graph
 from wellposed.rates.rate import RelativeRate
 
 Rule = Callable[..., RelativeRate]

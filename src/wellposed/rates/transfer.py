@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from wellposed.errors import OptionError, RateError, near_matches
-from wellposed.graphs import Graph, trace
+from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.relative import find_rate_rule, relative
@@ -75,7 +75,7 @@ def transfer(
     for axis in allowed:
         if axis not in AXES:
             raise OptionError(f"unknown axis {axis!r}{near_matches(axis, AXES)}")
-    shapes = [_graph(model, args) for model in (base, target)]
+    shapes = [graph_of(model, () if isinstance(model, Graph) else args, {}, True) for model in (base, target)]
     _check_inputs(*shapes)
     _check_loss(found.conditions, conditions)
     before, after = (_describe(graph) for graph in shapes)
@@ -161,10 +161,6 @@ def _given(rate: float) -> Rate:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
         raise OptionError(f"rate must be a Rate or a finite number above 0, received {rate!r}")
     return Rate(value=float(rate), interval=(float(rate), float(rate)), reason="given")
-
-
-def _graph(model: nn.Module | Graph, args: tuple[Any, ...]) -> Graph:
-    return model if isinstance(model, Graph) else trace(model, *args)
 
 
 def _check_inputs(base: Graph, target: Graph) -> None:
