@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -110,7 +111,8 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
     very many differ, in groups of nearly equal mean and standard deviation.
     """
-    average = (float(mean.mean()), float(np.sqrt(np.mean(std * std))))
+    scalable = not mean.any() and is_homogeneous(function)
+    average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average))
     if mean.size == 1 and std.size == 1:
         first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
@@ -121,9 +123,9 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
         return Expansion(
             np.full(shape, first), np.full(shape, second), slope, powers, sensitivity, square_powers, identity_powers
         )
-    if not mean.any() and is_homogeneous(function):
+    if scalable:
         first, second, a = _at_point(function, 0.0, 1.0)
-        power = float(np.mean(std * std))
+        power = kernels.average(std * std)
         powers = a * a * power
         powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
         return Expansion(
@@ -181,7 +183,7 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     parts = [expand(function, mean * root, std * root) for root in roots]
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
     second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
-    levels = np.array([float(np.mean(p.second)) for p in parts])
+    levels = np.array([kernels.average(p.second) for p in parts])
     # coefficients keep their sign over the scales that matter, so their size is followed
     coefficients = np.array([np.sqrt(p.powers) for p in parts])
     averages = weights @ coefficients
@@ -233,7 +235,7 @@ def carried_spread(
     Returns:
         (drift, variance) of the result.
     """
-    if variance < 1e-2 and abs(drift) < 1e-1:
+    if (variance < 1e-2 and abs(drift) < 1e-1) or (mean == 0.0 and is_homogeneous(function)):
         return slope * drift, slope * slope * variance
     offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
     scale = np.exp(0.5 * np.append(offset, 0.0))

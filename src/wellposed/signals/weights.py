@@ -11,7 +11,7 @@ import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter, Ref
-from wellposed.signals.contraction import Contraction, contractions, levers
+from wellposed.signals.contraction import Contraction, Lever, contractions, levers, parameter_values
 from wellposed.signals.state import State, make_state
 
 aten = torch.ops.aten
@@ -66,10 +66,12 @@ class Decision:
     after: float
 
 
-def roles(graph: Graph, known: tuple[Contraction, ...] | None = None) -> dict[str, Role]:
+def roles(
+    graph: Graph, known: tuple[Contraction, ...] | None = None, scaling: Mapping[int, Lever] | None = None
+) -> dict[str, Role]:
     """Return what each parameter is used as; one with several uses gets the first of those in ``order``.
 
-    ``known`` are the graph's contractions, where they are at hand.
+    ``known`` are the graph's contractions and ``scaling`` its levers, where they are at hand.
     """
     found: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
@@ -78,7 +80,7 @@ def roles(graph: Graph, known: tuple[Contraction, ...] | None = None) -> dict[st
         if name is not None and (name not in found or order.index(role) < order.index(found[name])):
             found[name] = role
 
-    behind = {value: lever.parameter for value, lever in levers(graph).items()}
+    behind = {value: lever.parameter for value, lever in (levers(graph) if scaling is None else scaling).items()}
     for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")
         role: Role = "weight"
@@ -125,9 +127,11 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.uses = contractions(graph)
-        self.roles = roles(graph, self.uses)
-        self.scaled = frozenset(levers(graph))
+        found = levers(graph)
+        self.scaled = frozenset(found)
+        self.fixed = parameter_values(graph)
+        self.uses = contractions(graph, found, self.fixed)
+        self.roles = roles(graph, self.uses, found)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""

@@ -87,13 +87,15 @@ def summed(q: Array, dim: int, axis: Axis) -> Array:
         shape = [1] * q.ndim
         shape[dim] = axis.out
         return np.asarray(q * totals.reshape(shape))
+    # out of line: positions beyond either end of the map hold 0
     index = table(axis)
-    moved = np.moveaxis(q, dim, -1)
-    result = np.zeros((*moved.shape[:-1], axis.out))
-    for tap in range(axis.kernel):
-        where = index[:, tap]
-        result += np.where(where >= 0, moved[..., np.maximum(where, 0)], 0.0)
-    return np.moveaxis(result, -1, dim)
+    moved = q.swapaxes(dim, -1)
+    padded = np.zeros((*moved.shape[:-1], axis.size + 1))
+    padded[..., :-1] = moved
+    result = padded[..., index[:, 0]]
+    for tap in range(1, axis.kernel):
+        result += padded[..., index[:, tap]]
+    return result.swapaxes(dim, -1)
 
 
 @lru_cache(maxsize=4096)
@@ -156,7 +158,7 @@ def pair_table(taps: tuple[float, ...], stride: int, dilation: int, lags_in: int
 
 def along(matrix: Array, array: Array, dim: int) -> Array:
     """Apply a matrix to one dimension."""
-    return np.moveaxis(np.tensordot(array, matrix, axes=([dim], [1])), -1, dim)
+    return (array.swapaxes(dim, -1) @ matrix.T).swapaxes(dim, -1)
 
 
 def output_size(size: int, kernel: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> int:

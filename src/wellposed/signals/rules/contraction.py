@@ -8,14 +8,16 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from wellposed.graphs import Ref
 from wellposed.signals import kernels, windows
-from wellposed.signals.contraction import Product, Window, describe, parameter_values
+from wellposed.signals.contraction import Product, Window, describe
 from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
@@ -25,16 +27,14 @@ from wellposed.signals.rules.merge import combine, linear
 from wellposed.signals.rules.pooling import box, filtered
 from wellposed.signals.rules.products import product_of_signals
 from wellposed.signals.rules.reduction import averaged
-from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.state import Atom, Later, State, new_label, read, weakest
 from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
 
 def is_weight(call: Call, value: int) -> bool:
     """Whether an operand is made from parameters and constants alone."""
-    if "fixed" not in call.run.memo:
-        call.run.memo["fixed"] = parameter_values(call.graph)
-    return value in call.run.memo["fixed"]
+    return value in call.run.weights.fixed
 
 
 @rule(
@@ -83,7 +83,7 @@ def _mean_level(weight: State) -> float:
     """Return a weight's mean where it is more than the chance of a draw (three standard errors), else 0."""
     mean = weight.pooled_mean
     count = math.prod(weight.shape)
-    return mean if mean * mean * count > 9.0 * float(np.mean(weight.var)) else 0.0
+    return mean if mean * mean * count > 9.0 * kernels.average(weight.var) else 0.0
 
 
 def _with_common_part(
@@ -200,17 +200,15 @@ def _multiply_weight(
     summed = [i for label in summed_labels for i in data.axes[data_axes.index(label)]]
     count = math.prod(sizes[label] for label in summed_labels)
     q, raw = _second_moments(data, centred)
-    means = q
-    for dim in summed:
-        means = means.mean(axis=dim, keepdims=True)
-    incoming = float(np.mean(means)) * count
-    weight = _chosen(call, weight, incoming, float(np.mean(q)))
+    means = kernels.mean_over(q, summed)
+    incoming = kernels.average(means) * count
+    weight = _chosen(call, weight, incoming, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.atoms)) if i not in summed]
     q_free = means.reshape([means.shape[i] for i in free]) if free else means.reshape(())
     kernel = _pick_zero(raw, summed)
     scale = kernels.autocorrelation(np.sqrt(q_free), kernel.shape)
-    corr = np.asarray(np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0))
+    corr = kernels.quotient(kernel, scale)
     atoms = [data.atoms[i] for i in free]
     shift = {old: new for new, old in enumerate(free)}
     sizes_w = dict(zip(weight_axes, weight.shape, strict=True))
@@ -299,20 +297,17 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
         if result is not None:
             return result
     q, raw = _second_moments(data, centred)
-    for i in data.axes[channel_axis]:
-        q = q.mean(axis=i, keepdims=True)
-        raw = np.take(raw, [0], axis=i)
-    before = float(np.mean(q))
+    q = kernels.mean_over(q, data.axes[channel_axis])
+    raw = kernels.at_zero(raw, data.axes[channel_axis])
+    before = kernels.average(q)
     if call.independent:
         strides = math.prod(window.stride) if product.transposed else 1
         total = np.full((1,) * q.ndim, before * channels * window.taps / strides)
         corr = np.ones((1,) * q.ndim)
         plan: list[Axis | None] = [None] * rank
     else:
-        root = np.sqrt(q)
-        scale = kernels.autocorrelation(root, raw.shape)
-        profile = np.asarray(np.where(scale > 0, raw / np.where(scale > 0, scale, 1.0), 0.0))
-        total, corr = q * channels, profile
+        scale = kernels.autocorrelation(np.sqrt(q), raw.shape)
+        total, corr = q * channels, kernels.quotient(raw, scale)
         plan = []
         for i, axis in enumerate(space):
             size = data.shape[axis]
@@ -328,14 +323,13 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
             plan.append(step)
             if not data.axes[axis]:
                 # one input position: only the taps that hit it count
-                total = total * float(windows.reads(step).mean())
+                total = total * kernels.average(windows.reads(step))
                 continue
             dim = data.axes[axis][0]
-            others = tuple(d for d in range(q.ndim) if d != dim)
-            marginal = np.sqrt(q.mean(axis=others)).ravel() if others else root.ravel()
+            marginal = np.sqrt(kernels.mean_over(q, [d for d in range(q.ndim) if d != dim])).ravel()
             total = windows.summed(total, dim, step)
             corr = _through_window(corr, dim, step, marginal, kernels.lag_cap(rank))
-    incoming = float(np.mean(total))
+    incoming = kernels.average(total)
     weight = _chosen(call, weight, incoming, before)
     unit = weight.second_moment
     atoms: list[Atom] = []
@@ -387,16 +381,15 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
         return np.asarray(moved)
 
     result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
-    uneven = (
-        None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
-    )
     if call.independent or product.transposed:
         return result
-    scales = _local_scales(data, channel_axis, space, plan, channels)
+
+    def arranged(make: Callable[..., Array | None]) -> Array | None:
+        made = make(data, channel_axis, space, plan, channels)
+        return None if made is None else arrange(made)
+
     return replace(
-        result,
-        excess=None if uneven is None else arrange(uneven),
-        scales=None if scales is None else arrange(scales),
+        result, excess=Later(partial(arranged, _uneven_filters)), scales=Later(partial(arranged, _local_scales))
     )
 
 
@@ -417,10 +410,11 @@ def _local_scales(
     base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
     if base.sizes != data.sizes or not base.var.any():
         return None
-    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr)
-    if data.scales is not None:
-        lengths = [max(a, b) for a, b in zip(kernel.shape, data.scales.shape, strict=True)]
-        kernel, before = kernels.promote(kernel, lengths), kernels.promote(data.scales, lengths)
+    kernel = square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr)
+    scales = read(data.scales)
+    if scales is not None:
+        lengths = [max(a, b) for a, b in zip(kernel.shape, scales.shape, strict=True)]
+        kernel, before = kernels.promote(kernel, lengths), kernels.promote(scales, lengths)
         kernel = kernel + before * (1.0 + kernel)
     for i in members:
         other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
@@ -446,11 +440,11 @@ def _uneven_filters(
         index = tuple(1 if i == members[0] else 0 for i in range(covariance.ndim))
         rho = min(max(float(covariance[index] / covariance.ravel()[0]), 0.0), 1.0)
     for i in members:
-        covariance = np.take(covariance, [0], axis=i)
+        covariance = kernels.at_zero(covariance, (i,))
     others = [i for i in range(covariance.ndim) if i not in members]
     kernel = covariance - kernels.pair_mean(covariance, data.sizes, others)
     dims = [i for i, _ in pairs]
-    kernel = kernel[tuple(slice(None) if i in dims else slice(0, 1) for i in range(kernel.ndim))]
+    kernel = kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in dims])
     cap = kernels.lag_cap(len(space))
     return excess(
         kernel,
@@ -468,7 +462,7 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
     """Carry a raw correlation profile through a window with weights of its own for every tap."""
     length = corr.shape[dim]
     if axis.out == 1:
-        return np.take(corr, [0], axis=dim)
+        return kernels.at_zero(corr, (dim,))
     if length == 1:
         return corr
     uniform = marginal.size == 1 or not np.ptp(marginal)
@@ -499,7 +493,7 @@ def _fixed_filter(
     """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
     if product.transposed:
         return None
-    total = float(np.mean(weight.mean)) * window.taps
+    total = kernels.average(weight.mean) * window.taps
     if weight.tag == "assumed":  # a buffer on meta: filters that are not trained mostly sum to 1
         total = 1.0
     if abs(total) < 1e-3:

@@ -91,7 +91,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         kernel = a * a * kp + b * b * kq + 2 * a * b * cross
         here = float(cross.ravel()[0])
         product = sp * sq
-        scale = float(np.mean(product))
+        scale = kernels.average(product)
         limit = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
         var = np.maximum(var + 2 * a * b * limit * product, 0.0)
     else:
@@ -125,10 +125,9 @@ def normalised(kernel: Array, var: Array) -> Array:
     """Turn a covariance kernel into a correlation kernel, given the variances by position."""
     scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
     with np.errstate(all="ignore"):
-        corr = np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
-    corr = np.array(np.clip(corr, -1.0, 1.0))
+        corr = np.clip(kernels.quotient(kernel, scale), -1.0, 1.0)
     corr[(0,) * corr.ndim] = 1.0
-    return np.asarray(corr, dtype=np.float64)
+    return corr
 
 
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
@@ -186,15 +185,15 @@ def multiply(call: Call, x: State, y: State) -> State:
     kernel = kp * kq + mp * kq + mq * kp
     if cross is not None:
         here = float(cross.ravel()[0])
-        scale = float(np.mean(sp * sq))
+        scale = kernels.average(sp * sq)
         rho = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
         c = rho * sp * sq
         mean = mean + c
         var = var + c * c + 2 * p.mean * q.mean * c
         lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
         cross = kernels.promote(cross, lengths)
-        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * float(np.mean(p.mean * q.mean)) * cross
-    links = _links([(x, p, float(np.mean(q.mean))), (y, q, float(np.mean(p.mean)))])
+        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * kernels.average(p.mean * q.mean) * cross
+    links = _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))])
     lever = None
     if x.lever is not None and not y.roots:
         lever = x.lever
@@ -360,7 +359,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
     kernel = np.array(share**2 * kp + (1 - share) ** 2 * kq)
-    kernel[(0,) * kernel.ndim] = float(np.mean(var))
+    kernel[(0,) * kernel.ndim] = kernels.average(var)
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         atoms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, 
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import OVERFLOW, Call
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Link, Pointwise, State
+from wellposed.signals.state import Link, Pointwise, State, known, read
 from wellposed.signals.views import pooled
 
 aten = torch.ops.aten
@@ -66,8 +67,9 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     if not call.independent and x.base is not None and x.fn is not None:
         base, composed = x.base, x.fn.then(function)
     mixed = None
-    if base.scales is not None and float(base.scales.ravel()[0]) > UNEVEN and not call.independent:
-        mixed = expand_mixture(composed, base.mean, base.std(), float(base.scales.ravel()[0]))
+    uneven = None if call.independent else read(base.scales)
+    if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
+        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
     expansion = expand_function(composed, base.mean, base.std()) if mixed is None else mixed.average
     mean, var = expansion.mean, expansion.var
     if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
@@ -85,29 +87,31 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
             roots=call.root(),
             gauss=False,
         )
-    average = float(np.mean(var))
+    average = kernels.average(var)
     powers = expansion.powers.copy()
     powers[0] = 0.0
     total = float(powers.sum())
     raw = kernels.polynomial(powers, base.corr)
     scales = None
-    if mixed is not None and base.scales is not None:
-        lengths = [max(a, b) for a, b in zip(raw.shape, base.scales.shape, strict=True)]
-        shared = kernels.promote(base.scales / float(base.scales.ravel()[0]), lengths)
+    if mixed is not None and uneven is not None:
+        lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
+        shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
         own_part = kernels.polynomial(mixed.own, kernels.promote(base.corr, lengths))
         raw = kernels.promote(raw, lengths) + shared * own_part
         total += float(mixed.own.sum())
-        scales = mixed.kappa * shared
+        scales = known(mixed.kappa * shared)
     corr = raw / total if total > 0 else base.corr
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
-    before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
-    after = fluctuation(expansion.square_powers, base.corr, base.sizes)
-    own = max(base.own * after / before, 0.0) if before > 0 else base.own
+    own = base.own
+    if own > 0.0:
+        before = fluctuation(expansion.identity_powers, base.corr, base.sizes)
+        after = fluctuation(expansion.square_powers, base.corr, base.sizes)
+        own = max(own * after / before, 0.0) if before > 0 else own
     drift, inherited = carried_spread(
         composed,
-        float(np.mean(base.mean)),
-        float(np.sqrt(np.mean(base.var))),
+        kernels.average(base.mean),
+        math.sqrt(kernels.average(base.var)),
         base.drift,
         base.inherited,
         expansion.sensitivity,
