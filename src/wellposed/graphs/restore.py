@@ -71,7 +71,7 @@ def _put_back(container: Any, items: Any) -> None:
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Keep Python's cyclic garbage collector from running: a tracing makes many small objects and little garbage."""
+    """Keep Python's cyclic garbage collector from running: a pass makes many small objects and hardly a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

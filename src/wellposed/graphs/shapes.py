@@ -39,29 +39,34 @@ def _dense(x: Any) -> bool:
     return True
 
 
+def _like(x: Tensor) -> Tensor:
+    """Return what ``torch.empty_like`` does, which on meta is worked out in Python."""
+    return torch.empty(x.shape, dtype=x.dtype, device=_META) if x.is_contiguous() else torch.empty_like(x)
+
+
 def _pointwise(x: Tensor, *_: Any, **options: Any) -> Tensor | None:
     """An operator of one tensor that keeps shape and dtype."""
-    return torch.empty_like(x) if _dense(x) and options.get("dtype") is None else None
+    return _like(x) if _dense(x) and options.get("dtype") is None else None
 
 
 def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
     plain = x.is_contiguous() and x.is_floating_point() and dtype is None
-    return torch.empty_like(x) if plain and -x.dim() <= dim < x.dim() else None
+    return _like(x) if plain and -x.dim() <= dim < x.dim() else None
 
 
 def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
     """An operator of two tensors of one dtype, of which one broadcasts to the other, or of a tensor and a number."""
     if isinstance(y, (int, float)):
-        return torch.empty_like(x) if _dense(x) else None
+        return _like(x) if _dense(x) else None
     if not _dense(x) or not _dense(y) or x.dtype != y.dtype or not x.dim() or not y.dim():
         return None
     if x.shape == y.shape:
-        return torch.empty_like(x) if x.stride() == y.stride() else None
+        return _like(x) if x.stride() == y.stride() else None
     small, large = (x, y) if x.numel() < y.numel() else (y, x)
     if not x.is_contiguous() or not y.is_contiguous() or small.dim() > large.dim():
         return None
     fits = all(b in (1, a) for a, b in zip(reversed(large.shape), reversed(small.shape), strict=False))
-    return torch.empty_like(large) if fits else None
+    return _like(large) if fits else None
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -99,7 +104,7 @@ def _batch_norm(
     wanted = (x.shape[1],)
     if any(t is not None and (tuple(t.shape) != wanted or t.dtype != x.dtype) for t in (weight, bias, mean, var)):
         return None
-    return torch.empty_like(x)
+    return _like(x)
 
 
 def _attention(
@@ -129,7 +134,7 @@ def _attention(
             return None
         if not all(size in (1, full) for size, full in sizes):
             return None
-    return torch.empty_like(query)
+    return _like(query)
 
 
 _RULES: dict[Any, Callable[..., Tensor | None]] = {

@@ -111,7 +111,7 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
     very many differ, in groups of nearly equal mean and standard deviation.
     """
-    scalable = not mean.any() and is_homogeneous(function)
+    scalable = not kernels.nonzero(mean) and is_homogeneous(function)
     average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average))
     if mean.size == 1 and std.size == 1:

@@ -14,6 +14,7 @@ import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.restore import paused_collection
 from wellposed.signals import kernels, registry
 from wellposed.signals.blocks import concatenate
 from wellposed.signals.dependence import Dependence
@@ -152,6 +153,7 @@ def propagate(
     return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
 
 
+@paused_collection()
 def run_pass(
     graph: Graph,
     weights: Weights,

@@ -64,6 +64,11 @@ def quotient(kernel: Array, scale: Array) -> Array:
     return np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
 
 
+def nonzero(values: Array) -> bool:
+    """Return whether some element is not 0."""
+    return bool(values.item() if values.size == 1 else values.any())
+
+
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
@@ -181,20 +186,17 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
 @lru_cache(maxsize=256)
 def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
     # a state's map is asked for by every rule that reads it
-    u = np.frombuffer(content).reshape(shape_of)
-    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
-    result = np.full((1,) * u.ndim, average(u * u))
+    flat = np.frombuffer(content)
+    u = flat.reshape(shape_of)
+    varying = [dim for dim, size in enumerate(shape_of) if size > 1]
+    result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
     for dim in varying:
-        if lengths[dim] == 1:
-            continue
-        size = u.shape[dim]
-        sums = _sums(mean_over(u, [d for d in varying if d != dim]).ravel())
-        base = sums[0] / size
-        if base <= 0.0:
-            continue
-        shape = [1] * u.ndim
-        shape[dim] = lengths[dim]
-        result = result * (_profile(sums, size, lengths[dim]) / base).reshape(shape)
+        size, length = shape_of[dim], lengths[dim]
+        others = tuple([d for d in varying if d != dim])
+        sums = _sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
+        if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
+            profile = _profile(sums, size, length) * (size / sums[0])
+            result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
     result.setflags(write=False)
     return result
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 
@@ -50,27 +51,33 @@ def excess(
     profile = kernel[tuple(slice(None) if d in dims else 0 for d in range(kernel.ndim))]
     order = np.argsort(np.argsort(dims))
     profile = profile.transpose(order) / float(profile.ravel()[0])
-    offset, differences, index = _tap_pairs(tuple(taps), tuple(dilations))
-    matrix = _lookup(profile, offset) / count
+    offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
+    matrix = _lookup(profile, list(np.moveaxis(offset, -1, 0))) / count
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0.0)
     shared, own = (1 + (channels - 1) * rho) / channels, (1 - rho) / channels
-    falls = _falls(values, shared, own, channels)
-    gains = shared * _ratio(falls, values * shared)
     if channels > 1:
-        gains = gains + (channels - 1) * own * _ratio(falls, values * own)
+        first, second = np.split(_ratios(values, [(shared, 1), (own, channels - 1)]), 2)
+        gains = shared * first + (channels - 1) * own * second
+    else:
+        gains = shared * _ratios(values, [(shared, 1)])
     weights = (vectors * (gains - 1.0)) @ vectors.T / count
     if float(np.abs(weights).sum()) < 1e-4:
         return None
-    # sum over pairs of taps with one difference, then over the differences
-    sums = np.bincount(index, weights.ravel(), minlength=len(differences))
-    spans = [(lag - 1) * step + 1 for lag, step in zip(lags, steps, strict=True)]
-    reach = differences.max(axis=0)
-    around = [np.abs(np.arange(-far, span + far)) for far, span in zip(reach, spans, strict=True)]
-    field = _lookup(profile, np.stack(np.meshgrid(*around, indexing="ij"), axis=-1))
-    result: Array = np.zeros(lags)
-    for difference, weight in zip(differences + reach, sums, strict=True):
-        result += weight * field[tuple(map(slice, difference, difference + spans, steps))]
+    # sum over pairs of taps with one difference, then over the differences: a window that slides over the profile
+    sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts))
+    around = []
+    for tap, dilation, lag, step in zip(taps, dilations, lags, steps, strict=True):
+        reach = (tap - 1) * dilation
+        around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
+    field = _lookup(profile, list(np.ix_(*around)))
+    windows = np.lib.stride_tricks.as_strided(
+        field,
+        (*lags, *counts),
+        (*map(mul, field.strides, steps), *map(mul, field.strides, dilations)),
+        writeable=False,
+    )
+    result = np.tensordot(windows, sums.reshape(counts), axes=len(counts))
     shape = [1] * kernel.ndim
     for dim, length in zip(dims, result.shape, strict=True):
         shape[dim] = length
@@ -80,39 +87,38 @@ def excess(
 
 
 @lru_cache(maxsize=256)
-def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indices, Indices, Indices]:
-    """Return the distances of all pairs of taps (tap, tap, dimension), the differences that occur, and which is
-    whose.
+def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indices, Indices, tuple[int, ...]]:
+    """Return the distances of all pairs of taps (tap, tap, dimension), the number of each pair's difference, and how
+    many differences there are along each dimension.
     """
     places = np.stack([g.ravel() for g in np.meshgrid(*(np.arange(t) for t in taps), indexing="ij")], axis=1)
-    offset = (places[:, None, :] - places[None, :, :]) * np.asarray(dilations)
-    differences, index = np.unique(offset.reshape(-1, len(taps)), axis=0, return_inverse=True)
-    return np.abs(offset), differences, index.ravel()
+    difference = places[:, None, :] - places[None, :, :]
+    counts = tuple(2 * t - 1 for t in taps)
+    index = np.ravel_multi_index(tuple(np.moveaxis(difference + np.asarray(taps) - 1, -1, 0)), counts)
+    return np.abs(difference * np.asarray(dilations)), index.ravel(), counts
 
 
-def _lookup(profile: Array, lag: Indices) -> Array:
-    index, zero = [], np.zeros(lag.shape[:-1], dtype=bool)
-    for axis, length in enumerate(profile.shape):
-        index.append(np.minimum(lag[..., axis], length - 1))
+def _lookup(profile: Array, lags: list[Indices]) -> Array:
+    """Return a profile's entries at lags per dimension (arrays that broadcast against each other)."""
+    found: Array = profile[tuple(np.minimum(lag, length - 1) for lag, length in zip(lags, profile.shape, strict=True))]
+    for lag, length in zip(lags, profile.shape, strict=True):
         if length == 1:
-            zero |= lag[..., axis] > 0
-    return np.where(zero, 0.0, profile[tuple(index)])
+            found = np.where(lag > 0, 0.0, found)
+    return found
 
 
 _LOG_T = np.linspace(np.log(1e-3), np.log(1e5), 240)
 _T = np.exp(_LOG_T)
+_STEPS = np.full(240, _LOG_T[1] - _LOG_T[0])
+_STEPS[[0, -1]] /= 2  # the trapezoid rule
 
 
-def _falls(values: Array, shared: float, own: float, channels: int) -> Array:
-    """Return t det(I + 2tS)^-1/2 at the nodes t; S has ``values`` x channel spectrum."""
-    at = 2 * _T[:, None] * values
-    log_det = np.log1p(at * shared).sum(axis=1)
-    if channels > 1:
-        log_det = log_det + (channels - 1) * np.log1p(at * own).sum(axis=1)
-    return np.asarray(np.exp(_LOG_T - 0.5 * log_det))
+def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
+    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors.
 
-
-def _ratio(falls: Array, at: Array) -> Array:
-    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for each a in ``at``."""
-    integrand = falls[:, None] / (1 + 2 * _T[:, None] * at)
-    return np.asarray(np.trapezoid(integrand, _LOG_T, axis=0) + _T[0])
+    The eigenvalues of S are the same products, each as often as the spectrum says.
+    """
+    growth = 1.0 + 2 * _T[:, None] * np.concatenate([values * factor for factor, _ in spectrum])
+    often = np.repeat([float(times) for _, times in spectrum], values.size)
+    falls = np.exp(_LOG_T - 0.5 * (np.log(growth) @ often)) * _STEPS
+    return np.asarray(falls @ (1.0 / growth) + _T[0])

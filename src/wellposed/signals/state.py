@@ -191,12 +191,13 @@ class State:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the atoms."""
-        return tuple(atom.size for atom in self.atoms)
+        return tuple([atom.size for atom in self.atoms])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
-        return tuple(math.prod(self.atoms[i].size for i in axis) for axis in self.axes)
+        atoms = self.atoms
+        return tuple([math.prod([atoms[i].size for i in axis]) for axis in self.axes])
 
     @property
     def second_moment(self) -> float:
@@ -216,7 +217,7 @@ class State:
     @property
     def is_constant(self) -> bool:
         """Whether the tensor is one known number everywhere."""
-        return self.mean.size == 1 and not bool(self.var.any())
+        return self.mean.size == 1 and not kernels.nonzero(self.var)
 
     def std(self) -> Array:
         """Standard deviation by position."""

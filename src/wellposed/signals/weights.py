@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 
 from wellposed.errors import PlanError
@@ -219,6 +219,7 @@ class PlannedWeights(Weights):
         self.zero_signal = zero_signal
         self.kept = frozenset(kept)
         self.centred: dict[str, float] = {}
+        self.gains: dict[str, float] = {}
         self.decisions: dict[str, Decision] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
@@ -269,20 +270,21 @@ class PlannedWeights(Weights):
             return False
         return self.centred.setdefault(bias, mean) == mean
 
-    @staticmethod
-    def gain(parameter: Parameter) -> float:
+    def gain(self, parameter: Parameter) -> float:
         """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
-        if parameter.tensor.is_meta or not parameter.tensor.numel():
-            return 1.0
-        low, high = torch.aminmax(parameter.tensor.detach())
-        return float(low) if bool(low == high) else 1.0
+        if parameter.name not in self.gains:
+            low = high = 1.0
+            if not parameter.tensor.is_meta and parameter.tensor.numel():
+                low, high = (float(end) for end in torch.aminmax(parameter.tensor.detach()))
+            self.gains[parameter.name] = low if low == high else 1.0
+        return self.gains[parameter.name]
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         if name in self.decisions:
             return self.decisions[name].scale
         total = incoming * unit
-        if not np.isfinite(total):
+        if not math.isfinite(total):
             raise PlanError(
                 f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
                 "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
@@ -298,7 +300,7 @@ class PlannedWeights(Weights):
                 "makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with "
                 "zero_signal='fan_in'"
             )
-        scale = float(np.sqrt(self.target / total))
+        scale = math.sqrt(self.target / total)
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)
         return scale
 

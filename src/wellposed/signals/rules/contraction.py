@@ -116,19 +116,19 @@ def _with_common_part(
 
 def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
     found: dict[int, State] = {}
-
-    def walk(raw: Any, resolved: Any) -> None:
-        if isinstance(raw, Ref):
-            if isinstance(resolved, State):
-                found[raw.value] = resolved
-        elif isinstance(raw, (list, tuple)):
-            for a, b in zip(raw, resolved, strict=True):
-                walk(a, b)
-
-    walk(call.node.args, args)
+    _collect(call.node.args, args, found)
     for key, value in call.node.kwargs.items():
-        walk(value, kwargs[key])
+        _collect(value, kwargs[key], found)
     return found
+
+
+def _collect(raw: Any, resolved: Any, into: dict[int, State]) -> None:
+    if isinstance(raw, Ref):
+        if isinstance(resolved, State):
+            into[raw.value] = resolved
+    elif isinstance(raw, (list, tuple)):
+        for a, b in zip(raw, resolved, strict=True):
+            _collect(a, b, into)
 
 
 def _centred_bias(call: Call, product: Product, data: State) -> bool:
@@ -161,7 +161,7 @@ def _chosen(call: Call, weight: State, incoming: float, before: float) -> State:
 def _second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     """Second moment by position and raw kernel E[x_p x_{p+d}], averaged over positions (centred on request)."""
     covariance = data.covariance()
-    if centred or not data.mean.any():
+    if centred or not kernels.nonzero(data.mean):
         return data.var, covariance
     lengths = [
         max(length, _needed(data.mean.shape[dim], atom.size))
@@ -270,7 +270,7 @@ def _fresh(
         roots=call.root(),
         inherited=data.inherited + data.own + weight.inherited,
         drift=data.drift - 0.5 * data.own,
-        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if weight.var.any() else data.own,
+        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if kernels.nonzero(weight.var) else data.own,
     )
 
 
@@ -286,7 +286,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     channels = data.shape[channel_axis] // product.groups
     out_shape = call.shape()
     out_space = [out_shape[product.out_axes.index(f"s{i}")] for i in range(rank)]
-    known = not weight.var.any() or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
+    known = not kernels.nonzero(weight.var) or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
     if (
         known
         and not weight.lever
@@ -408,7 +408,7 @@ def _local_scales(
     if channels > WIDE and not (members and data.corr.shape[members[0]] > 1):
         return None
     base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
-    if base.sizes != data.sizes or not base.var.any():
+    if base.sizes != data.sizes or not kernels.nonzero(base.var):
         return None
     kernel = square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr)
     scales = read(data.scales)

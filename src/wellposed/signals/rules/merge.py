@@ -59,7 +59,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
-        scales=None if x.scales is None or x.mean.any() or shift else x.scales,
+        scales=None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales,
     )
 
 
@@ -105,7 +105,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         var,
         normalised(kernel, var),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
+        gauss=(x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var)),
         links=links,
         roots=x.roots | y.roots,
         **joint_spread(shares),
@@ -131,7 +131,7 @@ def normalised(kernel: Array, var: Array) -> Array:
 
 
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
-    if p.dims is None or q.dims is None or not x.var.any() or not y.var.any():
+    if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
         return None
     return call.covariance(x, y, p.dims, q.dims)
 
@@ -145,7 +145,9 @@ def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: An
     if call.independent:
         return None
     bx, by = (x if x.base is None else x.base), (y if y.base is None else y.base)
-    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes or x.blocks or y.blocks or not x.var.any():
+    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes:
+        return None
+    if x.blocks or y.blocks or not kernels.nonzero(x.var):
         return None
     fx = x.fn if x.base is not None else None
     fy = y.fn if y.base is not None else None
@@ -206,7 +208,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         np.maximum(var, 0.0),
         normalised(kernel, np.maximum(var, 0.0)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss and not y.var.any()) or (y.gauss and not x.var.any()),
+        gauss=(x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var)),
         links=links,
         roots=x.roots | y.roots,
         lever=lever,

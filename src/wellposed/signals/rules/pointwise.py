@@ -60,7 +60,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     Cov(f(x), f(y)) = sum_n a_n² R^n. Source: signals.md 5.3; Cho & Saul 2009; Daniely et al. 2016.
     """
     x = pooled(x)
-    if not x.var.any():
+    if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
         return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
     base, composed = x, function

@@ -119,7 +119,7 @@ def _on_labels(
     An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
     """
     raw = state.covariance()
-    if state.mean.any():
+    if kernels.nonzero(state.mean):
         lengths = [max(length, min(2, atom.size)) for length, atom in zip(raw.shape, state.atoms, strict=True)]
         raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
     order, missing = [], []
