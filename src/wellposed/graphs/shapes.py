@@ -44,9 +44,47 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=_META) if x.is_contiguous() else torch.empty_like(x)
 
 
-def _pointwise(x: Tensor, *_: Any, **options: Any) -> Tensor | None:
+def _pointwise(x: Tensor, *rest: Any, **options: Any) -> Tensor | None:
     """An operator of one tensor that keeps shape and dtype."""
-    return _like(x) if _dense(x) and options.get("dtype") is None else None
+    plain = _dense(x) and options.get("dtype") is None and not any(isinstance(other, complex) for other in rest)
+    return _like(x) if plain else None
+
+
+def _in_place(x: Tensor, *_: Any) -> Tensor | None:
+    """An operator that changes its argument and gives it back."""
+    return x if _dense(x) else None
+
+
+def _mean(
+    x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor | None:
+    rank = x.dim()
+    if not dim or dtype is not None or not x.is_floating_point() or not x.is_contiguous():
+        return None
+    axes = {axis % rank for axis in dim if -rank <= axis < rank}
+    if len(axes) != len(dim):
+        return None
+    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
+    return torch.empty(sizes, dtype=x.dtype, device=_META)
+
+
+def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor | None:
+    """Tensors of one rank and dtype, none of which lies channels last."""
+    first = tensors[0]
+    rank = first.dim()
+    if not -rank <= dim < rank:
+        return None
+    axis = dim % rank
+    for x in tensors:
+        if x.dtype != first.dtype or x.dim() != rank:
+            return None
+        if not (x.is_contiguous() or rank < 4 or x.stride(-1) < x.stride(1)):
+            return None
+        if any(a != b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != axis):
+            return None
+    sizes = list(first.shape)
+    sizes[axis] = sum(x.shape[axis] for x in tensors)
+    return torch.empty(sizes, dtype=first.dtype, device=_META)
 
 
 def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
@@ -151,9 +189,14 @@ _RULES: dict[Any, Callable[..., Tensor | None]] = {
             _aten.cos.default,
             _aten.sin.default,
             _aten.roll.default,
+            _aten.hardsigmoid.default,
+            _aten.pow.Tensor_Scalar,
         ),
         _pointwise,
     ),
+    **dict.fromkeys((_aten.relu_.default, _aten.silu_.default, _aten.hardswish_.default), _in_place),
+    _aten.mean.dim: _mean,
+    _aten.cat.default: _cat,
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), _binary),
     _aten.softmax.int: _softmax,
     _aten.linear.default: _linear,
