@@ -139,7 +139,7 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
     return kernel
 
 
-def _sums(u: Array) -> Array:
+def pair_sums(u: Array) -> Array:
     """Return S(d) = sum_p u_p u_{p+d} for d = 0..n-1."""
     n = u.shape[0]
     if n > 512:
@@ -193,7 +193,7 @@ def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths:
     for dim in varying:
         size, length = shape_of[dim], lengths[dim]
         others = tuple([d for d in varying if d != dim])
-        sums = _sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
+        sums = pair_sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
         if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
             profile = _profile(sums, size, length) * (size / sums[0])
             result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
@@ -303,23 +303,22 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
 
     C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
     """
-    kernel = corr[tuple(slice(None) if dim in over else slice(0, 1) for dim in range(corr.ndim))]
+    kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
     profiles = [dim for dim in over if kernel.shape[dim] > 2]
     kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
     if not profiles:
         return np.asarray(std * mean_over(std, over) * kernel)
-    kernel = promote(kernel, [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)])
+    extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
+    kernel = promote(kernel, extents)
     for dim in profiles:  # displacements of both signs, for a sum around a ring of twice the size
-        size = sizes[dim]
-        index = np.minimum(np.arange(2 * size), 2 * size - np.arange(2 * size))
-        kernel = np.take(kernel, np.minimum(index, size - 1), axis=dim)
-    field = np.broadcast_to(
-        std, np.broadcast_shapes(std.shape, tuple(sizes[dim] if dim in profiles else 1 for dim in range(std.ndim)))
-    )
+        before = (slice(None),) * dim
+        kernel = np.concatenate(
+            [kernel, kernel[(*before, slice(-1, None))], kernel[(*before, slice(-1, 0, -1))]], axis=dim
+        )
+    field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
     shape = [2 * sizes[dim] for dim in profiles]
     spectrum = np.fft.rfftn(field, shape, axes=profiles) * np.fft.rfftn(kernel, axes=profiles)
     total = np.fft.irfftn(spectrum, shape, axes=profiles)
-    total = total[tuple(slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim))]
-    count = math.prod(sizes[dim] for dim in profiles)
+    total = total[tuple([slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim)])]
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
-    return np.asarray(field * mean_over(total, rest) / count)
+    return np.asarray(field * mean_over(total, rest) / math.prod(extents))

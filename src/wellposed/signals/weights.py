@@ -193,6 +193,14 @@ class PrescribedWeights(Weights):
         return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
 
 
+def _own_level(parameter: Parameter) -> float:
+    """Return the number that all elements of a parameter are, or 1."""
+    if parameter.tensor.is_meta or not parameter.tensor.numel():
+        return 1.0
+    low, high = torch.aminmax(parameter.tensor.detach())
+    return float(low) if bool(low == high) else 1.0
+
+
 class PlannedWeights(Weights):
     """Scales chosen on the way so that each contraction's output has mean 0 and the target second moment (AutoInit).
 
@@ -219,7 +227,7 @@ class PlannedWeights(Weights):
         self.zero_signal = zero_signal
         self.kept = frozenset(kept)
         self.centred: dict[str, float] = {}
-        self.gains: dict[str, float] = {}
+        self.gains = {name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"}
         self.decisions: dict[str, Decision] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
@@ -272,12 +280,7 @@ class PlannedWeights(Weights):
 
     def gain(self, parameter: Parameter) -> float:
         """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
-        if parameter.name not in self.gains:
-            low = high = 1.0
-            if not parameter.tensor.is_meta and parameter.tensor.numel():
-                low, high = (float(end) for end in torch.aminmax(parameter.tensor.detach()))
-            self.gains[parameter.name] = low if low == high else 1.0
-        return self.gains[parameter.name]
+        return self.gains.get(parameter.name, 1.0)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
