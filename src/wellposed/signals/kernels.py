@@ -311,10 +311,8 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
     extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
     kernel = promote(kernel, extents)
     for dim in profiles:  # displacements of both signs, for a sum around a ring of twice the size
-        before = (slice(None),) * dim
-        kernel = np.concatenate(
-            [kernel, kernel[(*before, slice(-1, None))], kernel[(*before, slice(-1, 0, -1))]], axis=dim
-        )
+        rows = kernel.swapaxes(dim, 0)
+        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
     field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
     shape = [2 * sizes[dim] for dim in profiles]
     spectrum = np.fft.rfftn(field, shape, axes=profiles) * np.fft.rfftn(kernel, axes=profiles)
