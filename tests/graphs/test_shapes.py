@@ -16,8 +16,9 @@ def m(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-UNARY = [op for op, rule in _RULES.items() if rule.__name__ == "_pointwise" and op is not aten.roll.default]
+UNARY = [op for op, rule in _RULES.items() if rule.__name__ == "_pointwise" and len(op._schema.arguments) == 1]
 BINARY = [op for op, rule in _RULES.items() if rule.__name__ == "_binary"]
+IN_PLACE = [op for op, rule in _RULES.items() if rule.__name__ == "_in_place"]
 PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     *((op, (m(2, 3, 4),)) for op in UNARY),
     *((op, (m(3, dtype=torch.bfloat16),)) for op in UNARY),
@@ -28,6 +29,16 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     *((op, (m(3), m(2, 3))) for op in BINARY),
     *((op, (m(2, 3), 2.5)) for op in BINARY),
     (aten.roll.default, (m(2, 4, 4, 3), [1, 1], [1, 2])),
+    (aten.gelu.default, (m(2, 3, 4),)),
+    (aten.pow.Tensor_Scalar, (m(2, 3, 4), 2)),
+    (aten.pow.Tensor_Scalar, (m(2, 3, 4, dtype=torch.bfloat16), 0.5)),
+    *((op, (m(2, 3, 4),)) for op in IN_PLACE),
+    *((op, (m(2, 3, 4).transpose(0, 2),)) for op in IN_PLACE),
+    (aten.mean.dim, (m(2, 3, 4), [-1], True)),
+    (aten.mean.dim, (m(2, 3, 4), [0, -1])),
+    (aten.cat.default, ([m(2, 3), m(2, 3)],)),
+    (aten.cat.default, ([m(1, 2, 5, 8)[..., 4:], m(1, 2, 5, 8)[..., :4]], -1)),
+    (aten.cat.default, ([m(1, 5, 2, 8).transpose(1, 2)[..., 4:], m(1, 2, 5, 3)], 3)),
     (aten.softmax.int, (m(2, 3, 4), -1)),
     (aten.linear.default, (m(2, 3), m(5, 3), m(5))),
     (aten.linear.default, (m(2, 7, 4, 3), m(5, 3))),
@@ -101,6 +112,15 @@ WRONG: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.add.Tensor, (m(3, 1), m(2, 3, 4).transpose(0, 1))),
     (aten.gelu.default, (m(2, 3)[:, :2],)),
     (aten.softmax.int, (m(2, 3), 1, torch.float64)),
+    (aten.pow.Tensor_Scalar, (m(2, 3), 1j)),
+    (aten.relu_.default, (m(1, 3).expand(2, 3),)),
+    (aten.mean.dim, (m(2, 3), [2])),
+    (aten.mean.dim, (m(2, 3), [0, 0])),
+    (aten.mean.dim, (m(3, 2).t(), [1])),
+    (aten.cat.default, ([m(2, 3), m(3, 3)], 1)),
+    (aten.cat.default, ([m(2, 3), m(2, 3, dtype=torch.float64)],)),
+    (aten.cat.default, ([m(2, 3), m(0)],)),
+    (aten.cat.default, ([m(2, 5, 5, 3).permute(0, 3, 1, 2)] * 2, 1)),
 ]
 
 

@@ -130,9 +130,13 @@ def test_a_longer_tensor_starts_with_the_same_numbers():
 def test_numbers_are_pinned():
     """The stream is part of the format: a plan made today must give the same weights with the next version."""
     key = stream_key(0, "w")
-    raw = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 0])).random(4, dtype=np.float32)
-    expected = (2.0 * raw.astype(np.float64) - 1.0 + 2.0**-24) * math.sqrt(3.0) * 0.1
-    np.testing.assert_allclose(drawn(said("uniform", (4,))).numpy(), expected, rtol=2e-7)
+    values = drawn(said("uniform", (BLOCK + 4,))).numpy()
+    for index, found in ((0, values[:4]), (1, values[BLOCK:])):
+        words = np.random.SFC64(np.random.SeedSequence(key, spawn_key=(index,))).random_raw(2)
+        halves = [int(word) >> shift & 0xFFFFFFFF for word in words for shift in (0, 32)]
+        signed = [half - (half >> 31 << 32) for half in halves]
+        expected = [((number >> 8) + 0.5) * 2.0**-23 * math.sqrt(3.0) * 0.1 for number in signed]
+        np.testing.assert_allclose(found, expected, rtol=2e-7)
     assert key == 0xBA53F0EA2A2D112F78425673768829B0
 
 

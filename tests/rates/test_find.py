@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.rates.small import GRID, data, loss_fn, model_fn
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from wellposed.errors import OptionError, RateError
@@ -27,22 +27,6 @@ from wellposed.rates.feed import seed_all
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.grid import default_grid, lowest, refined, widening
 from wellposed.rates.rate import Rate
-
-GRID = (0.01, 0.1, 0.3, 1.0, 3.0)
-
-
-def model_fn() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-
-
-def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-    return functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def data(steps: int = 8, size: int = 6) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(steps, size, 4, generator=generator, dtype=torch.float64)
-    return [(part, part[:, :3].argmax(1)) for part in x]
 
 
 def search(*args: Any, **options: Any) -> Rate:
@@ -140,6 +124,7 @@ def test_widening_ends_and_says_so() -> None:
     assert len(rate.curve) == 3 + 2 * 2
     assert rate.value == rate.curve[-1].rate
     assert any("at an edge of the grid" in text for text in rate.warnings)
+    assert "parabola" not in rate.reason
 
 
 def test_runs_that_all_diverge_widen_downwards() -> None:
@@ -418,7 +403,7 @@ import sys
 import torch
 import torch.distributed as dist
 sys.path[:0] = {path!r}
-from test_find import GRID, data, loss_fn, model_fn
+from tests.rates.small import GRID, data, loss_fn, model_fn
 from wellposed.rates.find import find_max_lr
 
 rank = int(sys.argv[1])
@@ -437,7 +422,7 @@ dist.destroy_process_group()
 
 
 def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
-    code = WORKER.format(path=[str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")])
+    code = WORKER.format(path=[str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "src")])
     arguments = [str(tmp_path / "store"), str(tmp_path / "journal")]
     workers = [
         subprocess.Popen([sys.executable, "-c", code, str(rank), *arguments], stdout=subprocess.PIPE, text=True)

@@ -6,6 +6,7 @@ import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import numpy
@@ -53,10 +54,8 @@ def _same(container: Any, items: Any) -> bool:
     if len(container) != len(items):
         return False
     if isinstance(container, dict):
-        return all(a == b for a, b in zip(container, items, strict=True)) and all(
-            a is b for a, b in zip(container.values(), items.values(), strict=True)
-        )
-    return all(a is b for a, b in zip(container, items, strict=True))
+        return list(container) == list(items) and all(map(is_, container.values(), items.values()))
+    return all(map(is_, container, items))
 
 
 def _put_back(container: Any, items: Any) -> None:
@@ -72,7 +71,7 @@ def _put_back(container: Any, items: Any) -> None:
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Keep Python's cyclic garbage collector from running: a tracing makes many small objects and little garbage."""
+    """Keep Python's cyclic garbage collector from running: a pass makes many small objects and hardly a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -39,29 +39,72 @@ def _dense(x: Any) -> bool:
     return True
 
 
-def _pointwise(x: Tensor, *_: Any, **options: Any) -> Tensor | None:
+def _like(x: Tensor) -> Tensor:
+    """Return what ``torch.empty_like`` does, which on meta is worked out in Python."""
+    return torch.empty(x.shape, dtype=x.dtype, device=_META) if x.is_contiguous() else torch.empty_like(x)
+
+
+def _pointwise(x: Tensor, *rest: Any, **options: Any) -> Tensor | None:
     """An operator of one tensor that keeps shape and dtype."""
-    return torch.empty_like(x) if _dense(x) and options.get("dtype") is None else None
+    plain = _dense(x) and options.get("dtype") is None and not any(isinstance(other, complex) for other in rest)
+    return _like(x) if plain else None
+
+
+def _in_place(x: Tensor, *_: Any) -> Tensor | None:
+    """An operator that changes its argument and gives it back."""
+    return x if _dense(x) else None
+
+
+def _mean(
+    x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor | None:
+    rank = x.dim()
+    if not dim or dtype is not None or not x.is_floating_point() or not x.is_contiguous():
+        return None
+    axes = {axis % rank for axis in dim if -rank <= axis < rank}
+    if len(axes) != len(dim):
+        return None
+    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
+    return torch.empty(sizes, dtype=x.dtype, device=_META)
+
+
+def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor | None:
+    """Tensors of one rank and dtype, none of which lies channels last."""
+    first = tensors[0]
+    rank = first.dim()
+    if not -rank <= dim < rank:
+        return None
+    axis = dim % rank
+    for x in tensors:
+        if x.dtype != first.dtype or x.dim() != rank:
+            return None
+        if not (x.is_contiguous() or rank < 4 or x.stride(-1) < x.stride(1)):
+            return None
+        if any(a != b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != axis):
+            return None
+    sizes = list(first.shape)
+    sizes[axis] = sum(x.shape[axis] for x in tensors)
+    return torch.empty(sizes, dtype=first.dtype, device=_META)
 
 
 def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
     plain = x.is_contiguous() and x.is_floating_point() and dtype is None
-    return torch.empty_like(x) if plain and -x.dim() <= dim < x.dim() else None
+    return _like(x) if plain and -x.dim() <= dim < x.dim() else None
 
 
 def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
     """An operator of two tensors of one dtype, of which one broadcasts to the other, or of a tensor and a number."""
     if isinstance(y, (int, float)):
-        return torch.empty_like(x) if _dense(x) else None
+        return _like(x) if _dense(x) else None
     if not _dense(x) or not _dense(y) or x.dtype != y.dtype or not x.dim() or not y.dim():
         return None
     if x.shape == y.shape:
-        return torch.empty_like(x) if x.stride() == y.stride() else None
+        return _like(x) if x.stride() == y.stride() else None
     small, large = (x, y) if x.numel() < y.numel() else (y, x)
     if not x.is_contiguous() or not y.is_contiguous() or small.dim() > large.dim():
         return None
     fits = all(b in (1, a) for a, b in zip(reversed(large.shape), reversed(small.shape), strict=False))
-    return torch.empty_like(large) if fits else None
+    return _like(large) if fits else None
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -99,7 +142,7 @@ def _batch_norm(
     wanted = (x.shape[1],)
     if any(t is not None and (tuple(t.shape) != wanted or t.dtype != x.dtype) for t in (weight, bias, mean, var)):
         return None
-    return torch.empty_like(x)
+    return _like(x)
 
 
 def _attention(
@@ -129,7 +172,7 @@ def _attention(
             return None
         if not all(size in (1, full) for size, full in sizes):
             return None
-    return torch.empty_like(query)
+    return _like(query)
 
 
 _RULES: dict[Any, Callable[..., Tensor | None]] = {
@@ -146,9 +189,14 @@ _RULES: dict[Any, Callable[..., Tensor | None]] = {
             _aten.cos.default,
             _aten.sin.default,
             _aten.roll.default,
+            _aten.hardsigmoid.default,
+            _aten.pow.Tensor_Scalar,
         ),
         _pointwise,
     ),
+    **dict.fromkeys((_aten.relu_.default, _aten.silu_.default, _aten.hardswish_.default), _in_place),
+    _aten.mean.dim: _mean,
+    _aten.cat.default: _cat,
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), _binary),
     _aten.softmax.int: _softmax,
     _aten.linear.default: _linear,

@@ -12,6 +12,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
+from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of, split_keywords
 from wellposed.methods.roles import left_alone
@@ -36,6 +37,7 @@ __all__ = [
 Patterns = str | Sequence[str] | None
 
 
+@paused_collection()
 def plan(
     model: nn.Module | Graph,
     *args: Any,

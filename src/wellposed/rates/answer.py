@@ -53,8 +53,9 @@ def answer(
     assert smallest is not None
     diverged = sum(point.mean is None for point in curve)
     reason = (
-        f"{tried} of {conditions.optimizer} from {len(starts)} draws of the weights, trained {how}: the smallest mean "
-        f"training loss, {smallest:.4g} (from {start:.4g}), is at {best:.3g}, refined by a parabola in log rate"
+        f"{tried} of {conditions.optimizer} from {len(starts)} draw{'s' * (len(starts) > 1)} of the weights, trained "
+        f"{how}: the smallest mean training loss, {smallest:.4g} (from {start:.4g}), is at {best:.3g}"
+        + (f", refined by a parabola in log rate to {value:.3g}" if value != best else "")
         + (f"; {diverged} rates diverged" if diverged else "")
         + (f"; the grid was continued {widened} times" if widened else "")
     )

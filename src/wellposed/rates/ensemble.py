@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -162,7 +163,10 @@ class Stack:
             return loss, {name: after[name] for name in buffers}
 
         losses: Tensor
-        losses, buffers = vmap(one, randomness="different")(self._trained | self._fixed, self._buffers)
+        with warnings.catch_warnings():
+            # Operators that vmap runs one member after the other: what that costs is measured (`stacking_costs`).
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            losses, buffers = vmap(one, randomness="different")(self._trained | self._fixed, self._buffers)
         self._buffers = {name: tensor.detach() for name, tensor in buffers.items()}
         return losses
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.state import Atom, Dims, State
 from wellposed.signals.views import merge_atoms, pooled, reshape
@@ -67,7 +68,7 @@ def align_many(
         order = used + skipped
 
         def place(array: Array, constant: bool, order: list[int] = order, source: list[int | None] = source) -> Array:
-            moved = array.transpose(order)
+            moved = array.transpose(order) if order != list(range(array.ndim)) else array
             for at, i in enumerate(source):
                 if i is None:
                     moved = np.expand_dims(moved, at)
@@ -80,7 +81,11 @@ def align_many(
         if skipped:
             cat_corr = corr
             corr = corr[..., 0]
-            mean, var = mean.mean(axis=-1), (mean**2 + var).mean(axis=-1) - mean.mean(axis=-1) ** 2
+            centre = kernels.mean_over(mean, (-1,))
+            var = kernels.mean_over(var, (-1,))
+            if mean.shape[-1] > 1:
+                var = var + kernels.mean_over((mean - centre) ** 2, (-1,))
+            mean, var = centre[..., 0], var[..., 0]
         dims = tuple(source) if s.serial == serial else None
         result.append(Aligned(mean, var, corr, dims, cat_corr))
     return result, tuple(axes), tuple(atoms)

@@ -127,8 +127,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
     lengths_all = covariance.shape
     scale = kernels.autocorrelation(np.sqrt(var), lengths_all)
     with np.errstate(all="ignore"):
-        corr = np.where(scale > 0, covariance / np.where(scale > 0, scale, 1.0), 0.0)
-    corr = np.array(np.clip(corr, -1.0, 1.0))
+        corr = np.clip(kernels.quotient(covariance, scale), -1.0, 1.0)
     corr[(0,) * corr.ndim] = 1.0
     full_axes = tuple((count,) if i == axis else ax for i, ax in enumerate(axes))
     result = State(
@@ -175,9 +174,13 @@ def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:
 def _differ(aligned: Sequence[Aligned]) -> bool:
     first = aligned[0]
     return any(
-        a.mean.shape != first.mean.shape or not np.allclose(a.mean, first.mean) or not np.allclose(a.var, first.var)
+        a.mean.shape != first.mean.shape or not _close(a.mean, first.mean) or not _close(a.var, first.var)
         for a in aligned[1:]
     )
+
+
+def _close(a: Array, b: Array) -> bool:
+    return bool((np.abs(a - b) <= 1e-8 + 1e-5 * np.abs(b)).all())
 
 
 def _stacked(arrays: Sequence[Array], states: Sequence[State], axis: int) -> Array:

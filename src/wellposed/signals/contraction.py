@@ -7,7 +7,7 @@ no fan is ever read off a weight's number of dimensions or off a parameter's nam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -426,14 +426,17 @@ _RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", 
 _CELLS = {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
 
 
-def contractions(graph: Graph) -> tuple[Contraction, ...]:
+def contractions(
+    graph: Graph, found: Mapping[int, Lever] | None = None, fixed: frozenset[int] | None = None
+) -> tuple[Contraction, ...]:
     """Return every use of a parameter as a weight, in execution order.
 
     Linear layers, convolutions, matrix products and einsum with a parameter-derived operand, embeddings, and the
-    weights of recurrent operators (one entry per parameter).
+    weights of recurrent operators (one entry per parameter). ``found`` and ``fixed`` are what `levers` and
+    `parameter_values` return, where they are at hand.
     """
-    found = levers(graph)
-    fixed = parameter_values(graph)
+    found = levers(graph) if found is None else found
+    fixed = parameter_values(graph) if fixed is None else fixed
     users = graph.users()
     names = {parameter.value: name for name, parameter in graph.parameters.items()}
     result: list[Contraction] = []

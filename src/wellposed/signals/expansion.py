@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -101,9 +102,10 @@ BINS = 12
 def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
     pairs = np.stack([mean, std], axis=1)
-    scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
-    keys = np.round(pairs / scale, 9)
-    groups, inverse, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    scale = np.abs(pairs).max(axis=0)
+    scale[scale < 1e-290] = 1.0  # all (nearly) zero: one group
+    keys = np.rint(pairs * (1e9 / scale)).astype(np.int64)
+    groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
     if len(groups) > 3 * BINS:
         low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
         both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
@@ -121,7 +123,8 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
     very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
     """
-    average = (float(mean.mean()), float(np.sqrt(np.mean(std * std))))
+    scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
+    average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
     if mean.size == 1 and std.size == 1 and transport is None:
         first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
@@ -132,9 +135,9 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
         return Expansion(
             np.full(shape, first), np.full(shape, second), slope, powers, sensitivity, square_powers, identity_powers
         )
-    if not mean.any() and is_homogeneous(function) and transport is None:
+    if scalable:
         first, second, a = _at_point(function, 0.0, 1.0)
-        power = float(np.mean(std * std))
+        power = kernels.average(std * std)
         powers = a * a * power
         powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
         return Expansion(
@@ -193,7 +196,7 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     parts = [expand(function, mean * root, std * root) for root in roots]
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
     second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
-    levels = np.array([float(np.mean(p.second)) for p in parts])
+    levels = np.array([kernels.average(p.second) for p in parts])
     # coefficients keep their sign over the scales that matter, so their size is followed
     coefficients = np.array([np.sqrt(p.powers) for p in parts])
     averages = weights @ coefficients
@@ -254,7 +257,7 @@ def carried_spread(
     Returns:
         (drift, variance) of the result.
     """
-    if variance < 1e-2 and abs(drift) < 1e-1:
+    if (variance < 1e-2 and abs(drift) < 1e-1) or (mean == 0.0 and is_homogeneous(function)):
         return slope * drift, slope * slope * variance
     offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
     scale = np.exp(0.5 * np.append(offset, 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,8 @@ import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals import registry
+from wellposed.graphs.restore import paused_collection
+from wellposed.signals import kernels, registry
 from wellposed.signals.blocks import concatenate
 from wellposed.signals.dependence import Dependence
 from wellposed.signals.inputs import Input
@@ -151,6 +153,7 @@ def propagate(
     return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
 
 
+@paused_collection()
 def run_pass(
     graph: Graph,
     weights: Weights,
@@ -171,7 +174,8 @@ def run_pass(
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
     last_use = _last_uses(graph)
     signals: list[Signal] = []
-    for value in graph.inputs:
+    # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
+    for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
         _state(run, value)
     for node in graph.nodes:
         if not any(graph.values[out].is_signal for out in node.outputs):
@@ -310,11 +314,13 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
         values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
+    low, high = (float(end) for end in torch.aminmax(values))
+    if low == high and MASKED < low < np.inf:
+        return make_state(tuple(values.shape), low, 0.0)
     masked = values <= MASKED
     if bool(masked.any()) and not bool(values[~masked].any()):
-        lowest = float(values.min())
-        share = float(masked.double().mean()) if np.isfinite(lowest) else 0.0
-        mean, var = (share * lowest, share * (1 - share) * lowest**2) if share else (0.0, 0.0)
+        share = float(masked.double().mean()) if np.isfinite(low) else 0.0
+        mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
         return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
@@ -322,9 +328,6 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
         mean = float(kept.double().mean()) if kept.numel() else 0.0
         var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
         return make_state(tuple(values.shape), mean, var)
-    low, high = torch.aminmax(values)
-    if bool(low == high):
-        return make_state(tuple(values.shape), float(low), 0.0)
     state = state_of_tensor(values, root)
     if values.numel() > 4096 or values.ndim == 0:
         return state
@@ -498,25 +501,40 @@ def _checked(call: Call, found: Rule | None, index: int, result: State | None, t
     value = call.graph.values[node.outputs[index]]
     if result is None:
         return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
-    who = f"{node.name} ({node.op_name})" + (f": rule {found.function.__name__!r}" if found else "")
-    if result.shape != value.shape:
-        raise RuleError(f"{who} gave a signal of shape {result.shape}, the operator {value.shape}")
+    shape = result.shape
+    if shape != value.shape:
+        raise RuleError(f"{_who(node, found)} gave a signal of shape {shape}, the operator {value.shape}")
+    least, most = kernels.extent(result.var)
+    if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
+        result, tag = _repaired(call, _who(node, found), result, tag)
+    return result if result.tag == tag else replace(result, tag=tag)
+
+
+def _who(node: Node, found: Rule | None) -> str:
+    return f"{node.name} ({node.op_name})" + (f": rule {found.function.__name__!r}" if found else "")
+
+
+def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag]:
+    """Return a result whose moments later rules can take, where the model itself overflows or a variance is -0 but for
+    rounding; raises `RuleError` where it is the rule that is wrong.
+    """
     mean, var = result.mean, result.var
     if not (np.isfinite(mean).all() and np.isfinite(var).all()) or (var.size and float(var.max()) > OVERFLOW):
-        if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, node):
-            raise RuleError(f"{who} gave NaN; {_entering(call.run, node)}")
-        # the model itself overflows here: the figure says so and stays a number that later rules can take
+        if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, call.node):
+            raise RuleError(f"{who} gave NaN; {_entering(call.run, call.node)}")
+        # the figure says that the model overflows here, and stays a number
         root = OVERFLOW**0.5
         mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
         var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
         corr = np.nan_to_num(result.corr, nan=0.0)
         result = result.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
         tag = weakest(tag, "approximate")
-    if var.size and float(var.min()) < 0.0:
-        if float(var.min()) < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
-            raise RuleError(f"{who} gave a negative variance ({float(var.min()):.4g}); {_entering(call.run, node)}")
+    least = float(var.min(initial=0.0))
+    if least < 0.0:
+        if least < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
+            raise RuleError(f"{who} gave a negative variance ({least:.4g}); {_entering(call.run, call.node)}")
         result = replace(result, var=np.maximum(var, 0.0))
-    return result if result.tag == tag else replace(result, tag=tag)
+    return result, tag
 
 
 def _overflowing(run: Pass, node: Node) -> bool:

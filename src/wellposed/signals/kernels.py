@@ -28,6 +28,47 @@ def lag_cap(profiles: int) -> int:
     return LAGS.get(profiles, 8)
 
 
+def average(values: Array) -> float:
+    """Return the mean of all elements (0 of none); most arrays hold one number, which np.mean takes long for."""
+    return values.item() if values.size == 1 else float(np.add.reduce(values, axis=None)) / max(values.size, 1)
+
+
+def extent(values: Array) -> tuple[float, float]:
+    """Return the smallest and the largest element (0 and 0 of none); both are NaN where one element is."""
+    if values.size <= 1:
+        only = values.item() if values.size else 0.0
+        return only, only
+    return float(np.minimum.reduce(values, axis=None)), float(np.maximum.reduce(values, axis=None))
+
+
+def mean_over(values: Array, dims: Sequence[int]) -> Array:
+    """Average over some dimensions, which are kept as length 1."""
+    count = math.prod([values.shape[dim] for dim in dims])
+    return values if count == 1 else np.asarray(np.add.reduce(values, axis=tuple(dims), keepdims=True) / count)
+
+
+def weighted(values: Array, dim: int, weights: Array) -> Array:
+    """Sum over one dimension with weights, keeping it as length 1."""
+    return np.asarray((values.swapaxes(dim, -1) @ weights)[..., None].swapaxes(dim, -1))
+
+
+def at_zero(kernel: Array, dims: Sequence[int]) -> Array:
+    """Return what a kernel says of equal positions along some atoms, which are kept as length 1."""
+    return kernel[tuple([slice(0, 1) if dim in dims else slice(None) for dim in range(kernel.ndim)])]
+
+
+def quotient(kernel: Array, scale: Array) -> Array:
+    """Return kernel / scale, 0 where the scale is not positive."""
+    if extent(scale)[0] > 0.0:
+        return np.asarray(kernel / scale)
+    return np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
+
+
+def nonzero(values: Array) -> bool:
+    """Return whether some element is not 0."""
+    return bool(values.item() if values.size == 1 else values.any())
+
+
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
@@ -43,25 +84,31 @@ def pair_shares(length: int, size: int) -> Array:
 
 def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = None) -> Array:
     """Average a kernel over all pairs of positions of the atoms ``over`` (all if None), keeping them as length 1."""
-    dims = range(kernel.ndim) if over is None else over
-    for dim in dims:
-        shares = pair_shares(kernel.shape[dim], sizes[dim])
+    alone = 1
+    for dim in range(kernel.ndim) if over is None else over:
         if kernel.shape[dim] == 1:
-            kernel = kernel * shares[0]
+            alone *= max(sizes[dim], 1)
         else:
-            kernel = np.expand_dims(np.tensordot(kernel, shares, axes=([dim], [0])), dim)
-    return kernel
+            kernel = weighted(kernel, dim, pair_shares(kernel.shape[dim], sizes[dim]))
+    return kernel / alone if alone > 1 else kernel
+
+
+@lru_cache(maxsize=4096)
+def _other_shares(length: int, size: int) -> Array:
+    """`pair_shares` among the pairs of different positions."""
+    shares = pair_shares(length, size).copy()
+    shares[0] = 0.0
+    shares /= shares.sum()
+    shares.setflags(write=False)
+    return shares
 
 
 def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
     """Average a kernel over the pairs of *different* positions of one atom (kept as length 1)."""
     size = sizes[dim]
     if kernel.shape[dim] == 1 or size == 1:
-        return np.zeros_like(np.take(kernel, [0], axis=dim))
-    shares = pair_shares(kernel.shape[dim], size).copy()
-    shares[0] = 0.0
-    shares /= shares.sum()
-    return np.expand_dims(np.tensordot(kernel, shares, axes=([dim], [0])), dim)
+        return np.zeros_like(at_zero(kernel, (dim,)))
+    return weighted(kernel, dim, _other_shares(kernel.shape[dim], size))
 
 
 def promote(kernel: Array, lengths: Sequence[int]) -> Array:
@@ -70,13 +117,11 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
         have = kernel.shape[dim]
         if have >= length:
             continue
-        if have == 1:
-            pad = [(0, 0)] * kernel.ndim
-            pad[dim] = (0, length - 1)
-            kernel = np.pad(kernel, pad)
-        else:
-            last = np.take(kernel, [-1], axis=dim)
-            kernel = np.concatenate([kernel, np.repeat(last, length - have, axis=dim)], axis=dim)
+        longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
+        before = (slice(None),) * dim
+        longer[(*before, slice(have))] = kernel
+        longer[(*before, slice(have, None))] = 0.0 if have == 1 else kernel[(*before, slice(-1, None))]
+        kernel = longer
     return kernel
 
 
@@ -94,7 +139,7 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
     return kernel
 
 
-def _sums(u: Array) -> Array:
+def pair_sums(u: Array) -> Array:
     """Return S(d) = sum_p u_p u_{p+d} for d = 0..n-1."""
     n = u.shape[0]
     if n > 512:
@@ -103,15 +148,22 @@ def _sums(u: Array) -> Array:
     return np.correlate(u, u, mode="full")[n - 1 :]
 
 
+@lru_cache(maxsize=4096)
+def _pair_counts(size: int, length: int) -> Array:
+    """Return how many pairs of positions each entry of a profile stands for."""
+    counts = size - np.arange(size, dtype=np.float64)
+    counts = np.append(counts[: length - 1], counts[length - 1 :].sum())
+    counts.setflags(write=False)
+    return counts
+
+
 def _profile(sums: Array, size: int, length: int) -> Array:
     """Turn pair sums into averages per displacement, the last entry over all that are farther."""
     if length == 1:
         return sums[:1] / size
-    counts = size - np.arange(size, dtype=np.float64)
-    profile = np.empty(length)
-    profile[: length - 1] = sums[: length - 1] / counts[: length - 1]
-    profile[length - 1] = sums[length - 1 :].sum() / counts[length - 1 :].sum()
-    return profile
+    if length < size:
+        sums = np.append(sums[: length - 1], np.add.reduce(sums[length - 1 :]))
+    return sums / _pair_counts(size, length)
 
 
 def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
@@ -134,21 +186,17 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
 @lru_cache(maxsize=256)
 def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
     # a state's map is asked for by every rule that reads it
-    u = np.frombuffer(content).reshape(shape_of)
-    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
-    power = float(np.mean(u * u))
-    result = np.full((1,) * u.ndim, power)
+    flat = np.frombuffer(content)
+    u = flat.reshape(shape_of)
+    varying = [dim for dim, size in enumerate(shape_of) if size > 1]
+    result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
     for dim in varying:
-        size = u.shape[dim]
-        others = tuple(d for d in varying if d != dim)
-        marginal = u.mean(axis=others).ravel() if others else u.ravel()
-        sums = _sums(marginal)
-        base = sums[0] / size
-        if base <= 0.0:
-            continue
-        shape = [1] * u.ndim
-        shape[dim] = lengths[dim]
-        result = result * (_profile(sums, size, lengths[dim]) / base).reshape(shape)
+        size, length = shape_of[dim], lengths[dim]
+        others = tuple([d for d in varying if d != dim])
+        sums = pair_sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
+        if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
+            profile = _profile(sums, size, length) * (size / sums[0])
+            result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
     result.setflags(write=False)
     return result
 
@@ -199,17 +247,31 @@ def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     return np.concatenate([same, other], axis=dim)
 
 
+POWERS = 5
+"""Powers that a polynomial is evaluated in at a time."""
+
+
 def polynomial(coefficients: Array, kernel: Array) -> Array:
-    """Return sum_n c_n kernel**n by Horner's rule (trailing zeros skipped)."""
-    last = len(coefficients) - 1
-    floor = 1e-12 * float(np.abs(coefficients).sum())
-    while last > 0 and abs(coefficients[last]) <= floor:
-        last -= 1
-    result = np.full_like(kernel, coefficients[last])
-    for n in range(last - 1, -1, -1):
-        result *= kernel
-        result += coefficients[n]
-    return result
+    """Return sum_n c_n kernel**n (trailing zeros skipped): polynomials of degree 4 in x, and of those one in x^5.
+
+    Source: Paterson & Stockmeyer 1973.
+    """
+    size = np.abs(coefficients)
+    last = int(np.flatnonzero(size > 1e-12 * size.sum()).max(initial=0))
+    rows = np.zeros((last // POWERS + 1, POWERS))
+    rows.ravel()[: last + 1] = coefficients[: last + 1]
+    powers = np.empty((POWERS, kernel.size))
+    powers[0] = 1.0
+    flat = kernel.ravel()
+    for n in range(1, POWERS):
+        np.multiply(powers[n - 1], flat, out=powers[n])
+    parts = rows @ powers
+    step = powers[-1] * flat
+    result = parts[-1]
+    for part in parts[-2::-1]:
+        result *= step
+        result += part
+    return np.asarray(result.reshape(kernel.shape))
 
 
 @lru_cache(maxsize=512)
@@ -230,9 +292,9 @@ def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
     for dim, length in enumerate(lengths):
         size = values.shape[dim]
         if size > 1 and length > 1:
-            values = np.moveaxis(np.tensordot(values, _ends(size, length), axes=([dim], [1])), -1, dim)
+            values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
         elif size > 1:
-            values = values.mean(axis=dim, keepdims=True)
+            values = mean_over(values, (dim,))
     return values
 
 
@@ -241,26 +303,20 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
 
     C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
     """
-    kernel = corr[tuple(slice(None) if dim in over else slice(0, 1) for dim in range(corr.ndim))]
+    kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
     profiles = [dim for dim in over if kernel.shape[dim] > 2]
     kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
     if not profiles:
-        level = std.mean(axis=tuple(over), keepdims=True) if over else std
-        return np.asarray(std * level * kernel)
-    kernel = promote(kernel, [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)])
+        return np.asarray(std * mean_over(std, over) * kernel)
+    extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
+    kernel = promote(kernel, extents)
     for dim in profiles:  # displacements of both signs, for a sum around a ring of twice the size
-        size = sizes[dim]
-        index = np.minimum(np.arange(2 * size), 2 * size - np.arange(2 * size))
-        kernel = np.take(kernel, np.minimum(index, size - 1), axis=dim)
-    field = np.broadcast_to(
-        std, np.broadcast_shapes(std.shape, tuple(sizes[dim] if dim in profiles else 1 for dim in range(std.ndim)))
-    )
+        rows = kernel.swapaxes(dim, 0)
+        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
+    field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
     shape = [2 * sizes[dim] for dim in profiles]
     spectrum = np.fft.rfftn(field, shape, axes=profiles) * np.fft.rfftn(kernel, axes=profiles)
     total = np.fft.irfftn(spectrum, shape, axes=profiles)
-    total = total[tuple(slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim))]
-    count = math.prod(sizes[dim] for dim in profiles)
+    total = total[tuple([slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim)])]
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
-    if rest:
-        total = total.mean(axis=tuple(rest), keepdims=True)
-    return np.asarray(field * total / count)
+    return np.asarray(field * mean_over(total, rest) / math.prod(extents))

@@ -10,6 +10,10 @@ Source: E[w'Aw / w'Sw] = int_0^inf tr(A (I + 2tS)^-1) det(I + 2tS)^-1/2 dt for G
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from operator import mul
+
 import numpy as np
 
 from wellposed.signals.kernels import Array
@@ -41,32 +45,39 @@ def excess(
         channels: input channels that one filter spans.
         rho: correlation of two input channels.
     """
-    count = int(np.prod(taps))
+    count = math.prod(taps)
     if count == 1 or count > LARGEST or (channels > LARGEST and rho == 0.0) or kernel.ravel()[0] <= 0.0:
         return None
     profile = kernel[tuple(slice(None) if d in dims else 0 for d in range(kernel.ndim))]
     order = np.argsort(np.argsort(dims))
     profile = profile.transpose(order) / float(profile.ravel()[0])
-    places = np.stack([g.ravel() for g in np.meshgrid(*(np.arange(t) for t in taps), indexing="ij")], axis=1)
-    offset = (places[:, None, :] - places[None, :, :]) * np.asarray(dilations)
-    matrix = _lookup(profile, np.abs(offset)) / count
+    offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
+    matrix = _lookup(profile, list(np.moveaxis(offset, -1, 0))) / count
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0.0)
     shared, own = (1 + (channels - 1) * rho) / channels, (1 - rho) / channels
-    gains = shared * _ratio(values, values * shared, shared, own, channels)
     if channels > 1:
-        gains = gains + (channels - 1) * own * _ratio(values, values * own, shared, own, channels)
+        first, second = np.split(_ratios(values, [(shared, 1), (own, channels - 1)]), 2)
+        gains = shared * first + (channels - 1) * own * second
+    else:
+        gains = shared * _ratios(values, [(shared, 1)])
     weights = (vectors * (gains - 1.0)) @ vectors.T / count
     if float(np.abs(weights).sum()) < 1e-4:
         return None
-    # sum over pairs of taps with one difference, then over the differences
-    differences, index = np.unique(offset.reshape(-1, len(taps)), axis=0, return_inverse=True)
-    sums = np.bincount(index.ravel(), weights.ravel(), minlength=len(differences))
-    spans = [np.arange(lag) * step for lag, step in zip(lags, steps, strict=True)]
-    grid = np.stack(np.meshgrid(*spans, indexing="ij"), axis=-1)
-    result: Array = np.zeros(grid.shape[:-1])
-    for difference, weight in zip(differences, sums, strict=True):
-        result += weight * _lookup(profile, np.abs(grid + difference))
+    # sum over pairs of taps with one difference, then over the differences: a window that slides over the profile
+    sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts))
+    around = []
+    for tap, dilation, lag, step in zip(taps, dilations, lags, steps, strict=True):
+        reach = (tap - 1) * dilation
+        around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
+    field = _lookup(profile, list(np.ix_(*around)))
+    windows = np.lib.stride_tricks.as_strided(
+        field,
+        (*lags, *counts),
+        (*map(mul, field.strides, steps), *map(mul, field.strides, dilations)),
+        writeable=False,
+    )
+    result = np.tensordot(windows, sums.reshape(counts), axes=len(counts))
     shape = [1] * kernel.ndim
     for dim, length in zip(dims, result.shape, strict=True):
         shape[dim] = length
@@ -75,21 +86,39 @@ def excess(
     return np.asarray(placed)
 
 
-def _lookup(profile: Array, lag: Indices) -> Array:
-    index, zero = [], np.zeros(lag.shape[:-1], dtype=bool)
-    for axis, length in enumerate(profile.shape):
-        index.append(np.minimum(lag[..., axis], length - 1))
+@lru_cache(maxsize=256)
+def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indices, Indices, tuple[int, ...]]:
+    """Return the distances of all pairs of taps (tap, tap, dimension), the number of each pair's difference, and how
+    many differences there are along each dimension.
+    """
+    places = np.stack([g.ravel() for g in np.meshgrid(*(np.arange(t) for t in taps), indexing="ij")], axis=1)
+    difference = places[:, None, :] - places[None, :, :]
+    counts = tuple(2 * t - 1 for t in taps)
+    index = np.ravel_multi_index(tuple(np.moveaxis(difference + np.asarray(taps) - 1, -1, 0)), counts)
+    return np.abs(difference * np.asarray(dilations)), index.ravel(), counts
+
+
+def _lookup(profile: Array, lags: list[Indices]) -> Array:
+    """Return a profile's entries at lags per dimension (arrays that broadcast against each other)."""
+    found: Array = profile[tuple(np.minimum(lag, length - 1) for lag, length in zip(lags, profile.shape, strict=True))]
+    for lag, length in zip(lags, profile.shape, strict=True):
         if length == 1:
-            zero |= lag[..., axis] > 0
-    return np.where(zero, 0.0, profile[tuple(index)])
+            found = np.where(lag > 0, 0.0, found)
+    return found
 
 
-def _ratio(values: Array, at: Array, shared: float, own: float, channels: int) -> Array:
-    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for each a in ``at``; S has ``values`` x channel spectrum."""
-    u = np.linspace(np.log(1e-3), np.log(1e5), 240)
-    t = np.exp(u)
-    log_det = np.log1p(2 * t[:, None] * values * shared).sum(axis=1)
-    if channels > 1:
-        log_det = log_det + (channels - 1) * np.log1p(2 * t[:, None] * values * own).sum(axis=1)
-    integrand = np.exp(u - 0.5 * log_det)[:, None] / (1 + 2 * t[:, None] * at)
-    return np.asarray(np.trapezoid(integrand, u, axis=0) + t[0])
+_LOG_T = np.linspace(np.log(1e-3), np.log(1e5), 240)
+_T = np.exp(_LOG_T)
+_STEPS = np.full(240, _LOG_T[1] - _LOG_T[0])
+_STEPS[[0, -1]] /= 2  # the trapezoid rule
+
+
+def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
+    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors.
+
+    The eigenvalues of S are the same products, each as often as the spectrum says.
+    """
+    growth = 1.0 + 2 * _T[:, None] * np.concatenate([values * factor for factor, _ in spectrum])
+    often = np.repeat([float(times) for _, times in spectrum], values.size)
+    falls = np.exp(_LOG_T - 0.5 * (np.log(growth) @ often)) * _STEPS
+    return np.asarray(falls @ (1.0 / growth) + _T[0])

@@ -79,6 +79,41 @@ class Link:
     dims: Dims | None = None
 
 
+class Later:
+    """An array, or None, that is worked out when it is first asked for: what only some rules read of a state."""
+
+    __slots__ = ("_make", "_value")
+
+    def __init__(self, make: Callable[[], Array | None]) -> None:
+        self._make: Callable[[], Array | None] | None = make
+        self._value: Array | None = None
+
+    def value(self) -> Array | None:
+        """Return the array."""
+        if self._make is not None:
+            self._value, self._make = self._make(), None
+        return self._value
+
+    def then(self, function: Callable[[Array], Array]) -> Later:
+        """Return what ``function`` makes of the array, later."""
+
+        def make() -> Array | None:
+            value = self.value()
+            return None if value is None else function(value)
+
+        return Later(make)
+
+
+def known(value: Array) -> Later:
+    """Return a `Later` of an array that is there already."""
+    return Later(lambda: value)
+
+
+def read(later: Later | None) -> Array | None:
+    """Return the array of a field that may be there later, or not at all."""
+    return None if later is None else later.value()
+
+
 class Fields(TypedDict, total=False):
     """Fields of a state beside its atoms, axes and arrays."""
 
@@ -92,9 +127,9 @@ class Fields(TypedDict, total=False):
     inherited: float
     own: float
     drift: float
-    excess: Array | None
-    margin: Array | None
-    scales: Array | None
+    excess: Later | None
+    margin: Later | None
+    scales: Later | None
     transport: Transport | None
     mask: torch.Tensor | None
     scores: State | None
@@ -159,9 +194,9 @@ class State:
     inherited: float = 0.0
     own: float = 0.0
     drift: float = 0.0
-    excess: Array | None = None
-    margin: Array | None = None
-    scales: Array | None = None
+    excess: Later | None = None
+    margin: Later | None = None
+    scales: Later | None = None
     transport: Transport | None = None
     mask: torch.Tensor | None = None
     scores: State | None = None
@@ -172,22 +207,23 @@ class State:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the atoms."""
-        return tuple(atom.size for atom in self.atoms)
+        return tuple([atom.size for atom in self.atoms])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
-        return tuple(math.prod(self.atoms[i].size for i in axis) for axis in self.axes)
+        atoms = self.atoms
+        return tuple([math.prod([atoms[i].size for i in axis]) for axis in self.axes])
 
     @property
     def second_moment(self) -> float:
         """E x², pooled over positions."""
-        return float(np.mean(self.mean * self.mean + self.var))
+        return kernels.average(self.mean * self.mean) + kernels.average(self.var)
 
     @property
     def pooled_mean(self) -> float:
         """E x, pooled over positions."""
-        return float(np.mean(self.mean))
+        return kernels.average(self.mean)
 
     @property
     def pooled_var(self) -> float:
@@ -198,7 +234,7 @@ class State:
     @property
     def is_constant(self) -> bool:
         """Whether the tensor is one known number everywhere."""
-        return self.mean.size == 1 and not bool(self.var.any())
+        return self.mean.size == 1 and not kernels.nonzero(self.var)
 
     def std(self) -> Array:
         """Standard deviation by position."""
@@ -233,22 +269,24 @@ def make_state(
     """
     atoms: list[Atom] = []
     axes: list[tuple[int, ...]] = []
-    corr = np.ones(())
+    others: list[float | None] = []
     for axis, size in enumerate(shape):
         if size == 1:
             axes.append(())
             continue
         axes.append((len(atoms),))
         atoms.append(Atom(new_label(), size))
-        other = None if pairs is None else pairs[axis]
-        profile = np.ones(1) if other is None else np.array([1.0, other])
-        corr = np.multiply.outer(corr, profile)
-    count = len(atoms)
+        others.append(None if pairs is None else pairs[axis])
+    everywhere = (1,) * len(atoms)
+    corr = np.ones(everywhere)
+    for dim, other in enumerate(others):
+        if other is not None:
+            corr = np.concatenate([corr, corr * other], axis=dim)
     return State(
         tuple(atoms),
         tuple(axes),
-        np.full((1,) * count, float(mean)),
-        np.full((1,) * count, float(var)),
+        np.array(mean, dtype=np.float64).reshape(everywhere),
+        np.array(var, dtype=np.float64).reshape(everywhere),
         corr,
         **fields,
     )

@@ -169,7 +169,7 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     mean, second = state.pooled_mean, state.second_moment
     raw = float(kernels.pair_mean(state.covariance(), state.sizes).ravel()[0])
     var = max(second - mean * mean, 0.0)
-    rest = (raw * total - float(np.mean(state.var))) / max(total - 1, 1) / var if var > 0 else 0.0
+    rest = (raw * total - kernels.average(state.var)) / max(total - 1, 1) / var if var > 0 else 0.0
     fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
     return replace(
         fresh,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter, Ref
-from wellposed.signals.contraction import Contraction, contractions, levers
+from wellposed.signals.contraction import Contraction, Lever, contractions, levers, parameter_values
 from wellposed.signals.state import State, make_state
 
 aten = torch.ops.aten
@@ -66,10 +66,12 @@ class Decision:
     after: float
 
 
-def roles(graph: Graph, known: tuple[Contraction, ...] | None = None) -> dict[str, Role]:
+def roles(
+    graph: Graph, known: tuple[Contraction, ...] | None = None, scaling: Mapping[int, Lever] | None = None
+) -> dict[str, Role]:
     """Return what each parameter is used as; one with several uses gets the first of those in ``order``.
 
-    ``known`` are the graph's contractions, where they are at hand.
+    ``known`` are the graph's contractions and ``scaling`` its levers, where they are at hand.
     """
     found: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
@@ -78,7 +80,7 @@ def roles(graph: Graph, known: tuple[Contraction, ...] | None = None) -> dict[st
         if name is not None and (name not in found or order.index(role) < order.index(found[name])):
             found[name] = role
 
-    behind = {value: lever.parameter for value, lever in levers(graph).items()}
+    behind = {value: lever.parameter for value, lever in (levers(graph) if scaling is None else scaling).items()}
     for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")
         role: Role = "weight"
@@ -125,9 +127,11 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.uses = contractions(graph)
-        self.roles = roles(graph, self.uses)
-        self.scaled = frozenset(levers(graph))
+        found = levers(graph)
+        self.scaled = frozenset(found)
+        self.fixed = parameter_values(graph)
+        self.uses = contractions(graph, found, self.fixed)
+        self.roles = roles(graph, self.uses, found)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
@@ -189,6 +193,14 @@ class PrescribedWeights(Weights):
         return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
 
 
+def _own_level(parameter: Parameter) -> float:
+    """Return the number that all elements of a parameter are, or 1."""
+    if parameter.tensor.is_meta or not parameter.tensor.numel():
+        return 1.0
+    low, high = torch.aminmax(parameter.tensor.detach())
+    return float(low) if bool(low == high) else 1.0
+
+
 class PlannedWeights(Weights):
     """Scales chosen on the way so that each contraction's output has mean 0 and the target second moment (AutoInit).
 
@@ -215,6 +227,7 @@ class PlannedWeights(Weights):
         self.zero_signal = zero_signal
         self.kept = frozenset(kept)
         self.centred: dict[str, float] = {}
+        self.gains = {name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"}
         self.decisions: dict[str, Decision] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
@@ -265,20 +278,16 @@ class PlannedWeights(Weights):
             return False
         return self.centred.setdefault(bias, mean) == mean
 
-    @staticmethod
-    def gain(parameter: Parameter) -> float:
+    def gain(self, parameter: Parameter) -> float:
         """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
-        if parameter.tensor.is_meta or not parameter.tensor.numel():
-            return 1.0
-        low, high = torch.aminmax(parameter.tensor.detach())
-        return float(low) if bool(low == high) else 1.0
+        return self.gains.get(parameter.name, 1.0)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         if name in self.decisions:
             return self.decisions[name].scale
         total = incoming * unit
-        if not np.isfinite(total):
+        if not math.isfinite(total):
             raise PlanError(
                 f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
                 "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
@@ -294,7 +303,7 @@ class PlannedWeights(Weights):
                 "makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with "
                 "zero_signal='fan_in'"
             )
-        scale = float(np.sqrt(self.target / total))
+        scale = math.sqrt(self.target / total)
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)
         return scale
 

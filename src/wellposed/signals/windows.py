@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.signals.kernels import Array
+from wellposed.signals.kernels import Array, pair_sums
 
 Indices = npt.NDArray[np.int64]
 
@@ -87,13 +87,15 @@ def summed(q: Array, dim: int, axis: Axis) -> Array:
         shape = [1] * q.ndim
         shape[dim] = axis.out
         return np.asarray(q * totals.reshape(shape))
+    # out of line: positions beyond either end of the map hold 0
     index = table(axis)
-    moved = np.moveaxis(q, dim, -1)
-    result = np.zeros((*moved.shape[:-1], axis.out))
-    for tap in range(axis.kernel):
-        where = index[:, tap]
-        result += np.where(where >= 0, moved[..., np.maximum(where, 0)], 0.0)
-    return np.moveaxis(result, -1, dim)
+    moved = q.swapaxes(dim, -1)
+    padded = np.zeros((*moved.shape[:-1], axis.size + 1))
+    padded[..., :-1] = moved
+    result = padded[..., index[:, 0]]
+    for tap in range(1, axis.kernel):
+        result += padded[..., index[:, tap]]
+    return result.swapaxes(dim, -1)
 
 
 @lru_cache(maxsize=4096)
@@ -104,16 +106,16 @@ def _shared(axis: Axis, weights: bytes, lags: int) -> Array:
     taps = np.where(index >= 0, u[np.maximum(index, 0)] if u.size > 1 else u[0], 0.0)
     root = np.sqrt((taps * taps).sum(axis=1))
     # sums over all pairs of positions, of which the near ones are taken out one displacement at a time
-    both, limit = float((taps.sum(axis=0) ** 2).sum()), float(root.sum() ** 2)
+    whole, limit = float((taps.sum(axis=0) ** 2).sum()), float(root.sum() ** 2)
     if limit == 0.0:
         return np.ones(lags)
-    result = np.empty(lags)
-    for d in range(lags - 1):
-        near = float((taps[: axis.out - d] * taps[d:]).sum())
-        scale = float(root[: axis.out - d] @ root[d:])
-        result[d] = near / scale if scale > 0 else 1.0
-        both, limit = both - near * (2 if d else 1), limit - scale * (2 if d else 1)
-    result[lags - 1] = np.clip(both / limit, 0.0, 1.0) if limit > 1e-12 * axis.out else 1.0
+    near = np.sum([pair_sums(column)[: lags - 1] for column in taps.T], axis=0)
+    scale = pair_sums(root)[: lags - 1]
+    both = np.full(lags - 1, 2.0)
+    both[:1] = 1.0
+    whole, limit = whole - float(both @ near), limit - float(both @ scale)
+    far = np.clip(whole / limit, 0.0, 1.0) if limit > 1e-12 * axis.out else 1.0
+    result = np.append(np.where(scale > 0, near / np.where(scale > 0, scale, 1.0), 1.0), far)
     result.setflags(write=False)
     return result
 
@@ -156,7 +158,7 @@ def pair_table(taps: tuple[float, ...], stride: int, dilation: int, lags_in: int
 
 def along(matrix: Array, array: Array, dim: int) -> Array:
     """Apply a matrix to one dimension."""
-    return np.moveaxis(np.tensordot(array, matrix, axes=([dim], [1])), -1, dim)
+    return (array.swapaxes(dim, -1) @ matrix.T).swapaxes(dim, -1)
 
 
 def output_size(size: int, kernel: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> int:

@@ -28,36 +28,36 @@ SHARPEST = 400.0
 
 
 @lru_cache(maxsize=4096)
-def participation(keys: float, sigma2: float) -> float:
-    """Return A2 = E sum_j a_j² for the softmax of ``keys`` independent N(0, sigma2) logits.
+def participations(keys: tuple[float, ...], sigma2: float) -> Array:
+    """Return A2 = E sum_j a_j² for the softmax of T independent N(0, sigma2) logits, for each T in ``keys`` (T >= 1).
 
-    A2 = T int_0^inf t E[e^{2x} e^{-t e^x}] (E[e^{-t e^x}])^{T-1} dt, on a logarithmic grid in t.
+    A2 = T int_0^inf t E[e^{2x} e^{-t e^x}] (E[e^{-t e^x}])^{T-1} dt, on one logarithmic grid in t for all T: only the
+    power depends on T.
     """
-    if keys <= 1.0:
-        return 1.0
+    count = np.array(keys)
     if sigma2 <= 1e-8:
-        return 1.0 / keys
+        return np.asarray(1.0 / count)
     sigma = math.sqrt(min(sigma2, SHARPEST))
-    z = np.linspace(-8.0, 8.0, 321)
+    # steps of at most 0.4 in z and in the logit resolve the density and e^{-t e^x}: 1e-9 relative
+    z = np.linspace(-8.0, 8.0, min(1 + 2 * math.ceil(20.0 * max(sigma, 1.0)), 321))
     w = density(z)
     w /= w.sum()
-    u = np.linspace(-8.0 * sigma - math.log(keys) - 8.0, 8.0 * sigma + 6.0, 900)
+    u = np.linspace(-8.0 * sigma - math.log(max(keys)) - 8.0, 8.0 * sigma + 6.0, 900)
     level = np.minimum(u[:, None] + sigma * z, 50.0)
     power = np.exp(level)
     laplace = np.exp(-power) @ w
     second = np.exp(2.0 * level - power) @ w
-    integrand = second * np.exp((keys - 1.0) * np.log(np.maximum(laplace, 1e-300)))
-    value = keys * float(np.trapezoid(integrand, u))
-    return min(max(value, 1.0 / keys), 1.0)
+    fall = np.log(np.maximum(laplace, 1e-300))
+    values = count * np.trapezoid(second * np.exp((count[:, None] - 1.0) * fall), u, axis=1)
+    return np.clip(values, 1.0 / count, 1.0)
 
 
 def _participations(keys: Array, sigma2: float) -> Array:
-    """`participation` for many numbers of keys, interpolated in log-log where there are many."""
+    """`participations` for many numbers of keys, interpolated in log-log where there are many."""
     unique = np.unique(keys)
     if unique.size > 12:
         unique = np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3))
-    sigma = float(f"{sigma2:.6g}")
-    table = np.array([participation(float(k), sigma) for k in unique])
+    table = participations(tuple(unique.tolist()), float(f"{sigma2:.6g}"))
     return np.asarray(np.exp(np.interp(np.log(keys), np.log(unique), np.log(table))))
 
 
@@ -92,9 +92,9 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         # independent log-normal weights
         second = math.exp(min(x.pooled_var, 50.0)) / total**2
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
-    sigma2 = max(float(np.mean(x.var)) * (1.0 - off_diagonal(x, axis)), 0.0)
+    sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    a2 = float(np.mean(_participations(keys, sigma2)))
+    a2 = kernels.average(_participations(keys, sigma2))
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
     cap = a2
@@ -168,7 +168,7 @@ def attention(
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_k, r_q, r_v = off_diagonal(k, token), off_diagonal(q, token), off_diagonal(v, token)
-    sigma2 = factor**2 * width * q.second_moment * float(np.mean(k.var)) * (1.0 - r_k)
+    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - r_k)
     mask, extra = _mask(call, attn_mask)
     sigma2 = max(sigma2 + extra, 0.0)
     queries = q.shape[token]
@@ -181,13 +181,13 @@ def attention(
     else:
         seen = np.array([float(keys_total)])
     a2 = _participations(seen, sigma2)
-    lifted = np.array([tilt(v, token, sigma2, float(a)) for a in a2])
+    lifted = tilt(v, token, sigma2) * (1.0 - a2)
     ratio = r_v + (1.0 - r_v) * a2 + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
-    level = float(np.mean(ratio))
-    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, float(np.mean(a2)))
+    level = kernels.average(ratio)
+    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
     return _output(call, q, v, token, ratio, r_out, level)
 
@@ -239,13 +239,13 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         neighbour = [0] * count
         neighbour[axes[token][0]] = 1
         kernel[tuple(neighbour)] = r_out
-    var = np.full((1,) * count, float(np.mean(v.var)))
+    var = np.full((1,) * count, kernels.average(v.var))
     if ratio.size > 1 and axes[token]:
         extent = [1] * count
         extent[axes[token][0]] = ratio.size
         var = var * ratio.reshape(extent)
     else:
-        var = var * float(np.mean(ratio))
+        var = var * kernels.average(ratio)
     return State(
         tuple(atoms),
         tuple(axes),

@@ -15,7 +15,7 @@ import numpy as np
 
 from wellposed.graphs import Ref
 from wellposed.signals import kernels, windows
-from wellposed.signals.contraction import Product, Window, describe, parameter_values
+from wellposed.signals.contraction import Product, Window, describe
 from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.forward import Call, rescaled
 from wellposed.signals.kernels import Array
@@ -26,16 +26,14 @@ from wellposed.signals.rules.merge import combine, linear
 from wellposed.signals.rules.pooling import box, filtered
 from wellposed.signals.rules.products import product_of_signals
 from wellposed.signals.rules.reduction import averaged
-from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.state import Atom, Later, State, new_label, read, weakest
 from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
 
 def is_weight(call: Call, value: int) -> bool:
     """Whether an operand is made from parameters and constants alone."""
-    if "fixed" not in call.run.memo:
-        call.run.memo["fixed"] = parameter_values(call.graph)
-    return value in call.run.memo["fixed"]
+    return value in call.run.weights.fixed
 
 
 @rule(
@@ -84,7 +82,7 @@ def _mean_level(weight: State) -> float:
     """Return a weight's mean where it is more than the chance of a draw (three standard errors), else 0."""
     mean = weight.pooled_mean
     count = math.prod(weight.shape)
-    return mean if mean * mean * count > 9.0 * float(np.mean(weight.var)) else 0.0
+    return mean if mean * mean * count > 9.0 * kernels.average(weight.var) else 0.0
 
 
 def _with_common_part(
@@ -117,19 +115,19 @@ def _with_common_part(
 
 def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
     found: dict[int, State] = {}
-
-    def walk(raw: Any, resolved: Any) -> None:
-        if isinstance(raw, Ref):
-            if isinstance(resolved, State):
-                found[raw.value] = resolved
-        elif isinstance(raw, (list, tuple)):
-            for a, b in zip(raw, resolved, strict=True):
-                walk(a, b)
-
-    walk(call.node.args, args)
+    _collect(call.node.args, args, found)
     for key, value in call.node.kwargs.items():
-        walk(value, kwargs[key])
+        _collect(value, kwargs[key], found)
     return found
+
+
+def _collect(raw: Any, resolved: Any, into: dict[int, State]) -> None:
+    if isinstance(raw, Ref):
+        if isinstance(resolved, State):
+            into[raw.value] = resolved
+    elif isinstance(raw, (list, tuple)):
+        for a, b in zip(raw, resolved, strict=True):
+            _collect(a, b, into)
 
 
 def _centred_bias(call: Call, product: Product, data: State) -> bool:
@@ -162,7 +160,7 @@ def _chosen(call: Call, weight: State, incoming: float, before: float) -> State:
 def _second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     """Second moment by position and raw kernel E[x_p x_{p+d}], averaged over positions (centred on request)."""
     covariance = data.covariance()
-    if centred or not data.mean.any():
+    if centred or not kernels.nonzero(data.mean):
         return data.var, covariance
     lengths = [
         max(length, _needed(data.mean.shape[dim], atom.size))
@@ -201,17 +199,15 @@ def _multiply_weight(
     summed = [i for label in summed_labels for i in data.axes[data_axes.index(label)]]
     count = math.prod(sizes[label] for label in summed_labels)
     q, raw = _second_moments(data, centred)
-    means = q
-    for dim in summed:
-        means = means.mean(axis=dim, keepdims=True)
-    incoming = float(np.mean(means)) * count
-    weight = _chosen(call, weight, incoming, float(np.mean(q)))
+    means = kernels.mean_over(q, summed)
+    incoming = kernels.average(means) * count
+    weight = _chosen(call, weight, incoming, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.atoms)) if i not in summed]
     q_free = means.reshape([means.shape[i] for i in free]) if free else means.reshape(())
     kernel = _pick_zero(raw, summed)
     scale = kernels.autocorrelation(np.sqrt(q_free), kernel.shape)
-    corr = np.asarray(np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0))
+    corr = kernels.quotient(kernel, scale)
     atoms = [data.atoms[i] for i in free]
     shift = {old: new for new, old in enumerate(free)}
     sizes_w = dict(zip(weight_axes, weight.shape, strict=True))
@@ -273,7 +269,7 @@ def _fresh(
         roots=call.root(),
         inherited=data.inherited + data.own + weight.inherited,
         drift=data.drift - 0.5 * data.own,
-        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if weight.var.any() else data.own,
+        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if kernels.nonzero(weight.var) else data.own,
     )
 
 
@@ -289,7 +285,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     channels = data.shape[channel_axis] // product.groups
     out_shape = call.shape()
     out_space = [out_shape[product.out_axes.index(f"s{i}")] for i in range(rank)]
-    known = not weight.var.any() or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
+    known = not kernels.nonzero(weight.var) or (weight.tag == "assumed" and weight.roots.bit_count() == 1)
     if (
         known
         and not weight.lever
@@ -300,20 +296,17 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
         if result is not None:
             return result
     q, raw = _second_moments(data, centred)
-    for i in data.axes[channel_axis]:
-        q = q.mean(axis=i, keepdims=True)
-        raw = np.take(raw, [0], axis=i)
-    before = float(np.mean(q))
+    q = kernels.mean_over(q, data.axes[channel_axis])
+    raw = kernels.at_zero(raw, data.axes[channel_axis])
+    before = kernels.average(q)
     if call.independent:
         strides = math.prod(window.stride) if product.transposed else 1
         total = np.full((1,) * q.ndim, before * channels * window.taps / strides)
         corr = np.ones((1,) * q.ndim)
         plan: list[Axis | None] = [None] * rank
     else:
-        root = np.sqrt(q)
-        scale = kernels.autocorrelation(root, raw.shape)
-        profile = np.asarray(np.where(scale > 0, raw / np.where(scale > 0, scale, 1.0), 0.0))
-        total, corr = q * channels, profile
+        scale = kernels.autocorrelation(np.sqrt(q), raw.shape)
+        total, corr = q * channels, kernels.quotient(raw, scale)
         plan = []
         for i, axis in enumerate(space):
             size = data.shape[axis]
@@ -329,14 +322,13 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
             plan.append(step)
             if not data.axes[axis]:
                 # one input position: only the taps that hit it count
-                total = total * float(windows.reads(step).mean())
+                total = total * kernels.average(windows.reads(step))
                 continue
             dim = data.axes[axis][0]
-            others = tuple(d for d in range(q.ndim) if d != dim)
-            marginal = np.sqrt(q.mean(axis=others)).ravel() if others else root.ravel()
+            marginal = np.sqrt(kernels.mean_over(q, [d for d in range(q.ndim) if d != dim])).ravel()
             total = windows.summed(total, dim, step)
             corr = _through_window(corr, dim, step, marginal, kernels.lag_cap(rank))
-    incoming = float(np.mean(total))
+    incoming = kernels.average(total)
     weight = _chosen(call, weight, incoming, before)
     unit = weight.second_moment
     atoms: list[Atom] = []
@@ -388,26 +380,28 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
         return np.asarray(moved)
 
     result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
-    uneven = (
-        None if call.independent or product.transposed else _uneven_filters(data, channel_axis, space, plan, channels)
-    )
     if call.independent or product.transposed:
         return result
     outputs = out_shape[product.out_axes.index("o")]
-    found = _local_scales(data, channel_axis, space, plan, channels, outputs)
-    scales: Array | None = None
-    if found is not None:
-        channel = axes[product.out_axes.index("o")]
+    channel = axes[product.out_axes.index("o")]
+
+    def filters() -> Array | None:
+        made = _uneven_filters(data, channel_axis, space, plan, channels)
+        return None if made is None else arrange(made)
+
+    def energies() -> Array | None:
+        found = _local_scales(data, channel_axis, space, plan, channels, outputs)
+        if found is None:
+            return None
         single, between = (arrange(kernel) for kernel in found)
-        scales = np.concatenate([single, between], axis=channel[0]) if channel and between.any() else single
-    steps = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
-    edge = margin(data.mean, total, [i for i, _ in steps], [s for _, s in steps], channels)
-    return replace(
-        result,
-        excess=None if uneven is None else arrange(uneven),
-        scales=scales,
-        margin=None if edge is None else arrange(edge) * unit,
-    )
+        return np.concatenate([single, between], axis=channel[0]) if channel and between.any() else single
+
+    def edges() -> Array | None:
+        steps = [(data.axes[a][0], s) for a, s in zip(space, plan, strict=True) if data.axes[a] and s is not None]
+        edge = margin(data.mean, total, [i for i, _ in steps], [s for _, s in steps], channels)
+        return None if edge is None else arrange(edge) * unit
+
+    return replace(result, excess=Later(filters), scales=Later(energies), margin=Later(edges))
 
 
 WIDE = 64
@@ -423,16 +417,19 @@ def _local_scales(
     Outputs that see the same channels see the same energy.
     """
     members = data.axes[channel_axis]
-    related = members and max(a.shape[members[0]] for a in (data.corr, data.scales) if a is not None) > 1
+    before = read(data.scales)
+    related = members and max(a.shape[members[0]] for a in (data.corr, before) if a is not None) > 1
     if channels > WIDE and not related:
         return None
     base, fn = (data.base, data.fn) if data.base is not None and data.fn is not None else (data, None)
-    if base.sizes != data.sizes or not base.var.any():
+    if base.sizes != data.sizes or not kernels.nonzero(base.var):
         return None
-    kernel = square_kernel(fn, float(np.mean(base.mean)), float(np.sqrt(np.mean(base.var))), base.corr, base.transport)
-    if data.scales is not None:
-        lengths = [max(a, b) for a, b in zip(kernel.shape, data.scales.shape, strict=True)]
-        kernel, before = kernels.promote(kernel, lengths), kernels.promote(data.scales, lengths)
+    kernel = square_kernel(
+        fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport
+    )
+    if before is not None:
+        lengths = [max(a, b) for a, b in zip(kernel.shape, before.shape, strict=True)]
+        kernel, before = kernels.promote(kernel, lengths), kernels.promote(before, lengths)
         kernel = kernel + before * (1.0 + kernel)
     other = np.zeros_like(kernel)
     for i in members:
@@ -468,11 +465,11 @@ def _uneven_filters(
         index = tuple(1 if i == members[0] else 0 for i in range(covariance.ndim))
         rho = min(max(float(covariance[index] / covariance.ravel()[0]), 0.0), 1.0)
     for i in members:
-        covariance = np.take(covariance, [0], axis=i)
+        covariance = kernels.at_zero(covariance, (i,))
     others = [i for i in range(covariance.ndim) if i not in members]
     kernel = covariance - kernels.pair_mean(covariance, data.sizes, others)
     dims = [i for i, _ in pairs]
-    kernel = kernel[tuple(slice(None) if i in dims else slice(0, 1) for i in range(kernel.ndim))]
+    kernel = kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in dims])
     cap = kernels.lag_cap(len(space))
     return excess(
         kernel,
@@ -490,7 +487,7 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
     """Carry a raw correlation profile through a window with weights of its own for every tap."""
     length = corr.shape[dim]
     if axis.out == 1:
-        return np.take(corr, [0], axis=dim)
+        return kernels.at_zero(corr, (dim,))
     if length == 1:
         return corr
     uniform = marginal.size == 1 or not np.ptp(marginal)
@@ -521,7 +518,7 @@ def _fixed_filter(
     """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
     if product.transposed:
         return None
-    total = float(np.mean(weight.mean)) * window.taps
+    total = kernels.average(weight.mean) * window.taps
     if weight.tag == "assumed":  # a buffer on meta: filters that are not trained mostly sum to 1
         total = 1.0
     if abs(total) < 1e-3:

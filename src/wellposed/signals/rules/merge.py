@@ -17,7 +17,7 @@ from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise
-from wellposed.signals.state import Link, Pointwise, State, make_state, weakest
+from wellposed.signals.state import Link, Pointwise, State, known, make_state, read, weakest
 from wellposed.signals.transport import of_sum
 from wellposed.signals.views import expand, pooled
 
@@ -61,8 +61,8 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn=fn,
         links=(Link(x, scaled_by(scale)),) if x.roots else (),
         excess=x.excess,
-        margin=None if x.margin is None else scale * scale * x.margin,
-        scales=None if x.scales is None or x.mean.any() or shift else x.scales,
+        margin=None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin),
+        scales=None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales,
         transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
     )
 
@@ -95,7 +95,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         kernel = a * a * kp + b * b * kq + 2 * a * b * cross
         here = float(cross.ravel()[0])
         product = sp * sq
-        scale = float(np.mean(product))
+        scale = kernels.average(product)
         limit = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
         var = np.maximum(var + 2 * a * b * limit * product, 0.0)
     else:
@@ -103,7 +103,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     transport = None
     if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
-    scales = _joint_scales(x, y, a * a * float(np.mean(p.var)), b * b * float(np.mean(q.var)), mean)
+    scales = _joint_scales(x, y, a * a * kernels.average(p.var), b * b * kernels.average(q.var), mean)
     links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     result = State(
@@ -113,11 +113,11 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         var,
         normalised(kernel, var),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss or not x.var.any()) and (y.gauss or not y.var.any()),
+        gauss=(x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var)),
         links=links,
         roots=x.roots | y.roots,
         transport=transport,
-        scales=scales,
+        scales=None if scales is None else known(scales),
         **joint_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)
@@ -135,10 +135,9 @@ def normalised(kernel: Array, var: Array) -> Array:
     """Turn a covariance kernel into a correlation kernel, given the variances by position."""
     scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
     with np.errstate(all="ignore"):
-        corr = np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
-    corr = np.array(np.clip(corr, -1.0, 1.0))
+        corr = np.clip(kernels.quotient(kernel, scale), -1.0, 1.0)
     corr[(0,) * corr.ndim] = 1.0
-    return np.asarray(corr, dtype=np.float64)
+    return corr
 
 
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
@@ -146,16 +145,19 @@ def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Arra
 
     With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y).
     """
-    if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or mean.any():
+    if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or kernels.nonzero(mean):
         return None
-    lengths = [max(i, j) for i, j in zip(x.scales.shape, y.scales.shape, strict=True)]
-    first, second = kernels.promote(x.scales, lengths), kernels.promote(y.scales, lengths)
+    of_x, of_y = read(x.scales), read(y.scales)
+    if of_x is None or of_y is None:
+        return None
+    lengths = [max(i, j) for i, j in zip(of_x.shape, of_y.shape, strict=True)]
+    first, second = kernels.promote(of_x, lengths), kernels.promote(of_y, lengths)
     w = x_share / (x_share + y_share)
     return np.asarray(w * w * first + (1 - w) ** 2 * second + 2 * w * (1 - w) * np.minimum(first, second))
 
 
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
-    if p.dims is None or q.dims is None or not x.var.any() or not y.var.any():
+    if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
         return None
     return call.covariance(x, y, p.dims, q.dims)
 
@@ -169,7 +171,9 @@ def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: An
     if call.independent:
         return None
     bx, by = (x if x.base is None else x.base), (y if y.base is None else y.base)
-    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes or x.blocks or y.blocks or not x.var.any():
+    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes:
+        return None
+    if x.blocks or y.blocks or not kernels.nonzero(x.var):
         return None
     fx = x.fn if x.base is not None else None
     fy = y.fn if y.base is not None else None
@@ -209,15 +213,15 @@ def multiply(call: Call, x: State, y: State) -> State:
     kernel = kp * kq + mp * kq + mq * kp
     if cross is not None:
         here = float(cross.ravel()[0])
-        scale = float(np.mean(sp * sq))
+        scale = kernels.average(sp * sq)
         rho = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
         c = rho * sp * sq
         mean = mean + c
         var = var + c * c + 2 * p.mean * q.mean * c
         lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
         cross = kernels.promote(cross, lengths)
-        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * float(np.mean(p.mean * q.mean)) * cross
-    links = _links([(x, p, float(np.mean(q.mean))), (y, q, float(np.mean(p.mean)))])
+        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * kernels.average(p.mean * q.mean) * cross
+    links = _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))])
     lever = None
     if x.lever is not None and not y.roots:
         lever = x.lever
@@ -230,7 +234,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         np.maximum(var, 0.0),
         normalised(kernel, np.maximum(var, 0.0)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss and not y.var.any()) or (y.gauss and not x.var.any()),
+        gauss=(x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var)),
         links=links,
         roots=x.roots | y.roots,
         lever=lever,
@@ -383,7 +387,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
     kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
     kernel = np.array(share**2 * kp + (1 - share) ** 2 * kq)
-    kernel[(0,) * kernel.ndim] = float(np.mean(var))
+    kernel[(0,) * kernel.ndim] = kernels.average(var)
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         atoms,

@@ -12,7 +12,7 @@ from wellposed.signals.forward import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, normalised
-from wellposed.signals.state import Dims, Link, Pointwise, State, make_state
+from wellposed.signals.state import Dims, Link, Pointwise, State, make_state, read
 from wellposed.signals.views import pooled, reshape
 
 
@@ -33,22 +33,22 @@ def normalise(
         )  # fmt: skip
     dims = [i for axis in over for i in x.axes[axis]]
     covariance = x.covariance()
-    axes = tuple(dims)
 
     def average(array: Array) -> Array:
-        return array.mean(axis=axes, keepdims=True) if axes else array
+        return kernels.mean_over(array, dims)
 
     if centre:
         common = kernels.pair_mean(covariance, x.sizes, dims)
         centre_of = average(x.mean)
         shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
-        if x.margin is not None and per_channel:
-            shared = shared + x.margin
+        edge = read(x.margin) if per_channel else None
+        if edge is not None:
+            shared = shared + edge
         here_of = average(shared)
         square = average(x.var) - here_of + average(x.mean**2) - centre_of**2
         var = np.maximum(x.var - 2 * shared + here_of, 0.0)
         # far pairs lie near the borders, where positions depend less on the mean
-        level = float(here_of.mean())
+        level = kernels.average(here_of)
         relative = kernels.mean_at_pairs(shared, covariance.shape) / level if level > 0 else np.ones((1,) * shared.ndim)
         kernel = covariance - common * (2 * relative - 1)
         mean = x.mean - centre_of
@@ -59,21 +59,22 @@ def normalise(
     scale = np.sqrt(np.maximum(square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
     var, mean = var / scale**2, mean / scale
-    kernel = kernel / float(np.mean(scale**2))
+    kernel = kernel / kernels.average(scale**2)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
-    shared_part = level / max(float(np.mean(x.var)), 1e-300)
+    shared_part = level / max(kernels.average(x.var), 1e-300)
     fn = base = None
     is_number = scale.size == 1 and centre_of.size == 1
     if x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and is_number:
         a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
         base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
-    inverse = 1.0 / float(np.mean(scale))
+    inverse = 1.0 / kernels.average(scale)
     transport = x.transport if shared_part < 0.05 else None  # taking out little leaves the marginal's shape
     corr = normalised(kernel, var)
-    if x.excess is not None and per_channel:
-        lengths = [max(a, b) for a, b in zip(corr.shape, x.excess.shape, strict=True)]
+    excess = read(x.excess) if per_channel else None
+    if excess is not None:
+        lengths = [max(a, b) for a, b in zip(corr.shape, excess.shape, strict=True)]
         padded = np.zeros(lengths)
-        padded[tuple(slice(0, n) for n in x.excess.shape)] = x.excess
+        padded[tuple(slice(0, n) for n in excess.shape)] = excess
         corr = np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0)
     sizes = x.sizes
 

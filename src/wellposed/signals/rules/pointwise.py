@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, 
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.forward import OVERFLOW, Call
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Link, Pointwise, State
+from wellposed.signals.state import Link, Pointwise, State, known, read
 from wellposed.signals.views import pooled
 
 aten = torch.ops.aten
@@ -60,15 +61,16 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     signals.md 5.3, 5.7; Cho & Saul 2009; Daniely et al. 2016.
     """
     x = pooled(x)
-    if not x.var.any():
+    if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
         return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
     base, composed = x, function
     if not call.independent and x.base is not None and x.fn is not None:
         base, composed = x.base, x.fn.then(function)
     mixed = None
-    if base.scales is not None and float(base.scales.ravel()[0]) > UNEVEN and not call.independent:
-        mixed = expand_mixture(composed, base.mean, base.std(), float(base.scales.ravel()[0]))
+    uneven = None if call.independent else read(base.scales)
+    if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
+        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
     transport = None if call.independent else base.transport
     expansion = mixed.average if mixed else expand_function(composed, base.mean, base.std(), transport)
     mean, var = expansion.mean, expansion.var
@@ -87,33 +89,35 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
             roots=call.root(),
             gauss=False,
         )
-    average = float(np.mean(var))
+    average = kernels.average(var)
     powers = expansion.powers.copy()
     powers[0] = 0.0
     total = float(powers.sum())
     latent = base.corr if transport is None else transport.latent(base.corr)
     raw = kernels.polynomial(powers, latent)
     scales = None
-    if mixed is not None and base.scales is not None:
-        lengths = [max(a, b) for a, b in zip(raw.shape, base.scales.shape, strict=True)]
-        shared = kernels.promote(base.scales / float(base.scales.ravel()[0]), lengths)
+    if mixed is not None and uneven is not None:
+        lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
+        shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
         own_part = kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
         raw = kernels.promote(raw, lengths) + shared * own_part
         total += float(mixed.own.sum())
-        scales = mixed.kappa * shared
+        scales = known(mixed.kappa * shared)
         # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
         for i, length in enumerate(base.corr.shape):
             raw = np.take(raw, [0], axis=i) if length == 1 else raw
     corr = raw / total if total > 0 else base.corr
     corr = np.array(np.clip(corr, -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
-    before = fluctuation(expansion.identity_powers, latent, base.sizes)
-    after = fluctuation(expansion.square_powers, latent, base.sizes)
-    own = max(base.own * after / before, 0.0) if before > 0 else base.own
+    own = base.own
+    if own > 0.0:
+        before = fluctuation(expansion.identity_powers, latent, base.sizes)
+        after = fluctuation(expansion.square_powers, latent, base.sizes)
+        own = max(own * after / before, 0.0) if before > 0 else own
     drift, inherited = carried_spread(
         composed,
-        float(np.mean(base.mean)),
-        float(np.sqrt(np.mean(base.var))),
+        kernels.average(base.mean),
+        math.sqrt(kernels.average(base.var)),
         base.drift,
         base.inherited,
         expansion.sensitivity,

@@ -483,7 +483,8 @@ class _Window:
         if self.independent:
             matrix = np.eye(self.count)
         values, vectors = np.linalg.eigh(matrix)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        # the symmetric root: eigenvectors of equal eigenvalues are arbitrary, and rounding would choose the sample
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
         norm = np.sqrt(np.maximum((root * root).sum(axis=1, keepdims=True), 1e-300))
         root = root / norm
         return np.asarray(root @ _points(self.count).T)

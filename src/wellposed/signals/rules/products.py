@@ -81,13 +81,14 @@ def _tilt(softmax: tuple[float, float], values: State, product: Product) -> floa
     if len(tokens) != 1:
         return 0.0
     axis = product.right_axes.index(tokens[0])
-    return float(np.mean(values.var)) * tilt(values, axis, sigma2, a2)
+    return kernels.average(values.var) * tilt(values, axis, sigma2) * (1.0 - a2)
 
 
-def tilt(values: State, axis: int, sigma2: float, a2: float) -> float:
-    """Return the relative second moment that attention adds because weights and values depend on the same tokens.
+def tilt(values: State, axis: int, sigma2: float) -> float:
+    """Return the relative second moment that attention adds because weights and values depend on the same tokens, for
+    A2 = 0; in full it is 1 - A2 times as much.
 
-    sigma² (1 - A2) (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
+    sigma² (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
     """
     members = values.axes[axis]
     if not members:
@@ -99,7 +100,7 @@ def tilt(values: State, axis: int, sigma2: float, a2: float) -> float:
     r = float(kernels.off_diagonal_mean(profile, [size], 0)[0])
     r2 = float(kernels.off_diagonal_mean(profile**2, [size], 0)[0])
     width = math.prod(values.shape[1:]) / size if len(values.shape) > 2 else values.shape[-1]
-    return sigma2 * (1 - a2) * (1 - r) * min(1.0, 1.0 / max(width, 1.0) + r2)
+    return sigma2 * (1 - r) * min(1.0, 1.0 / max(width, 1.0) + r2)
 
 
 def _single(state: State) -> State:
@@ -118,7 +119,7 @@ def _on_labels(
     An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
     """
     raw = state.covariance()
-    if state.mean.any():
+    if kernels.nonzero(state.mean):
         lengths = [max(length, min(2, atom.size)) for length, atom in zip(raw.shape, state.atoms, strict=True)]
         raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
     order, missing = [], []

@@ -23,17 +23,16 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     x = pooled(x)
     dims = [i for axis in over for i in x.axes[axis]]
     keep = [i for i in range(len(x.atoms)) if i not in dims]
-    mean = x.mean.mean(axis=tuple(dims), keepdims=True) if dims else x.mean
+    mean = kernels.mean_over(x.mean, dims)
     if call.independent:
         count = math.prod(x.atoms[i].size for i in dims)
-        covariance = np.full((1,) * x.corr.ndim, float(np.mean(x.var)) / count)
+        covariance = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
         var = covariance
     else:
         covariance = kernels.pair_mean(x.covariance(), x.sizes, dims)
         here = float(covariance.ravel()[0])
-        spread = x.std()
-        spread = spread.mean(axis=tuple(dims), keepdims=True) if dims else spread
-        level = float(np.mean(spread**2))
+        spread = kernels.mean_over(x.std(), dims)
+        level = kernels.average(spread**2)
         var = spread**2 * (max(here, 0.0) / level) if level > 0 else np.zeros_like(spread)
     here = float(covariance.ravel()[0])
     corr = np.clip(covariance / here, -1.0, 1.0) if here > 0 else np.ones((1,) * covariance.ndim)

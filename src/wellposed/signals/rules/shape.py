@@ -308,7 +308,7 @@ def _picked(call: Call, x: State) -> State:
     for n in x.sizes:
         total *= n
     covariance = float(kernels.pair_mean(x.covariance(), x.sizes).ravel()[0]) if total > 1 else 0.0
-    var = float(np.mean(x.var))
+    var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
     return replace(state, roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)

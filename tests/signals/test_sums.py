@@ -1,0 +1,139 @@
+"""Sums and integrals that rules share, against enumeration or samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+from wellposed.signals import kernels
+from wellposed.signals.quadratic import excess
+from wellposed.signals.rules import pooling
+from wellposed.signals.rules.attention import participations
+from wellposed.signals.state import Later, known, read
+
+ERRORS = 5.0
+"""Standard errors that a sampled figure may be off."""
+
+
+@pytest.mark.parametrize(
+    ("lengths", "varying"),
+    [
+        ((5, 4), (5, 4)),
+        ((3, 3), (5, 4)),
+        ((5, 4), (1, 4)),
+        ((2, 4), (1, 4)),
+        ((1, 4), (1, 4)),
+        ((5, 2), (5, 1)),
+        ((5, 1), (1, 1)),
+        ((2, 2), (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("over", [(0, 1), (1,), (0,)])
+def test_covariance_with_the_mean(lengths, varying, over):
+    sizes = (5, 4)
+    rng = np.random.default_rng(0)
+    corr = rng.uniform(0.1, 0.9, lengths)
+    std = rng.uniform(0.5, 2.0, varying)
+    whole = np.broadcast_to(std, sizes)
+
+    def at(lag: int, dim: int) -> float | int | None:
+        if lag == 0:
+            return 0
+        return None if lengths[dim] == 1 else min(lag, lengths[dim] - 1)
+
+    expected = np.zeros(sizes)
+    for p in np.ndindex(*sizes):
+        # along the other atoms: the same position only
+        others = [range(sizes[d]) if d in over else (p[d],) for d in (0, 1)]
+        terms = []
+        for q in itertools.product(*others):
+            index = [at(abs(p[d] - q[d]), d) for d in (0, 1)]
+            terms.append(0.0 if None in index else whole[p] * whole[q] * corr[tuple(index)])
+        expected[p] = np.mean(terms)
+    found = kernels.covariance_with_mean(std, corr, sizes, list(over))
+    np.testing.assert_allclose(np.broadcast_to(found, sizes), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("keys", [(1.0, 2.0, 5.0), (40.0, 3.0)])
+@pytest.mark.parametrize("sigma2", [0.0, 0.04, 1.0, 9.0, 60.0])
+def test_participation_of_a_softmax(keys, sigma2):
+    generator = torch.Generator().manual_seed(0)
+    for count, found in zip(keys, participations(keys, sigma2), strict=True):
+        logits = torch.randn(40000, int(count), generator=generator, dtype=torch.float64) * sigma2**0.5
+        squares = (torch.softmax(logits, dim=1) ** 2).sum(dim=1)
+        error = float(squares.std()) / 200.0
+        assert abs(found - float(squares.mean())) <= ERRORS * error + 1e-9
+
+
+def test_participation_does_not_depend_on_the_company():
+    """All numbers of keys share one grid; the longest sets its reach."""
+    alone = [participations((count,), 0.7)[0] for count in (2.0, 30.0, 1000.0)]
+    np.testing.assert_allclose(participations((2.0, 30.0, 1000.0), 0.7), alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("taps", "step", "dilation", "channels"), [(3, 1, 1, 1), (3, 2, 1, 2), (2, 1, 2, 3)])
+def test_what_a_norm_makes_of_random_filters(taps, step, dilation, channels):
+    profile = 0.9 ** np.arange(12.0)
+    lags = 4
+    found = excess(profile, [0], [taps], [step], [dilation], [lags], channels, 0.0)
+    assert found is not None
+    rng = np.random.default_rng(1)
+    filters = rng.standard_normal((60000, channels, taps))
+    place = dilation * np.arange(taps)
+    shifted = [profile[np.abs(place[:, None] - place - step * d)] for d in range(lags)]
+    forms = [np.einsum("nct,tu,ncu->n", filters, matrix, filters) for matrix in shifted]
+    for d in range(1, lags):
+        values = forms[d] / forms[0]
+        plain = np.trace(shifted[d]) / np.trace(shifted[0])
+        assert abs(found[d] - (values.mean() - plain)) <= ERRORS * values.std() / np.sqrt(values.size) + 1e-6
+    assert found[0] == 0.0
+
+
+class MaximumOfNeighbours(nn.Module):
+    """Windows of three by three that overlap: the patch that they share has equal eigenvalues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(torch.relu(self.conv(x)), 3, 2)
+
+
+def test_rounding_does_not_choose_the_sample_of_a_maximum(monkeypatch):
+    graph = wp.trace(MaximumOfNeighbours(), torch.zeros(2, 3, 16, 16))
+    before = wp.propagate(graph, weights="planned")[-1]
+    eigh = np.linalg.eigh
+    noise = np.random.default_rng(0)
+
+    def rounded_otherwise(matrix):
+        tilt = 1e-14 * noise.standard_normal(matrix.shape)
+        assert (matrix + tilt != matrix).any()
+        return eigh(matrix + tilt + tilt.T)
+
+    monkeypatch.setattr(pooling.np.linalg, "eigh", rounded_otherwise)
+    after = wp.propagate(graph, weights="planned")[-1]
+    assert after.mean == pytest.approx(before.mean, rel=1e-9)
+    assert after.var == pytest.approx(before.var, rel=1e-9)
+
+
+def test_what_is_read_later_is_made_once():
+    made = []
+
+    def make():
+        made.append(1)
+        return np.ones(2)
+
+    later = Later(make)
+    assert not made
+    assert read(later) is read(later)
+    assert made == [1]
+    assert read(None) is None
+    assert read(Later(lambda: None)) is None
+    np.testing.assert_array_equal(read(known(np.zeros(3))), np.zeros(3))
