@@ -92,7 +92,7 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
     pairs = np.stack([mean, std], axis=1)
     scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
-    keys = np.rint(pairs * (1e9 / scale)).astype(np.int64)
+    keys = np.rint(pairs / scale * 1e9).astype(np.int64)
     groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
     if len(groups) > 3 * BINS:
         low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
