@@ -12,7 +12,8 @@ from scipy.special import roots_genlaguerre
 from wellposed.signals import kernels
 from wellposed.signals.gaussian import NODES, ORDER, WEIGHTS, gaussian_moments, hermite, hermite_many, hermite_table
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Pointwise
+from wellposed.signals.state import Pointwise, State
+from wellposed.signals.transport import Transport
 from wellposed.signals.windows import Indices
 
 
@@ -66,22 +67,32 @@ def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, floa
 
 
 @lru_cache(maxsize=8192)
-def _conditioning(function: Pointwise, mean: float, std: float) -> tuple[float, Array, Array]:
+def _conditioning(
+    function: Pointwise, mean: float, std: float, transport: Transport | None = None
+) -> tuple[float, Array, Array]:
+    x = mean + std * (NODES if transport is None else transport.values)
     with np.errstate(all="ignore"):
-        values = function(mean + std * NODES)
+        values = function(x)
         squares = values * values
         q = float(WEIGHTS @ squares)
         step = 1e-3
-        up = function((1 + step) * (mean + std * NODES))
-        down = function((1 - step) * (mean + std * NODES))
+        up = function((1 + step) * x)
+        down = function((1 - step) * x)
         q_up, q_down = float(WEIGHTS @ (up * up)), float(WEIGHTS @ (down * down))
     if not (q > 0 and q_up > 0 and q_down > 0 and np.isfinite(q_up)):
         return 1.0, np.zeros(ORDER + 1), np.zeros(ORDER + 1)
     sensitivity = float(np.log(q_up / q_down) / (2 * np.log((1 + step) / (1 - step))))
     own = (hermite_table() @ squares) / q
-    x = mean + std * NODES
     same = (hermite_table() @ (x * x)) / (mean * mean + std * std)
     return sensitivity, own * own, same * same
+
+
+def marginal(x: State) -> Array:
+    """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
+    base, fn = (x.base, x.fn) if x.base is not None and x.fn is not None else (x, None)
+    z = NODES if base.transport is None else base.transport.values
+    values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
+    return values if fn is None else fn(values)
 
 
 BINS = 12
@@ -105,16 +116,16 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     return means, stds, counts / mean.size, inverse
 
 
-def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
+def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Expansion:
     """Work out g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
 
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
-    very many differ, in groups of nearly equal mean and standard deviation.
+    very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
     """
-    scalable = not kernels.nonzero(mean) and is_homogeneous(function)
+    scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
     average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
-    sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average))
-    if mean.size == 1 and std.size == 1:
+    sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
+    if mean.size == 1 and std.size == 1 and transport is None:
         first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
         shape = np.broadcast_shapes(mean.shape, std.shape)
         powers = a * a
@@ -134,10 +145,11 @@ def expand(function: Pointwise, mean: Array, std: Array) -> Expansion:
     shape = np.broadcast_shapes(mean.shape, std.shape)
     flat_mean, flat_std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
     means, stds, shares, where = _grouped(flat_mean, flat_std)
-    a, second_at = hermite_many(function, means, stds)
+    a, second_at = hermite_many(function, means, stds, None if transport is None else transport.values)
     first_map, second_map = a[0][where], second_at[where]
     powers = (a * a) @ shares
-    slopes = a[1] / np.maximum(stds, 1e-300)
+    linear = a[1] if transport is None else transport.coefficients @ a
+    slopes = linear / np.maximum(stds, 1e-300)
     powers[ORDER] += max(float(second_at @ shares) - float(powers.sum()), 0.0)
     return Expansion(
         first_map.reshape(shape),
@@ -199,15 +211,18 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
 
 
-def square_kernel(function: Pointwise | None, mean: float, std: float, corr: Array) -> Array:
+def square_kernel(
+    function: Pointwise | None, mean: float, std: float, corr: Array, transport: Transport | None = None
+) -> Array:
     """Return Cov(x_p², x_q²) / (E x²)² by displacement, for x = g(z) of Gaussian z (or z itself)."""
     identity = Pointwise(("identity",), lambda t: t)
-    _, powers, same = _conditioning(function or identity, *_rounded(mean, std))
+    _, powers, same = _conditioning(function or identity, *_rounded(mean, std), transport)
+    corr = corr if transport is None else transport.latent(corr)
     powers = (powers if function is not None else same).copy()
     powers[0] = 0.0
     kernel = kernels.polynomial(powers, corr)
     if function is not None:  # what is above the last order counts where both are one element
-        x = mean + std * NODES
+        x = mean + std * (NODES if transport is None else transport.values)
         with np.errstate(all="ignore"):
             squares = function(x) ** 2
         whole = float(WEIGHTS @ (squares * squares)) / max(float(WEIGHTS @ squares) ** 2, 1e-300) - 1.0
@@ -225,7 +240,13 @@ _W = _W / _W.sum()
 
 
 def carried_spread(
-    function: Pointwise, mean: float, std: float, drift: float, variance: float, slope: float
+    function: Pointwise,
+    mean: float,
+    std: float,
+    drift: float,
+    variance: float,
+    slope: float,
+    transport: Transport | None = None,
 ) -> tuple[float, float]:
     """Carry the distribution of ln(second moment) over weight draws, N(drift, variance), through a function.
 
@@ -239,7 +260,7 @@ def carried_spread(
         return slope * drift, slope * slope * variance
     offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
     scale = np.exp(0.5 * np.append(offset, 0.0))
-    _, second = hermite_many(function, mean * scale, std * scale)
+    _, second = hermite_many(function, mean * scale, std * scale, None if transport is None else transport.values)
     if not np.isfinite(second).all() or (second <= 0).any():
         return slope * drift, slope * slope * variance
     moved = np.log(second[:-1] / second[-1])
