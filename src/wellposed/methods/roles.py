@@ -38,7 +38,7 @@ def parameter_behind(graph: Graph, value: int) -> str | None:
     while True:
         found = graph.values[value]
         if found.kind == "parameter":
-            return next((name for name, p in graph.parameters.items() if p.value == value), None)
+            return graph.aliases.get(found.name, found.name)
         if found.node is None or graph.nodes[found.node].op not in _CASTS:
             return None
         value = graph.nodes[found.node].inputs[0]
