@@ -383,6 +383,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
     if call.independent or product.transposed:
         return result
+    read(data.scales)  # convolutions behind each other: each from the one before, not all at once from the last
 
     def arranged(make: Callable[..., Array | None]) -> Array | None:
         made = make(data, channel_axis, space, plan, channels)
