@@ -137,3 +137,9 @@ def test_what_is_read_later_is_made_once():
     assert read(None) is None
     assert read(Later(lambda: None)) is None
     np.testing.assert_array_equal(read(known(np.zeros(3))), np.zeros(3))
+
+
+def test_a_long_chain_of_convolutions_is_not_worked_out_by_recursion():
+    chain = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(400)]
+    graph = wp.trace(nn.Sequential(*chain, nn.ReLU()), torch.zeros(1, 4, 8, 8))
+    assert np.isfinite(wp.propagate(graph, weights="planned")[-1].var)

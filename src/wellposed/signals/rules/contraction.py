@@ -382,6 +382,7 @@ def _convolve(call: Call, data: State, weight: State, product: Product, window: 
     result = _fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
     if call.independent or product.transposed:
         return result
+    read(data.scales)  # convolutions behind each other: each from the one before, not all at once from the last
     outputs = out_shape[product.out_axes.index("o")]
     channel = axes[product.out_axes.index("o")]
 
