@@ -25,7 +25,8 @@ from torch import nn
 
 from wellposed.graphs import Graph, Node, trace
 from wellposed.signals import Input, kernels, registry
-from wellposed.signals.forward import Pass, run_pass
+from wellposed.signals.call import Pass
+from wellposed.signals.forward import run_pass
 from wellposed.signals.sampling import repetitions
 from wellposed.signals.state import State
 from wellposed.signals.weights import PrescribedWeights

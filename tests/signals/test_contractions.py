@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import wellposed as wp
-from wellposed.signals.contraction import contractions, levers
+from wellposed.signals.contraction import contractions
+from wellposed.signals.levers import levers
 from wellposed.signals.weights import roles
 
 

@@ -23,9 +23,11 @@ from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.plans import Plan, Prescription
 from wellposed.signals import Input
-from wellposed.signals.contraction import Contraction, contractions, describe, levers
+from wellposed.signals.contraction import Contraction, contractions
 from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.forward import describe_inputs
+from wellposed.signals.levers import levers
+from wellposed.signals.product import describe
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 

@@ -19,8 +19,8 @@ from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_le
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
 from wellposed.signals import Input, Signals, run_pass
+from wellposed.signals.call import Pass
 from wellposed.signals.contraction import Contraction
-from wellposed.signals.forward import Pass
 from wellposed.signals.weights import Decision, PlannedWeights
 
 UNSTEADY = 3.0

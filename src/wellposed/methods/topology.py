@@ -23,8 +23,8 @@ from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
 from wellposed.signals.balance import Balancer
 from wellposed.signals.branches import branches
+from wellposed.signals.call import Call, Pass
 from wellposed.signals.contraction import Contraction
-from wellposed.signals.forward import Call, Pass
 from wellposed.signals.rules.merge import linear
 from wellposed.signals.state import State
 from wellposed.signals.vertices import Branch, Vertices, vertices

@@ -20,7 +20,7 @@ from torch import nn
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.graphs.restore import restored_random_state
-from wellposed.signals.contraction import parameter_values
+from wellposed.signals.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
 LossFunction: TypeAlias = Callable[[nn.Module, Any], torch.Tensor]

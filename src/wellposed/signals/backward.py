@@ -20,7 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from wellposed.errors import RuleError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals.adjoints import find_adjoint
-from wellposed.signals.forward import Outcome, Pass, Unknown, run_pass
+from wellposed.signals.call import Outcome, Pass, Unknown
+from wellposed.signals.forward import run_pass
 from wellposed.signals.gradients import Adjoint, Term, gathered, settled, total, white
 from wellposed.signals.inputs import Input
 from wellposed.signals.sampling import LIMIT, repetitions, sample_state, state_of_samples

@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals import registry
-from wellposed.signals.forward import Call, Pass
+from wellposed.signals.call import Call, Pass
 from wellposed.signals.gaussian import gaussian_moments
 from wellposed.signals.rules.merge import linear
 from wellposed.signals.rules.pointwise import apply_pointwise

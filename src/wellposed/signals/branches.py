@@ -26,7 +26,8 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import VIEW_WRITE, traits
-from wellposed.signals.contraction import contractions, describe
+from wellposed.signals.contraction import contractions
+from wellposed.signals.product import describe
 from wellposed.signals.rules.pointwise import FUNCTIONS
 
 Kind = Literal["start", "contraction", "sum", "concatenation", "gate", "normalisation", "pool", "function"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,107 +13,20 @@ import numpy as np
 import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals import kernels, registry
+from wellposed.signals.arguments import known_state, resolve, state_of
 from wellposed.signals.blocks import concatenate
-from wellposed.signals.dependence import Dependence
+from wellposed.signals.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.inputs import Input
-from wellposed.signals.kernels import Array
 from wellposed.signals.registry import Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.state import Dims, State, make_state, weakest
-from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights, state_of_tensor
-
-MASKED = -30.0
-"""Scores at or below this are shut out of a softmax."""
-
-OVERFLOW = 1e150
-"""Variances are followed up to here; float32 ends at 1e77."""
+from wellposed.signals.state import State, make_state, weakest
+from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights
 
 Assumptions = Literal["full", "independent"]
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """An integer or boolean tensor whose values are not known before the model runs.
-
-    ``state`` is that of a condition on signals (x > 0.5) as numbers 0 and 1, where it has been followed.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    state: State | None = None
-
-
-@dataclass(slots=True)
-class Pass:
-    """One propagation: what has been found so far, and what rules share."""
-
-    graph: Graph
-    weights: Weights
-    inputs: Mapping[int, Input]
-    independent: bool = False
-    dependence: Dependence = field(default_factory=Dependence)
-    states: dict[int, State | None] = field(default_factory=dict)
-    memo: dict[Any, Any] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    def root(self) -> int:
-        """Return a new independent source."""
-        return self.dependence.root()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the signals of one node were come by."""
-
-    node: int
-    tag: Tag
-    note: str = ""
-
-
-class Call:
-    """What a rule may ask about the node that it is applied to."""
-
-    __slots__ = ("node", "run")
-
-    def __init__(self, run: Pass, node: Node) -> None:
-        self.run = run
-        self.node = node
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        return self.run.graph
-
-    @property
-    def independent(self) -> bool:
-        """Whether AutoInit's own assumptions are in force: independent Gaussian elements everywhere."""
-        return self.run.independent
-
-    @property
-    def training(self) -> bool:
-        """Whether the graph was traced in training mode."""
-        return self.run.graph.training
-
-    def shape(self, index: int = 0) -> tuple[int, ...]:
-        """Shape of one output of the node."""
-        return self.graph.values[self.node.outputs[index]].shape
-
-    def root(self) -> int:
-        """Return a new independent source for the part of a result that depends on nothing before it."""
-        return self.run.root()
-
-    def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
-        """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
-        return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)
-
-    def value_of(self, position: int) -> int | None:
-        """Return the id of the value that is the operator's argument at ``position``."""
-        argument = self.node.args[position] if position < len(self.node.args) else None
-        return argument.value if isinstance(argument, Ref) else None
 
 
 def propagate(
@@ -176,7 +89,7 @@ def run_pass(
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
-        _state(run, value)
+        state_of(run, value)
     for node in graph.nodes:
         if not any(graph.values[out].is_signal for out in node.outputs):
             _follow_condition(run, node)
@@ -270,94 +183,6 @@ def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
     )
 
 
-# ---- states of arguments --------------------------------------------------------------------------------------------
-
-
-def _state(run: Pass, value: int) -> State | None:
-    if value in run.states:
-        return run.states[value]
-    graph = run.graph
-    info = graph.values[value]
-    state: State | None = None
-    if info.kind == "parameter":
-        parameter = graph.parameters[graph.aliases.get(info.name, info.name)]
-        state = run.weights.state(parameter, run.root())
-    elif info.kind == "input":
-        state = run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_signal else None
-    elif value in graph.known and info.is_signal:
-        state = known_state(graph.known[value], run.root())
-    elif info.kind == "buffer" and info.is_signal:
-        tensor = graph.buffer_tensors[info.name]
-        unknown = tensor.is_meta
-        state = _unknown_buffer(run, value) if unknown else known_state(tensor, run.root())
-    run.states[value] = state
-    return state
-
-
-def _unknown_buffer(run: Pass, value: int) -> State:
-    """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
-    info = run.graph.values[value]
-    for node in run.graph.nodes:
-        if value in node.inputs and node.op in (
-            torch.ops.aten.batch_norm.default,
-            torch.ops.aten.instance_norm.default,
-        ):
-            level = 0.0 if isinstance(node.args[3], Ref) and node.args[3].value == value else 1.0
-            return make_state(info.shape, level, 0.0, tag="assumed")
-    return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
-
-
-def known_state(tensor: torch.Tensor, root: int) -> State:
-    """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
-    values = tensor.detach()
-    if values.is_complex():
-        values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
-    if values.numel() == 0:
-        return make_state(tuple(tensor.shape), 0.0, 0.0)
-    low, high = (float(end) for end in torch.aminmax(values))
-    if low == high and MASKED < low < np.inf:
-        return make_state(tuple(values.shape), low, 0.0)
-    masked = values <= MASKED
-    if bool(masked.any()) and not bool(values[~masked].any()):
-        share = float(masked.double().mean()) if np.isfinite(low) else 0.0
-        mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
-        return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        kept = values[finite]
-        mean = float(kept.double().mean()) if kept.numel() else 0.0
-        var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
-        return make_state(tuple(values.shape), mean, var)
-    state = state_of_tensor(values, root)
-    if values.numel() > 4096 or values.ndim == 0:
-        return state
-    # small constants are followed position by position: nothing about them is random
-    full = values.to(torch.float64).cpu().numpy()
-    array = full.reshape([n for n in full.shape if n > 1])
-    return replace(state, mean=array, var=np.zeros((1,) * array.ndim), roots=0)
-
-
-def _resolve(run: Pass, argument: Any) -> Any:
-    if isinstance(argument, Ref):
-        info = run.graph.values[argument.value]
-        if info.is_signal:
-            state = _state(run, argument.value)
-            if state is None:
-                state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
-            scale = run.weights.known_scale(state.lever) if state.lever is not None else None
-            return state if scale is None else rescaled(state, scale)
-        known = run.graph.known.get(argument.value)
-        return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(_resolve(run, item) for item in argument)
-    return argument
-
-
-def rescaled(state: State, scale: float) -> State:
-    """Return a weight's state at a chosen scale."""
-    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)
-
-
 def _entering(run: Pass, node: Node) -> str:
     entering = []
     for value in node.inputs:
@@ -367,9 +192,6 @@ def _entering(run: Pass, node: Node) -> str:
                 f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}"
             )
     return "entering signals: " + ("; ".join(entering) or "none")
-
-
-# ---- applying rules -------------------------------------------------------------------------------------------------
 
 
 def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
@@ -392,8 +214,8 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
             "exact",
             "",
         )
-    args = tuple(_resolve(run, a) for a in node.args)
-    kwargs = {key: _resolve(run, a) for key, a in node.kwargs.items()}
+    args = tuple(resolve(run, a) for a in node.args)
+    kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
     found = registry.find(node.op)
     call = Call(run, node)
     incoming = list(_states_in((args, kwargs)))
@@ -422,13 +244,13 @@ def _follow_condition(run: Pass, node: Node) -> None:
     found = registry.find(node.op)
     if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return
-    args = tuple(map(partial(_resolve, run), node.args))
+    args = tuple(map(partial(resolve, run), node.args))
     if found.family != "conditions":  # views of a condition: its state stands for it
         args = tuple(a.state if isinstance(a, Unknown) and a.state is not None else a for a in args)
         if not (args and isinstance(args[0], State)):
             return
     if any(isinstance(a, State) or (isinstance(a, Unknown) and a.state is not None) for a in args):
-        result = found.function(Call(run, node), *args, **{key: _resolve(run, a) for key, a in node.kwargs.items()})
+        result = found.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
             run.states[node.outputs[0]] = _checked(Call(run, node), found, 0, result, weakest(found.tag, result.tag))
 

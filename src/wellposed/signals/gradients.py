@@ -12,8 +12,8 @@ import torch
 from wellposed.graphs import Node
 from wellposed.signals.alignment import align
 from wellposed.signals.blocks import concatenate
+from wellposed.signals.call import Call, Pass
 from wellposed.signals.dependence import scaled_by
-from wellposed.signals.forward import Call, Pass
 from wellposed.signals.gaussian import NODES, WEIGHTS
 from wellposed.signals.rules.merge import combine, multiply
 from wellposed.signals.rules.pointwise import apply_pointwise

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals.contraction import Contraction, contractions, describe, parameter_values
+from wellposed.signals.contraction import Contraction, contractions
+from wellposed.signals.levers import parameter_values
+from wellposed.signals.product import describe
 
 aten = torch.ops.aten
 

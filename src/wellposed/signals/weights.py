@@ -11,7 +11,8 @@ import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter, Ref
-from wellposed.signals.contraction import Contraction, Lever, contractions, levers, parameter_values
+from wellposed.signals.contraction import Contraction, contractions
+from wellposed.signals.levers import Lever, levers, parameter_values
 from wellposed.signals.state import State, make_state
 
 aten = torch.ops.aten

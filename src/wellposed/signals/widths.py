@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals.contraction import Contraction, Product, contractions, describe, parameter_values
+from wellposed.signals.contraction import Contraction, contractions
 from wellposed.signals.indices import (
     VIEWS,
     Atom,
@@ -32,6 +32,8 @@ from wellposed.signals.indices import (
     size_of,
     unite,
 )
+from wellposed.signals.levers import parameter_values
+from wellposed.signals.product import Product, describe
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
-from wellposed.signals.contraction import Product, describe
 from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, times_output, white
+from wellposed.signals.product import Product, describe
 from wellposed.signals.registry import overloads
 from wellposed.signals.rules.contraction import contract, is_weight
 from wellposed.signals.rules.embedding import embedding

@@ -9,7 +9,7 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
-from wellposed.signals.forward import known_state
+from wellposed.signals.arguments import known_state
 from wellposed.signals.gradients import Adjoint, Term, reduced, settled, source_of, times
 from wellposed.signals.registry import find, operators, overloads
 from wellposed.signals.rules.merge import operand

@@ -13,10 +13,10 @@ import torch
 from wellposed.signals import kernels
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
-from wellposed.signals.contraction import pair_of
 from wellposed.signals.gaussian import NODES, WEIGHTS
 from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled, source_of, times
 from wellposed.signals.kernels import Array
+from wellposed.signals.product import pair_of
 from wellposed.signals.registry import overloads
 from wellposed.signals.rules.maps import mapped
 from wellposed.signals.state import Pointwise, State, weakest

@@ -14,7 +14,8 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals import kernels
-from wellposed.signals.forward import MASKED, Call
+from wellposed.signals.arguments import MASKED
+from wellposed.signals.call import Call
 from wellposed.signals.gaussian import density
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.forward import Call, Unknown
+from wellposed.signals.call import Call, Unknown
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, operand
 from wellposed.signals.rules.pointwise import apply_pointwise

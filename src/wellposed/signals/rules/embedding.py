@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.forward import Call, Unknown, rescaled
+from wellposed.signals.arguments import rescaled
+from wellposed.signals.call import Call, Unknown
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.state import Atom, State, make_state, new_label
 from wellposed.signals.views import pooled

@@ -10,10 +10,11 @@ import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align
+from wellposed.signals.arguments import known_state
 from wellposed.signals.blocks import concatenate, joint_spread
+from wellposed.signals.call import Call, Unknown
 from wellposed.signals.dependence import scaled_by
 from wellposed.signals.expansion import marginal
-from wellposed.signals.forward import Call, Unknown, known_state
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pointwise import apply_pointwise, scalar_pointwise

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from wellposed.signals import kernels
+from wellposed.signals.call import Call
 from wellposed.signals.dependence import scaled_by
-from wellposed.signals.forward import Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear, normalised
 from wellposed.signals.state import Link, State, make_state

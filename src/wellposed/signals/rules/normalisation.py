@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.signals import kernels
-from wellposed.signals.forward import Call
+from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import combine, linear, multiply, normalised

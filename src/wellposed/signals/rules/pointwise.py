@@ -10,10 +10,10 @@ import torch
 
 from wellposed.signals import kernels
 from wellposed.signals.blocks import select
+from wellposed.signals.call import OVERFLOW, Call
 from wellposed.signals.dependence import scaled_by
 from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, fluctuation
 from wellposed.signals.expansion import expand as expand_function
-from wellposed.signals.forward import OVERFLOW, Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.state import Link, Pointwise, State, known, read
 from wellposed.signals.views import pooled

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from wellposed.signals import kernels
-from wellposed.signals.contraction import Product
-from wellposed.signals.forward import Call
+from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
+from wellposed.signals.product import Product
 from wellposed.signals.state import Atom, State, new_label, weakest
 from wellposed.signals.views import merge_atoms, pooled
 

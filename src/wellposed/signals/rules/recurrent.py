@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from wellposed.signals.blocks import select
-from wellposed.signals.forward import Call
+from wellposed.signals.call import Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.statistics import at_shape
 from wellposed.signals.sampling import sample_state, state_of_samples

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
-from wellposed.signals.forward import Call
+from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import linear

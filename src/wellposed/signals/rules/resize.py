@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.blocks import select
-from wellposed.signals.forward import Call
+from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped

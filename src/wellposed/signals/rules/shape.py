@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
+from wellposed.signals.arguments import known_state
 from wellposed.signals.blocks import concatenate, select
-from wellposed.signals.forward import Call, Unknown, known_state
+from wellposed.signals.call import Call, Unknown
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
 from wellposed.signals.rules.resize import from_sources

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.signals.arguments import known_state
 from wellposed.signals.blocks import select
-from wellposed.signals.forward import Call, known_state
+from wellposed.signals.call import Call
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
 from wellposed.signals.rules.merge import combine, linear, multiply
