@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, 4 draws")
     parser.add_argument("--per-node", action="store_true", help="also write the figures of every node")
+    parser.add_argument("--name", default="accuracy", help="name of the results' files (default accuracy)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     draws = 4 if options.quick else options.draws
@@ -139,7 +140,7 @@ def main() -> None:
                 markdown([row], COLUMNS).splitlines()[-1], f"worst: {worst['node']} {worst['error']:+.2f}", flush=True
             )
     table = markdown(rows, COLUMNS)
-    write("accuracy", f"Octaves; mean over {draws} draws of weights and inputs.\n\n{table}", rows, options.out)
+    write(options.name, f"Octaves; mean over {draws} draws of weights and inputs.\n\n{table}", rows, options.out)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,9 @@ Journal = dict[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A net, the optimizer that trains it, and the rates that its grid starts with."""
+    """A net, what it is in words, the optimizer that trains it, and the rates that its grid starts with."""
 
+    about: str
     build: Callable[[], nn.Module]
     optimizer: Optimizer = "sgd"
     rates: tuple[float, ...] = (0.00316, 0.01, 0.0316, 0.1, 0.316)
@@ -71,9 +72,10 @@ def densenet(bn: bool) -> nn.Module:
     import_extras()
     from torchvision.models import DenseNet
 
-    model: nn.Module = DenseNet(8, (3, 3, 3), num_init_features=16, bn_size=2, num_classes=10)
+    model = DenseNet(8, (3, 3, 3), num_init_features=16, bn_size=2, num_classes=10)
     model.features.pool0 = nn.Identity()
-    return model if bn else without_norm(model)
+    made: nn.Module = model if bn else without_norm(model)
+    return made
 
 
 def swin() -> nn.Module:
@@ -86,13 +88,15 @@ def swin() -> nn.Module:
 
 
 NETS = {
-    "resnet": Net(partial(resnet, 32, 8, False)),
-    "resnet_bn": Net(partial(resnet, 32, 8, True)),
-    "densenet": Net(partial(densenet, False)),
-    "wrn": Net(partial(resnet, 8, 32, False)),
-    "swin": Net(swin, "adam", (0.000316, 0.001, 0.00316, 0.01, 0.0316)),
-    "densenet_bn": Net(partial(densenet, True)),
-    "wrn_bn": Net(partial(resnet, 8, 32, True)),
+    "resnet": Net("ResNet without BN (pre-activation, depth 32, width 8)", partial(resnet, 32, 8, False)),
+    "resnet_bn": Net("ResNet with BN (pre-activation, depth 32, width 8)", partial(resnet, 32, 8, True)),
+    "densenet": Net("DenseNet without BN (three blocks of three layers, growth 8)", partial(densenet, False)),
+    "wrn": Net("Wide ResNet without BN (depth 8, width 32)", partial(resnet, 8, 32, False)),
+    "swin": Net(
+        "Swin transformer (two stages of two blocks, Adam)", swin, "adam", (0.000316, 0.001, 0.00316, 0.01, 0.0316)
+    ),
+    "densenet_bn": Net("DenseNet with BN (three blocks of three layers, growth 8)", partial(densenet, True)),
+    "wrn_bn": Net("Wide ResNet with BN (depth 8, width 32)", partial(resnet, 8, 32, True)),
 }
 """By importance: what is complete when time runs out is a beginning of this list."""
 
@@ -389,14 +393,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return the text of the results: a table for each net, and what was reduced."""
     told = [
         f"{TRAIN:,} images for {EPOCHS} epochs ({STEPS} steps of {BATCH}), {TEST:,} test images, of CIFAR-10 at "
-        f"{SIDE}×{SIDE}. Mean ± std over seeds at each method's best rate, chosen by training loss (mean of the last quarter of the "
-        "steps). *GradCosine*, *gradient norm* and *max / min norm* compare the gradients of "
-        f"{SCORED} single samples before → after; before is Kaiming for refinements (AutoInit for autoinit+nio), and the "
-        "model's own initialisation for plans and LSUV. Plans are timed in processor time, the plan that they start from included."
+        f"{SIDE}×{SIDE}. Mean ± std over seeds at each method's best rate, chosen by training loss (mean of the last "
+        "quarter of the steps). *GradCosine*, *gradient norm* and *max / min norm* compare the gradients of "
+        f"{SCORED} single samples before → after; before is Kaiming for refinements (AutoInit for autoinit+nio), and "
+        "the model's own initialisation for plans and LSUV. Plans are timed in processor time, the plan that they "
+        "start from included."
     ]
     for net in dict.fromkeys(row["net"] for row in rows):
         of_net = [row for row in rows if row["net"] == net]
-        told.append(f"### {net}")
+        told.append(f"### {NETS[net].about}")
         if all("missing" in row for row in of_net):
             told.append("Not run.")
             continue
