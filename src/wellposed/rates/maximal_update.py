@@ -63,8 +63,8 @@ def maximal_update(
         plan: draw the weights from it instead of taking the model's current ones.
         samples: number of random inputs, for each draw of the weights.
         draws: number of draws of the weights from ``plan``.
-        exponent: 1 is the criterion as derived; 1/2 is what best rates follow as measured (learning rates of nets from
-            five families rose with the power 0.45 to 0.48 of it).
+        exponent: 1 is the criterion as derived; 1/2 is what best rates follow as measured (0.44 to 0.52, each
+            of seven families held out; docs/results/rates.md).
         inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
         seed: of inputs, readouts and draws.
 

@@ -36,8 +36,8 @@ def ntk(graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs
     Args:
         graph: from `wellposed.trace`.
         plan: take the weights' variances from it instead of from the model's current weights.
-        exponent: 1 is stability of gradient descent on a squared loss; 1/2 is what best rates follow as measured
-            (0.35 to 0.39 in five families of nets).
+        exponent: 1 is stability of gradient descent on a squared loss; 1/2 is near what best rates follow as
+            measured (0.40 to 0.47, each of seven families held out; docs/results/rates.md).
         inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
 
     Returns:
