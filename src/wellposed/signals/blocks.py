@@ -127,7 +127,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
     lengths_all = covariance.shape
     scale = kernels.autocorrelation(np.sqrt(var), lengths_all)
     with np.errstate(all="ignore"):
-        corr = np.clip(kernels.quotient(covariance, scale), -1.0, 1.0)
+        corr = np.asarray(np.clip(kernels.quotient(covariance, scale), -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     full_axes = tuple((count,) if i == axis else ax for i, ax in enumerate(axes))
     result = State(

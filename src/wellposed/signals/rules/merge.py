@@ -136,7 +136,7 @@ def normalised(kernel: Array, var: Array) -> Array:
     """Turn a covariance kernel into a correlation kernel, given the variances by position."""
     scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
     with np.errstate(all="ignore"):
-        corr = np.clip(kernels.quotient(kernel, scale), -1.0, 1.0)
+        corr = np.asarray(np.clip(kernels.quotient(kernel, scale), -1.0, 1.0))
     corr[(0,) * corr.ndim] = 1.0
     return corr
 

@@ -51,7 +51,7 @@ def fresh(
     weight: State,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
-    corr = np.ones((1,) * len(atoms)) if call.independent else np.clip(corr, -1.0, 1.0)
+    corr = np.ones((1,) * len(atoms)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
     sizes = tuple(atom.size for atom in atoms)
