@@ -420,7 +420,9 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, help="the rates that the grid starts with")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop in time")
-    parser.add_argument("--journals", type=Path, default=JOURNALS, help="where finished runs are noted; delete it after a change")
+    parser.add_argument(
+        "--journals", type=Path, default=JOURNALS, help="where finished runs are noted; delete it after a change"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes

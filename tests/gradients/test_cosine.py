@@ -208,3 +208,30 @@ def test_a_model_that_vmap_cannot_run_goes_one_by_one() -> None:
     with pytest.warns(UserWarning, match="one by one"):
         found = gradcosine(model, loss, x, sub_batches=None)
     assert found == gradcosine(model, loss, x, sub_batches=None, engine="loop")
+
+
+def test_parameters_without_axes_and_without_gradient() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.unused = nn.Linear(3, 2), nn.Linear(2, 2)
+            self.temperature = nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.temperature
+
+    model, x = Net().double(), torch.randn(7, 3, dtype=torch.float64)
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    gradients = []
+    for row in x:
+        found = torch.autograd.grad(loss(model, row[None]), [*model.layer.parameters(), model.temperature])
+        gradients.append(torch.cat([g.flatten() for g in found]))
+    u = sum(g / g.norm() for g in gradients)
+    for engine in ("vmap", "loop"):
+        score = gradcosine(model, loss, x, sub_batches=None, engine=engine, by="parameter")  # type: ignore[arg-type]
+        assert score.cosine == pytest.approx(float(u @ u) / 49, rel=1e-12)
+        assert score.parts["temperature"].cosine == pytest.approx(1.0)  # d(loss)/d(scale) is positive for all
+        assert score.parts["unused.weight"].norm == 0.0

@@ -87,7 +87,7 @@ class Sums:
         """Add a stack of gradients.
 
         Args:
-            gradients: for each parameter its gradients, of shape (rows, *parameter).
+            gradients: for each parameter its gradients, of shape (rows, *parameter); their memory is used up.
             losses: the losses, of shape (rows,).
         """
         squares = {name: _squares(stack) for name, stack in gradients.items()}
@@ -104,10 +104,12 @@ class Sums:
             self._part_norms.setdefault(part, []).extend(part_norms.tolist())
             own |= dict.fromkeys(names, _inverse(part_norms))
         for name, stack in gradients.items():
-            _accumulate(self._units, name, _weighted(weights, stack))
-            _accumulate(self._signs, name, stack.sign().sum(0))
+            rows = wide(stack)
+            _accumulate(self._units, name, weights, rows)
             if self._group:
-                _accumulate(self._own_units, name, _weighted(own[name], stack))
+                _accumulate(self._own_units, name, own[name], rows)
+            signs = rows.sign_() if rows.is_contiguous() else rows.sign()
+            _accumulate(self._signs, name, torch.ones_like(weights), signs)
 
     def join_ranks(self) -> None:
         """Take in what the other ranks of a distributed run have added, in the order of the ranks."""
@@ -173,21 +175,22 @@ def _cosine(units: Mapping[str, Tensor], count: int) -> float:
 
 
 def _squares(stack: Tensor) -> Tensor:
-    return wide(stack).flatten(1).square().sum(1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(wide(stack).reshape(len(stack), -1), dim=1)
+    return norms.double().square()
 
 
 def _inverse(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, 1.0 / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
 
 
-def _weighted(weights: Tensor, stack: Tensor) -> Tensor:
-    rows = wide(stack)
-    summed: Tensor = torch.tensordot(weights.to(rows.dtype), rows, dims=1)
-    return summed
-
-
-def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
-    sums[name] = sums[name].add_(value) if name in sums else value
+def _accumulate(sums: dict[str, Tensor], name: str, weights: Tensor, rows: Tensor) -> None:
+    """Add the weighted sum of rows; a single row is added in place, as gradients are large and memory is slow."""
+    if name not in sums:
+        sums[name] = torch.zeros(rows.shape[1:], dtype=rows.dtype, device=rows.device)
+    if len(rows) == 1:
+        sums[name].add_(rows[0], alpha=float(weights))
+    else:
+        sums[name].view(-1).addmv_(rows.reshape(len(rows), -1).T, weights.to(rows.dtype))
 
 
 def _grouping(by: By | None) -> Callable[[str], str] | None:
