@@ -337,7 +337,7 @@ class Trial:
                 if not in_time():
                     return False
         except WellposedError as error:
-            self._note(("failed", method), {"message": f"{type(error).__name__}: {error}".partition("\n")[0]})
+            self._note(("failed", method), {"message": str(error)})
         return in_time()
 
 
@@ -359,7 +359,7 @@ COLUMNS = {
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells of a row: means ± std over seeds, and figures before → after the method."""
     if "missing" in row:
-        return {"method": row["method"], "shown": row["missing"]}
+        return {"method": row["method"], "shown": row["missing"].partition(":")[0]}
     cells = {"method": row["method"] + ("*" if row["note"] else ""), "seconds": row.get("seconds")}
     if row["accuracy"] is not None:
         cells["shown"] = f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_std']:.1f}"
@@ -397,7 +397,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
         "quarter of the steps). *GradCosine*, *gradient norm* and *max / min norm* compare the gradients of "
         f"{SCORED} single samples before → after; before is Kaiming for refinements (AutoInit for autoinit+nio), and "
         "the model's own initialisation for plans and LSUV. Plans are timed in processor time, the plan that they "
-        "start from included."
+        f"start from included; training itself takes {STEPS} steps."
     ]
     for net in dict.fromkeys(row["net"] for row in rows):
         of_net = [row for row in rows if row["net"] == net]

@@ -146,6 +146,7 @@ def sample_rows(size: int, repeats: int) -> list[dict[str, Any]]:
     nets: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, Tensor]]] = {
         "ResNet-18": (lambda: torchvision_net("resnet18", num_classes=10), pictures(size)),
         "MLP 3072-512x4-10": (perceptron, pictures(size)),
+        "MLP 3072-32x7-10": (lambda: perceptron(32, 7), pictures(size)),
     }
     for name, (build, batch) in nets.items():
 
@@ -162,18 +163,18 @@ def sample_rows(size: int, repeats: int) -> list[dict[str, Any]]:
                 net = model()
                 return lambda: gradcosine(net, cross_entropy, batch, sub_batches=None, engine=engine)  # noqa: B023
 
-            found = measured(score, 1)
+            found = measured(score, 2)
             rows.append(row(f"{title}: sample-wise GradCosine", found, base, engine=engine))
             print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
     return rows
 
 
-def perceptron() -> nn.Module:
-    """Return a perceptron of four hidden layers."""
-    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3072, 512), nn.ReLU()]
-    for _ in range(3):
-        layers += [nn.Linear(512, 512), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(512, 10))
+def perceptron(width: int = 512, depth: int = 4) -> nn.Module:
+    """Return a perceptron of ``depth`` hidden layers."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3072, width), nn.ReLU()]
+    for _ in range(depth - 1):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
 def main() -> None:

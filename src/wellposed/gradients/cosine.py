@@ -16,8 +16,10 @@ from wellposed.errors import GradientError, OptionError, near_matches
 from wellposed.gradients.agreement import Agreement, By, Sums
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, sub_batches
 
-MEMORY = 0.5
-"""Gigabytes that the gradients of one chunk of samples may take, where the caller names no other limit."""
+MEMORY = {"cpu": 0.05}
+"""Gigabytes that the gradients of one chunk of samples may take where the caller names no limit, by kind of device: on
+a CPU larger chunks only leave its caches."""
+OTHERS = 0.5
 
 
 Engine = Literal["auto", "vmap", "loop"]
@@ -33,7 +35,7 @@ def gradcosine(
     by: By | None = None,
     training: bool = True,
     engine: Engine = "auto",
-    memory: float = MEMORY,
+    memory: float | None = None,
     seed: int = 0,
 ) -> Agreement:
     """Score an initialisation: how well do gradients agree, and how equal are their norms?
@@ -51,7 +53,7 @@ def gradcosine(
         engine: how the gradients of single samples are taken: ``vmap`` (vectorised, in chunks), ``loop`` (one by one)
             or ``auto``: vmap, but for convolutions on a CPU, whose vectorised form (grouped convolutions) is slower
             there than a loop.
-        memory: gigabytes for the gradients of samples that are held at once.
+        memory: gigabytes for the gradients of samples that are held at once; by default 0.05 on a CPU, else 0.5.
         seed: of dropout's random numbers.
 
     Returns:
@@ -87,12 +89,14 @@ def of_sub_batches(
     return sums.score("sub-batch")
 
 
-def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, memory: float) -> Agreement:
+def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, memory: float | None) -> Agreement:
     """Return the score of single samples."""
     if engine not in get_args(Engine):
         raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), get_args(Engine))}")
     if batch.size < 2:
         raise GradientError(f"agreement needs two samples, received a batch of {batch.size}")
+    if memory is None:
+        memory = MEMORY.get(next(iter(problem.parameters.values())).device.type, OTHERS)
     if memory <= 0:
         raise GradientError(f"memory must be a positive number of gigabytes, received {memory!r}")
     problem.loss(
