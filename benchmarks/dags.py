@@ -184,13 +184,12 @@ class Dag(nn.Module):
 
     def _layer(self, inputs: int, outputs: int, scale: float) -> nn.Module:
         """Return a linear map or convolution whose weights have variance scale / fan-in."""
-        layer: nn.Module
+        layer: nn.Linear | nn.Conv2d
         if self.kernel is None:
             layer = nn.Linear(inputs, outputs, bias=False)
         else:
             layer = nn.Conv2d(inputs, outputs, self.kernel, padding=self.kernel // 2, bias=False)
-        weight: Tensor = layer.weight  # type: ignore[assignment]
-        nn.init.normal_(weight, std=math.sqrt(scale / weight[0].numel()))
+        nn.init.normal_(layer.weight, std=math.sqrt(scale / layer.weight[0].numel()))
         return layer
 
     def forward(self, x: Tensor) -> Tensor:

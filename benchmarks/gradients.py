@@ -14,6 +14,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ COLUMNS = {
     "memory_ratio": "memory / training step",
 }
 CONTEXT = multiprocessing.get_context("fork")
+Build = Callable[[], nn.Module]
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -46,15 +48,16 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def measured(prepare: Callable[[], Callable[[], Any]], repeats: int) -> tuple[float, float]:
+def measured(prepare: Callable[..., Callable[[], Any]], build: Build, *told: Any, repeats: int) -> tuple[float, float]:
     """Return the least processor time of a call in seconds, and the growth of the peak memory in MB, in a process of
-    its own; ``prepare`` returns the call."""
+    its own; ``prepare`` is given a new model and what else is told, and returns the call."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
 
     def work() -> None:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        call = prepare()
+        torch.manual_seed(0)
+        call = prepare(build(), *told)
         gc.collect()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         times = []
@@ -101,6 +104,11 @@ def nio_iteration(
     return iteration
 
 
+def sample_score(model: nn.Module, batch: tuple[Tensor, Tensor], engine: Any) -> Callable[[], Any]:
+    """Return a call that scores single samples."""
+    return partial(gradcosine, model, cross_entropy, batch, sub_batches=None, engine=engine)
+
+
 def pictures(count: int) -> tuple[Tensor, Tensor]:
     """Return pictures of 32×32 and labels."""
     generator = torch.Generator().manual_seed(0)
@@ -122,54 +130,39 @@ def row(what: str, found: tuple[float, float], base: tuple[float, float], **more
 
 def nio_rows(depth: int, size: int, repeats: int) -> list[dict[str, Any]]:
     """Measure iterations of NIO on a pre-activation ResNet (the paper's table 3)."""
-    batch = pictures(size)
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return preact_resnet(depth)
-
-    base = measured(lambda: training_step(model(), batch), repeats)
+    batch, build = pictures(size), partial(preact_resnet, depth)
+    base = measured(training_step, build, batch, repeats=repeats)
     title = f"preact-ResNet-{depth}, B={size}"
     rows = [row(f"{title}: training step", base, base)]
     settings = [(engine, 2, 0.2) for engine in ENGINES]
     settings += [("finite_difference", D, r) for D in (2, 3, 4) for r in (0.0, 0.2, 0.4, 0.6) if (D, r) != (2, 0.2)]
     for engine, count, overlap in settings:
-        found = measured(lambda: nio_iteration(model(), batch, engine, count, overlap), max(1, repeats - 1))  # noqa: B023
+        found = measured(nio_iteration, build, batch, engine, count, overlap, repeats=max(1, repeats - 1))
         rows.append(row(f"{title}: NIO iteration", found, base, engine=engine, D=count, r=overlap))
         print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
     return rows
 
 
 def sample_rows(size: int, repeats: int) -> list[dict[str, Any]]:
-    """Measure the sample-wise score on a ResNet-18 of 32×32 pictures, and on a perceptron."""
-    rows = []
-    nets: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, Tensor]]] = {
-        "ResNet-18": (lambda: torchvision_net("resnet18", num_classes=10), pictures(size)),
-        "MLP 3072-512x4-10": (perceptron, pictures(size)),
-        "MLP 3072-32x7-10": (lambda: perceptron(32, 7), pictures(size)),
+    """Measure the sample-wise score on a ResNet-18 of 32×32 pictures, and on perceptrons."""
+    rows, batch = [], pictures(size)
+    nets: dict[str, Build] = {
+        "ResNet-18": partial(torchvision_net, "resnet18", num_classes=10),
+        "MLP 3072-512x4-10": partial(perceptron, 512, 4),
+        "MLP 3072-32x7-10": partial(perceptron, 32, 7),
     }
-    for name, (build, batch) in nets.items():
-
-        def model(build: Callable[[], nn.Module] = build) -> nn.Module:
-            torch.manual_seed(0)
-            return build()
-
-        base = measured(lambda: training_step(model(), batch), repeats)  # noqa: B023
+    for name, build in nets.items():
+        base = measured(training_step, build, batch, repeats=repeats)
         title = f"{name}, {size} samples"
         rows.append(row(f"{title}: training step", base, base))
         for engine in ("loop", "vmap"):
-
-            def score(engine: Any = engine) -> Callable[[], Any]:
-                net = model()
-                return lambda: gradcosine(net, cross_entropy, batch, sub_batches=None, engine=engine)  # noqa: B023
-
-            found = measured(score, 2)
+            found = measured(sample_score, build, batch, engine, repeats=2)
             rows.append(row(f"{title}: sample-wise GradCosine", found, base, engine=engine))
             print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
     return rows
 
 
-def perceptron(width: int = 512, depth: int = 4) -> nn.Module:
+def perceptron(width: int, depth: int) -> nn.Module:
     """Return a perceptron of ``depth`` hidden layers."""
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3072, width), nn.ReLU()]
     for _ in range(depth - 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,6 +25,12 @@ def count() -> int:
 def index() -> int:
     """Return this process's rank; 0 where there is no process group."""
     return dist.get_rank() if count() > 1 else 0
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a DTensor (FSDP2, tensor parallelism), without importing what nobody has imported."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
 def ungrouped() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError
 from wellposed.gradients import gradient_norm
+
+TOLERANCE = inspect.signature(gradient_norm).parameters["tolerance"].default + 1e-4
+"""What the function promises, and the rounding of a plan that is drawn in float32."""
 
 
 def mean_norm(model: nn.Module, parts: list[Any]) -> float:
@@ -40,7 +44,7 @@ def test_model_has_the_norm_after(gamma: float, planned: bool) -> None:
     assert same(before, state(model))
     plan.apply_(model)
     parts = [half for batch in batches for half in halves(batch)]
-    assert mean_norm(model, parts) == pytest.approx(gamma, rel=0.0101)  # 1 %, and the plan's draw in float32
+    assert mean_norm(model, parts) == pytest.approx(gamma, rel=TOLERANCE)
     assert plan.figures["gradient_norm"] == pytest.approx(mean_norm(model, parts), rel=1e-5)
     for name in ("stem.weight", "branch.weight", "readout.weight"):
         factor = model.get_parameter(name).double() / drawn[name].double()
@@ -82,7 +86,7 @@ def test_auto_bounds_the_norm_and_leaves_what_is_below() -> None:
 
     parts = sub_batches(Batch.of(batch), 2, 0.2)
     loss = sum(float(cross_entropy(model, part).detach()) for part in parts) / 2
-    assert mean_norm(model, parts) == pytest.approx((loss / 0.2) ** 0.5, rel=0.0101)
+    assert mean_norm(model, parts) == pytest.approx((loss / 0.2) ** 0.5, rel=TOLERANCE)
 
 
 def test_no_factor_reaches_a_norm_below_what_the_readout_bias_keeps() -> None:
@@ -98,7 +102,7 @@ def test_overflow_counts_as_a_norm_above_and_underflow_as_one_below() -> None:
     torch.manual_seed(0)
     model, batch = Skip(), pictures(8, torch.float32)
     plan = gradient_norm(model, steep, [batch], gamma=1e4, overlap=0.0)
-    assert plan.figures["gradient_norm"] == pytest.approx(1e4, rel=0.0101)
+    assert plan.figures["gradient_norm"] == pytest.approx(1e4, rel=TOLERANCE)
     assert plan.figures["factor"] > 10
 
 
@@ -130,14 +134,14 @@ def test_autocast_half_precision_dropout_and_one_pass_iterators() -> None:
     batch = pictures(32, torch.float32)
     before = state(model)
     for loss in (cross_entropy, autocast):
-        plan = gradient_norm(model, loss, iter([batch]), gamma=3.0, tolerance=0.05)
-        assert plan.figures["after"]["norm"] == pytest.approx(3.0, rel=0.051)
+        plan = gradient_norm(model, loss, iter([batch]), gamma=3.0)
+        assert plan.figures["after"]["norm"] == pytest.approx(3.0, rel=TOLERANCE)
     assert same(before, state(model))
     half = model.to(torch.bfloat16)
-    plan = gradient_norm(half, cross_entropy, [(batch[0].bfloat16(), batch[1])], gamma=3.0, tolerance=0.05)
-    assert plan.figures["after"]["norm"] == pytest.approx(3.0, rel=0.051)
+    plan = gradient_norm(half, cross_entropy, [(batch[0].bfloat16(), batch[1])], gamma=3.0)
+    assert plan.figures["after"]["norm"] == pytest.approx(3.0, rel=TOLERANCE)
     plan.apply_(half)
-    again = gradient_norm(half, cross_entropy, [(batch[0].bfloat16(), batch[1])], gamma=3.0, tolerance=0.05)
+    again = gradient_norm(half, cross_entropy, [(batch[0].bfloat16(), batch[1])], gamma=3.0)
     assert again.figures["factor"] == 1.0
 
 

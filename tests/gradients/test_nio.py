@@ -231,4 +231,5 @@ def test_bad_input() -> None:
 def test_no_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        nio(Skip(), cross_entropy, [pictures(8, torch.float32)], iterations=2)
+        plan = nio(Skip(), cross_entropy, [pictures(8, torch.float32)], iterations=2)
+    assert plan.warnings == ()

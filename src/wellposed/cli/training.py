@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from wellposed.cli import show
 from wellposed.cli.arguments import Json, Model, Option, Seed, Training, further_options
 from wellposed.errors import OptionError, WellposedError, near_matches
+
+if TYPE_CHECKING:
+    from wellposed.gradients.agreement import By
 
 Start = Annotated[
     str | None,
@@ -129,7 +132,7 @@ def score(
             batch,
             sub_batches=None if samples else sub_batches,
             overlap=overlap,
-            by=by,  # type: ignore[arg-type]
+            by=cast("By | None", by),  # says itself what it knows
             seed=seed,
         )
     if as_json:

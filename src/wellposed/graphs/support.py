@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from wellposed.errors import UnsupportedError
+from wellposed.ranks import is_distributed
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -26,11 +28,11 @@ def check_parameters(model: nn.Module) -> None:
     raise UnsupportedError(f"{type(model).__name__} has parameters that cannot be traced: " + "; ".join(lines))
 
 
-def _fault(parameter: torch.Tensor) -> str:
+def _fault(parameter: Any) -> str:
     """Return what is wrong with a parameter and what to do about it, or ``""``."""
     if is_lazy(parameter):
         return "not materialised yet (lazy module); run the model once on an example input first"
-    if isinstance(parameter, DTensor):
+    if is_distributed(parameter):
         parameter = parameter.to_local()
     elif type(parameter).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         kind = type(parameter).__name__

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
 from wellposed.graphs.build import Found, Held, build_graph
@@ -22,6 +21,7 @@ from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
+from wellposed.ranks import is_distributed
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
@@ -57,9 +57,7 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
         raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
     check_parameters(model)
     tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
-    has_values = not flat_parameters(model) and not any(
-        t.device.type == "meta" or isinstance(t, DTensor) for t in tensors
-    )
+    has_values = not flat_parameters(model) and not any(t.device.type == "meta" or is_distributed(t) for t in tensors)
     failure: TraceError | None = None
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not has_values:

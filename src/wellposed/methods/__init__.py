@@ -12,9 +12,10 @@ from torch import nn
 
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
+from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
-from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of, split_keywords
+from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.roles import left_alone
 from wellposed.plans import Plan, Prescription, keep, unselected
 from wellposed.signals.widths import widths
@@ -76,7 +77,7 @@ def plan(
     draft_of = find_method(method)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise OptionError(f"seed must be an integer, received {seed!r}")
-    options, rest = split_keywords(method, model, kwargs, _OWN)
+    options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN)
     if isinstance(model, Graph):
         if args:
             raise OptionError(f"a graph takes no example arguments, received {len(args)}; give them to wellposed.trace")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
-from torch import nn
-
 from wellposed.errors import OptionError, near_matches
-from wellposed.graphs import Graph
 from wellposed.plans import Prescription
 from wellposed.plans.prescription import Distribution
 
@@ -86,40 +82,6 @@ def options_of(name: str) -> dict[str, Any]:
     """Return the options of a method with their defaults."""
     parameters = inspect.signature(find_method(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def split_keywords(
-    name: str, model: nn.Module | Graph, keywords: Mapping[str, Any], own: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split keyword arguments into options of method ``name`` and arguments of the model's forward.
-
-    What the method knows is an option; everything else goes to the model, if its ``forward`` can take it.
-
-    Args:
-        name: the method.
-        model: the model, or a graph, which takes no arguments.
-        keywords: what the user gave.
-        own: options of `wellposed.plan` itself, for near matches.
-
-    Raises:
-        OptionError: neither an option nor an argument of ``forward``.
-    """
-    known = options_of(name)
-    options = {key: value for key, value in keywords.items() if key in known}
-    rest = {key: value for key, value in keywords.items() if key not in known}
-    accepted: set[str] = set()
-    anything = False
-    if isinstance(model, nn.Module):
-        for parameter in inspect.signature(model.forward).parameters.values():
-            anything = anything or parameter.kind is parameter.VAR_KEYWORD
-            accepted.add(parameter.name)
-    everything = [*known, *own]
-    for key in rest:
-        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
-            continue
-        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
-        raise OptionError(f"{key!r} is no option of method {name!r}{where}{near_matches(key, everything)}")
-    return options, rest
 
 
 def check_choice(option: str, value: object, choices: Collection[str]) -> None:

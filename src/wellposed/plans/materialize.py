@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from wellposed.errors import PlanError
-from wellposed.plans.names import is_distributed, listed, walk
+from wellposed.plans.names import listed, walk
+from wellposed.ranks import is_distributed
 
 _RESETS = ("reset_parameters", "_reset_parameters", "reset_buffers", "init_non_persistent_buffers", "init_weights")
 

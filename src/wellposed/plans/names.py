@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -97,12 +96,6 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     shown = list(names)
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(repr(name) for name in shown[:limit]) + more
-
-
-def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a DTensor (FSDP2, tensor parallelism), without importing what nobody has imported."""
-    loaded = sys.modules.get("torch.distributed.tensor")
-    return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
 def unwritable(parameter: torch.Tensor) -> str | None:

@@ -14,10 +14,11 @@ from torch.nn.utils import parametrize
 
 from wellposed.errors import PlanError, UnsupportedError
 from wellposed.plans.materialize import materialized
-from wellposed.plans.names import is_distributed, listed, parameters_by_name, unselected, unwritable
+from wellposed.plans.names import listed, parameters_by_name, unselected, unwritable
 from wellposed.plans.prescription import Prescription
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.streams import blank, by_output, finish, start_
+from wellposed.ranks import is_distributed
 
 if TYPE_CHECKING:
     from wellposed.plans.plan import Plan

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph, graph_of
+from wellposed.graphs.keywords import split_keywords
 from wellposed.plans import Plan
 from wellposed.rates.passes import small_graph
 from wellposed.rates.rate import RelativeRate
@@ -93,43 +93,27 @@ def relative(
     """
     function = find_rate_rule(rule)
     known = _options_of(function)
-    chosen, forward = _split(rule, model, options, known)
+    chosen, forward = split_keywords(f"rate rule {rule!r}", model, options, known, _OWN)
     if "plan" in known:
         chosen["plan"] = plan
     elif plan is not None:
         raise OptionError(f"rule {rule!r} looks at the graph alone and takes no plan; leave plan= out")
-    trace_for = small_graph if rule == "maximal_update" else graph_of
-    result = function(trace_for(model, args, forward, training), **chosen)
+    small = rule == "maximal_update"
+    graph = (small_graph if small else graph_of)(model, args, forward, training)
+    result = function(graph, **chosen)
     if not per_layer:
         return result
     from wellposed.rates.ntk import layer_multipliers
 
-    multipliers = layer_multipliers(graph_of(model, args, forward, training), plan=plan, inputs=chosen.get("inputs"))
+    whole = graph_of(model, args, forward, training) if small else graph
+    multipliers = layer_multipliers(whole, plan=plan, inputs=chosen.get("inputs"))
     return result.model_copy(update={"per_parameter": multipliers})
+
+
+_OWN = ("rule", "per_layer", "training")
 
 
 def _options_of(rule: Rule) -> dict[str, Any]:
     """Return the options of a rule with their defaults."""
     parameters = list(inspect.signature(rule).parameters.values())[1:]
     return {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-
-
-def _split(
-    rule: str, model: nn.Module | Graph, given: Mapping[str, Any], known: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split keywords into options of the rule and arguments of the model's forward."""
-    options = {key: value for key, value in given.items() if key in known}
-    rest = {key: value for key, value in given.items() if key not in known}
-    accepted: set[str] = set()
-    anything = False
-    if isinstance(model, nn.Module):
-        parameters = inspect.signature(model.forward).parameters.values()
-        accepted = {p.name for p in parameters}
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    everything = [*known, "rule", "per_layer", "training"]
-    for key in rest:
-        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
-            continue
-        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
-        raise OptionError(f"{key!r} is no option of rate rule {rule!r}{where}{near_matches(key, everything)}")
-    return options, rest

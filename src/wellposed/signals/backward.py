@@ -10,7 +10,7 @@ those that the signal met on its way forward, which is exact in the limit of lar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,19 +72,9 @@ def back_propagate(
     Raises:
         RuleError: a rule failed.
     """
-    run = run_pass(_keeping_all(graph), weights, inputs=inputs)[1]
+    run = run_pass(graph, weights, inputs=inputs, keep=True)[1]
     given = {value: 1.0 for value in graph.outputs if graph.values[value].is_signal}
     return _Backward(graph, run, dict(cotangents) if cotangents is not None else given).gradients()
-
-
-def _keeping_all(graph: Graph) -> Graph:
-    """Return the graph with a last node that reads every value, so that the forward pass lets none of them go."""
-    everything = tuple(value.id for value in graph.values)
-    last = graph.nodes[-1] if graph.nodes else None
-    if last is None:
-        return graph
-    reader = replace(last, index=len(graph.nodes), args=(), kwargs={}, inputs=everything, outputs=())
-    return replace(graph, nodes=(*graph.nodes, reader))
 
 
 class _Backward:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals import registry
@@ -253,6 +252,8 @@ def _factor(scalings: Sequence[Scaling], held: float, mean: float, target: float
     low, high = -_WIDEST, _WIDEST
     if not missing(low) < 0.0 < missing(high):
         return None
+    from scipy.optimize import brentq  # slow to import, and few plans need it
+
     return math.exp(float(brentq(missing, low, high, xtol=1e-12)))
 
 

@@ -75,17 +75,19 @@ def run_pass(
     state: Assumptions = "full",
     strict: bool = False,
     visit: Callable[[Pass, Node], None] | None = None,
+    keep: bool = False,
 ) -> tuple[Signals, Pass]:
     """`propagate` with a given source of weights; also returns the pass, for what it recorded.
 
-    ``visit`` is called before each node whose signals are followed, and may change the states that enter it.
+    ``visit`` is called before each node whose signals are followed, and may change the states that enter it. With
+    ``keep`` the pass holds every state to its end, in place of letting each go after its last use.
     """
     if state not in ("full", "independent"):
         raise OptionError(f"state is 'full' or 'independent', not {state!r}")
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
-    last_use = _last_uses(graph)
+    last_use = {} if keep else _last_uses(graph)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):

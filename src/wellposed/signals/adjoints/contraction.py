@@ -16,7 +16,7 @@ from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, times_output, white
 from wellposed.signals.product import Product, describe
 from wellposed.signals.registry import overloads
-from wellposed.signals.rules.contraction import contract, is_weight
+from wellposed.signals.rules.contraction import PRODUCTS, contract, is_weight
 from wellposed.signals.rules.embedding import embedding
 from wellposed.signals.rules.merge import multiply
 from wellposed.signals.rules.reduction import averaged
@@ -29,14 +29,7 @@ _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten
 _DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 
 
-@adjoint(
-    overloads(
-        "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
-        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
-        "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-        "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
-    )
-)  # fmt: skip
+@adjoint(PRODUCTS)
 def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
     """The gradient by either operand is the product of the other with the gradient of the result."""
     term, product = gradients[0], describe(call.graph, call.node)

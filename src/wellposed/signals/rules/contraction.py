@@ -28,6 +28,14 @@ from wellposed.signals.rules.weighted import fresh, scaled_weight, second_moment
 from wellposed.signals.state import Atom, State, new_label
 from wellposed.signals.views import pooled
 
+PRODUCTS = overloads(
+    "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
+    "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+    "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
+    "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
+)  # fmt: skip
+"""Products of two tensors with axes summed, forwards and backwards."""
+
 
 def is_weight(call: Call, value: int) -> bool:
     """Whether an operand is made from parameters and constants alone."""
@@ -35,14 +43,9 @@ def is_weight(call: Call, value: int) -> bool:
 
 
 @rule(
-    overloads(
-        "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
-        "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
-        "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-        "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
-    ),
+    PRODUCTS,
     source="AutoInit (arXiv 2109.08958), Appendix A, eq. 3-6; signals: 5.2",
-)  # fmt: skip
+)
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
     product = describe(call.graph, call.node)

@@ -1,0 +1,47 @@
+"""Keyword arguments that are options of an analysis, or arguments of the model's own forward."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from wellposed.errors import OptionError, near_matches
+from wellposed.graphs.graph import Graph
+
+
+def split_keywords(
+    what: str, model: nn.Module | Graph, given: Mapping[str, Any], known: Collection[str], own: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split keyword arguments into options and arguments of the model's forward.
+
+    What is known is an option; everything else goes to the model, if its ``forward`` can take it.
+
+    Args:
+        what: what has the options, for messages: ``method 'autoinit'``.
+        model: the model, or a graph, which takes no arguments.
+        given: what the user gave.
+        known: the options' names.
+        own: further names that a misspelt one may have meant.
+
+    Raises:
+        OptionError: neither an option nor an argument of ``forward`` (names the near matches).
+    """
+    options = {key: value for key, value in given.items() if key in known}
+    rest = {key: value for key, value in given.items() if key not in known}
+    accepted: set[str] = set()
+    anything = False
+    if isinstance(model, nn.Module):
+        parameters = inspect.signature(model.forward).parameters.values()
+        accepted = {p.name for p in parameters}
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    everything = [*known, *own]
+    for key in rest:
+        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
+            continue
+        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
+        raise OptionError(f"{key!r} is no option of {what}{where}{near_matches(key, everything)}")
+    return options, rest
