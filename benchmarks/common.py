@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import math
+import multiprocessing
 import os
 import platform
+import resource
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 RESULTS = Path(__file__).parent / "results"
+Build = Callable[[], nn.Module]
 
 
 def cpu_model() -> str:
@@ -51,6 +58,43 @@ def seconds(call: Callable[[], Any], repeats: int = 1) -> list[float]:
         times.append(time.perf_counter() - start)
         del result
     return times
+
+
+def measured(
+    prepare: Callable[..., Callable[[], Any]], build: Build, *told: Any, repeats: int, give_back: bool = False
+) -> tuple[float, float]:
+    """Return the least processor time of a call in seconds, and the growth of the peak memory in MB, in a process of
+    its own; ``prepare`` is given a new model and what else is told, and returns the call.
+
+    With ``give_back`` every large block goes back to the system when it is freed (glibc), so that the peak is what is
+    held at once, without the holes between blocks; that takes time.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def work() -> None:
+        warnings.simplefilter("ignore")
+        if give_back:
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        call = prepare(build(), *told)
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        times = []
+        for _ in range(repeats):
+            start = time.process_time()
+            call()
+            times.append(time.process_time() - start)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        sender.send((min(times), (after - before) / 1024))
+
+    process = context.Process(target=work)
+    process.start()
+    sender.close()  # so that a process that fails is noticed (EOFError)
+    found: tuple[float, float] = receiver.recv()
+    process.join()
+    return found
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ what enters them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -22,7 +22,7 @@ from torch.nn import functional
 Edges = tuple[tuple[tuple[int, bool], ...], ...]
 """For each vertex after the first, the edges that enter it: where each comes from, and whether it is a skip."""
 Scheme = Literal["degree", "exact", "flow"]
-ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "gelu": functional.gelu}
 
 # The chains of 1 to 5 activations; three graphs with many skips or many weights; and fourteen drawn at random, one from
 # each of as many strata of the sum of cubes of path lengths, among distinct connected graphs of five vertices.
@@ -89,7 +89,7 @@ def moments(activation: str) -> tuple[float, float]:
 
     def mean(power: int) -> float:
         def density(z: float) -> float:
-            value = ACTIVATIONS[activation](torch.tensor(z, dtype=torch.float64)).item()
+            value = float(ACTIVATIONS[activation](torch.tensor(z, dtype=torch.float64)))
             return value**power * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
         return float(integrate.quad(density, -9, 9, points=[0.0])[0])

@@ -3,16 +3,13 @@
 python benchmarks/gradients.py [--depth 110] [--batch 128] [--repeats 3]
 
 Time is the processor's, so that what else the machine does counts little; memory is the growth of the process's peak.
+What is *held* is the peak of another run, in which freed blocks go back to the system: the C library keeps holes
+between blocks of memory, more of them for some patterns of use than for others.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import multiprocessing
-import resource
-import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import RESULTS, markdown, write
+from common import RESULTS, Build, markdown, measured, write
 from nets import preact_resnet, torchvision_net
 from wellposed.gradients import gradcosine
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
@@ -38,41 +35,13 @@ COLUMNS = {
     "time_ratio": "time / training step",
     "memory_mb": "memory (MB)",
     "memory_ratio": "memory / training step",
+    "held_ratio": "memory held / training step",
 }
-CONTEXT = multiprocessing.get_context("fork")
-Build = Callable[[], nn.Module]
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Return the loss of a batch."""
     return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def measured(prepare: Callable[..., Callable[[], Any]], build: Build, *told: Any, repeats: int) -> tuple[float, float]:
-    """Return the least processor time of a call in seconds, and the growth of the peak memory in MB, in a process of
-    its own; ``prepare`` is given a new model and what else is told, and returns the call."""
-    receiver, sender = CONTEXT.Pipe(duplex=False)
-
-    def work() -> None:
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        call = prepare(build(), *told)
-        gc.collect()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        times = []
-        for _ in range(repeats):
-            start = time.process_time()
-            call()
-            times.append(time.process_time() - start)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        sender.send((min(times), (after - before) / 1024))
-
-    process = CONTEXT.Process(target=work)
-    process.start()
-    found: tuple[float, float] = receiver.recv()
-    process.join()
-    return found
 
 
 def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], Any]:
@@ -94,18 +63,19 @@ def nio_iteration(
     problem = Problem(model, cross_entropy)
     scales = Scales(problem)
     parts = sub_batches(Batch.of(batch), count, overlap)
-    objective = Objective(problem, engine)
+    objective = Objective(problem, engine, scales=scales)
 
     def iteration() -> None:
         with problem.running():
             _, pending = objective.at(scales.parameters(), parts)
-            scales.pulled_back(objective.gradient(pending, Weighing(1.0, 1.0)))
+            objective.slopes(pending, Weighing(1.0, 1.0))
 
     return iteration
 
 
 def sample_score(model: nn.Module, batch: tuple[Tensor, Tensor], engine: Any) -> Callable[[], Any]:
-    """Return a call that scores single samples."""
+    """Return a call that scores single samples; what the first score loads once is not counted."""
+    gradcosine(nn.Linear(2, 2), cross_entropy, (torch.ones(2, 2), torch.zeros(2, dtype=torch.long)), sub_batches=None)
     return partial(gradcosine, model, cross_entropy, batch, sub_batches=None, engine=engine)
 
 
@@ -133,12 +103,17 @@ def nio_rows(depth: int, size: int, repeats: int) -> list[dict[str, Any]]:
     batch, build = pictures(size), partial(preact_resnet, depth)
     base = measured(training_step, build, batch, repeats=repeats)
     title = f"preact-ResNet-{depth}, B={size}"
-    rows = [row(f"{title}: training step", base, base)]
+    held = measured(training_step, build, batch, repeats=1, give_back=True)[1]
+    rows = [row(f"{title}: training step", base, base, held_ratio=1.0)]
     settings = [(engine, 2, 0.2) for engine in ENGINES]
     settings += [("finite_difference", D, r) for D in (2, 3, 4) for r in (0.0, 0.2, 0.4, 0.6) if (D, r) != (2, 0.2)]
     for engine, count, overlap in settings:
         found = measured(nio_iteration, build, batch, engine, count, overlap, repeats=max(1, repeats - 1))
-        rows.append(row(f"{title}: NIO iteration", found, base, engine=engine, D=count, r=overlap))
+        more: dict[str, Any] = {"engine": engine, "D": count, "r": overlap}
+        if (count, overlap) == (2, 0.2):
+            told = (batch, engine, count, overlap)
+            more["held_ratio"] = measured(nio_iteration, build, *told, repeats=1, give_back=True)[1] / held
+        rows.append(row(f"{title}: NIO iteration", found, base, **more))
         print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
     return rows
 
@@ -154,10 +129,12 @@ def sample_rows(size: int, repeats: int) -> list[dict[str, Any]]:
     for name, build in nets.items():
         base = measured(training_step, build, batch, repeats=repeats)
         title = f"{name}, {size} samples"
-        rows.append(row(f"{title}: training step", base, base))
-        for engine in ("loop", "vmap"):
+        held = measured(training_step, build, batch, repeats=1, give_back=True)[1]
+        rows.append(row(f"{title}: training step", base, base, held_ratio=1.0))
+        for engine in ("batched", "loop", "vmap"):
             found = measured(sample_score, build, batch, engine, repeats=2)
-            rows.append(row(f"{title}: sample-wise GradCosine", found, base, engine=engine))
+            peak = measured(sample_score, build, batch, engine, repeats=1, give_back=True)[1]
+            rows.append(row(f"{title}: sample-wise GradCosine", found, base, engine=engine, held_ratio=peak / held))
             print(markdown([rows[-1]], COLUMNS).splitlines()[-1], flush=True)
     return rows
 

@@ -42,25 +42,30 @@ class Net:
 # -------------------------------------------------------------------------------------------- convolutional nets, CIFAR
 
 
-def all_cnn_c(classes: int = 10) -> nn.Sequential:
-    """All-CNN-C (Springenberg et al. 2014, table 1), with its dropout."""
+def all_cnn_c(
+    classes: int = 10,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    dropout: tuple[float, float, float] = (0.2, 0.5, 0.5),
+    width: int = 96,
+) -> nn.Sequential:
+    """All-CNN-C (Springenberg et al. 2014, table 1), with its dropout of the input and after the first two stages."""
 
     def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> list[nn.Module]:
-        return [nn.Conv2d(c_in, c_out, kernel, stride, padding), nn.ReLU()]
+        return [nn.Conv2d(c_in, c_out, kernel, stride, padding), activation()]
 
     return nn.Sequential(
-        nn.Dropout(0.2),
-        *conv(3, 96),
-        *conv(96, 96),
-        *conv(96, 96, stride=2),
-        nn.Dropout(0.5),
-        *conv(96, 192),
-        *conv(192, 192),
-        *conv(192, 192, stride=2),
-        nn.Dropout(0.5),
-        *conv(192, 192, padding=0),
-        *conv(192, 192, kernel=1, padding=0),
-        *conv(192, classes, kernel=1, padding=0),
+        nn.Dropout(dropout[0]),
+        *conv(3, width),
+        *conv(width, width),
+        *conv(width, width, stride=2),
+        nn.Dropout(dropout[1]),
+        *conv(width, 2 * width),
+        *conv(2 * width, 2 * width),
+        *conv(2 * width, 2 * width, stride=2),
+        nn.Dropout(dropout[2]),
+        *conv(2 * width, 2 * width, padding=0),
+        *conv(2 * width, 2 * width, kernel=1, padding=0),
+        *conv(2 * width, classes, kernel=1, padding=0),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )
@@ -100,22 +105,28 @@ class PreActBlock(nn.Module):
 
 
 def preact_resnet(
-    depth: int, width: int = 16, bn: bool = True, bottleneck: bool | None = None, classes: int = 10
+    depth: int,
+    width: int = 16,
+    bn: bool = True,
+    bottleneck: bool | None = None,
+    classes: int = 10,
+    stem: int | None = None,
 ) -> nn.Sequential:
     """Pre-activation ResNet for CIFAR; ``depth`` = 6n+2 (basic blocks) or 9n+2 (bottlenecks, the default from 164
-    on)."""
+    on). ``stem`` is the number of channels before the first block, where it is not ``width``."""
     bottleneck = depth >= 164 if bottleneck is None else bottleneck
     per_block = 9 if bottleneck else 6
     if (depth - 2) % per_block:
         raise ValueError(f"depth {depth} is not {per_block}n+2")
-    blocks, c_in = [], width
+    stem = stem or width
+    blocks, c_in = [], stem
     for stage in range(3):
         stage_width = width * 2**stage
         for i in range((depth - 2) // per_block):
             blocks.append(PreActBlock(c_in, stage_width, 2 if stage and not i else 1, bottleneck, bn))
             c_in = stage_width * (4 if bottleneck else 1)
     head = [norm2d(c_in, bn), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c_in, classes)]
-    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), *blocks, *head)
+    return nn.Sequential(nn.Conv2d(3, stem, 3, padding=1, bias=False), *blocks, *head)
 
 
 # ------------------------------------------------------------------------------------------------- NAS-Bench-201 cells
@@ -132,18 +143,24 @@ def random_cell(seed: int) -> Cell:
     are repeated until the input reaches the output.
     """
     rng = random.Random(seed)
-    while True:
-        cell = {edge: rng.choice(CELL_OPS) for edge in EDGES}
-        alive = {0}
-        for source, target in EDGES:
-            if source in alive and cell[source, target] != "none":
-                alive.add(target)
-        needed = {3}
-        for source, target in reversed(EDGES):
-            if target in needed and cell[source, target] != "none":
-                needed.add(source)
-        if 3 in alive:
-            return {(s, t): op if s in alive and t in needed else "none" for (s, t), op in cell.items()}
+    while (cell := without_dead_edges({edge: rng.choice(CELL_OPS) for edge in EDGES})) is None:
+        continue
+    return cell
+
+
+def without_dead_edges(cell: Cell) -> Cell | None:
+    """Return a cell whose edges that carry only zeros, or lead nowhere, are "none"; None where no path is left."""
+    alive = {0}
+    for source, target in EDGES:
+        if source in alive and cell[source, target] != "none":
+            alive.add(target)
+    needed = {3}
+    for source, target in reversed(EDGES):
+        if target in needed and cell[source, target] != "none":
+            needed.add(source)
+    if 3 not in alive:
+        return None
+    return {(s, t): op if s in alive and t in needed else "none" for (s, t), op in cell.items()}
 
 
 def relu_conv_bn(c_in: int, c_out: int, kernel: int, stride: int, bn: bool) -> nn.Sequential:
@@ -190,9 +207,11 @@ class Reduction(nn.Module):
         return y
 
 
-def nas_bench_201(seed: int, cells: int = 2, channels: int = 16, bn: bool = True, classes: int = 10) -> nn.Sequential:
-    """The macro network of NAS-Bench-201 with the random cell of ``seed``: three stages of ``cells`` cells."""
-    cell = random_cell(seed)
+def nas_bench_201(
+    seed: int | Cell, cells: int = 2, channels: int = 16, bn: bool = True, classes: int = 10
+) -> nn.Sequential:
+    """The macro network of NAS-Bench-201 with a cell, or the random one of a seed: three stages of ``cells`` cells."""
+    cell = random_cell(seed) if isinstance(seed, int) else seed
     layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False), norm2d(channels, bn)]
     width = channels
     for stage in range(3):

@@ -12,12 +12,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wellposed import checks as checks
     from wellposed import errors as errors
     from wellposed import gradients as gradients
+    from wellposed import integrations as integrations
     from wellposed import nn as nn
     from wellposed import rates as rates
     from wellposed.checks import Verdict as Verdict
     from wellposed.checks.check import check as check
+    from wellposed.checks.contest import compare_starts as compare_starts
     from wellposed.checks.measure import measure as measure
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from wellposed.methods import plan as plan
     from wellposed.plans import Plan as Plan
     from wellposed.plans import Prescription as Prescription
+    from wellposed.reports import Report as Report
+    from wellposed.reports.collect import report as report
     from wellposed.signals import Input as Input
     from wellposed.signals import Signal as Signal
     from wellposed.signals import Signals as Signals
@@ -39,36 +44,44 @@ _HOMES = {
     "Input": "signals",
     "Plan": "plans",
     "Prescription": "plans",
+    "Report": "reports",
     "Signal": "signals",
     "Signals": "signals",
     "Verdict": "checks",
     "check": "checks.check",
+    "compare_starts": "checks.contest",
     "initialize_": "methods",
     "measure": "checks.measure",
     "plan": "methods",
     "propagate": "signals",
+    "report": "reports.collect",
     "rule": "signals",
     "trace": "graphs",
 }
-_MODULES = ("errors", "gradients", "nn", "rates")
+_MODULES = ("checks", "errors", "gradients", "integrations", "nn", "rates")
 
 __all__ = [
     "Graph",
     "Input",
     "Plan",
     "Prescription",
+    "Report",
     "Signal",
     "Signals",
     "Verdict",
     "check",
+    "checks",
+    "compare_starts",
     "errors",
     "gradients",
     "initialize_",
+    "integrations",
     "measure",
     "nn",
     "plan",
     "propagate",
     "rates",
+    "report",
     "rule",
     "trace",
 ]

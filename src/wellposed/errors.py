@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class WellposedError(Exception):
@@ -11,7 +12,14 @@ class WellposedError(Exception):
 
 
 class TraceError(WellposedError):
-    """The model could not be run or recorded."""
+    """The model could not be run or recorded.
+
+    Attributes:
+        partial: where its forward failed half way, the graph of what ran until then, whose outputs are the tensors
+            that nothing had read yet; else None.
+    """
+
+    partial: Any = None
 
 
 class InputError(WellposedError, ValueError):
@@ -38,12 +46,20 @@ class RateError(WellposedError, ValueError):
     """A learning rate cannot be worked out, or cannot be carried from one model to another."""
 
 
+class DivergedError(RateError):
+    """Training diverges at every learning rate that was tried, or the loss is not finite before the first step."""
+
+
 class GradientError(WellposedError, ValueError):
     """Gradients cannot be scored, or an initialisation cannot be refined by them."""
 
 
 class RankError(WellposedError, RuntimeError):
-    """Something failed on another rank of a distributed run."""
+    """Something failed on another rank of a distributed run; ``kind`` names the class of the error there."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class PlanFileError(WellposedError, ValueError):

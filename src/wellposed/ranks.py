@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,33 +40,50 @@ def ungrouped() -> bool:
 
 
 @contextmanager
+def exchanging() -> Iterator[Callable[[T], list[T]]]:
+    """Run a block that gathers values of all ranks on its way, by the function that it is given.
+
+    Where the block raises on one rank, it raises on all, when they gather next or at the end; none waits for ever.
+
+    Raises:
+        RankError: the block failed on another rank (names it, and what it said).
+    """
+    heard = False
+
+    def gather(value: T) -> list[T]:
+        nonlocal heard
+        said = gathered((index(), "", "", value))
+        for rank, kind, words, _ in said:
+            if kind:
+                heard = True
+                raise RankError(f"rank {rank} failed: {kind}: {words}", kind)
+        return [each for *_, each in said]
+
+    try:
+        yield gather
+    except Exception as error:
+        if not heard:
+            gathered((index(), type(error).__name__, str(error), None))
+        raise
+    gather(None)
+
+
+@contextmanager
 def failing_together() -> Iterator[None]:
     """Run a block without messages on every rank; where it raises on one, it raises on all, and none waits for ever.
 
     Raises:
         RankError: the block failed on another rank (names it, and what it said).
     """
-    if count() == 1:
+    with exchanging():
         yield
-        return
-    failure: Exception | None = None
-    try:
-        yield
-    except Exception as error:
-        failure = error
-    said = gathered((index(), None if failure is None else f"{type(failure).__name__}: {failure}"))
-    if failure is not None:
-        raise failure
-    for rank, words in said:
-        if words is not None:
-            raise RankError(f"rank {rank} failed: {words}")
 
 
 def averaged_(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its mean over the ranks, in place, by one message for each dtype."""
     if count() == 1:
         return
-    for dtype in {tensor.dtype for tensor in tensors}:
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in one order on all ranks
         group = [tensor for tensor in tensors if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         dist.all_reduce(flat)
@@ -92,9 +110,14 @@ def gathered(value: T) -> list[T]:
     """Return every rank's ``value``, in the order of the ranks."""
     if count() == 1:
         return [value]
-    values: list[T | None] = [None] * count()
+    values: list[Any] = [None] * count()
     dist.all_gather_object(values, value)
-    return [value for value in values if value is not None]
+    return values
+
+
+def mean(value: float) -> float:
+    """Return the mean of every rank's ``value``."""
+    return math.fsum(gathered(value)) / count()
 
 
 def agreed(value: bool) -> bool:

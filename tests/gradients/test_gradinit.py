@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tests.gradients.nets import Skip, cross_entropy, pictures, same, state
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError
@@ -165,6 +166,21 @@ def test_planned_half_precision_attention_and_autocast() -> None:
     encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     plan = gradinit(encoder, lambda m, b: m(b).square().mean() + m(b).mean(), [torch.randn(6, 5, 8)], iterations=2)
     assert plan.figures["finished"]
+
+
+def test_checkpoints_run_again_at_the_weights_before_the_step() -> None:
+    class Checkpointed(Skip):
+        def forward(self, x: Tensor) -> Tensor:
+            h = checkpoint(lambda v: F.gelu(self.stem(v)), x, use_reentrant=False)
+            return self.readout((h + F.gelu(self.branch(h))).mean((2, 3)))
+
+    torch.manual_seed(0)
+    plain, other = Skip().double(), Checkpointed().double()
+    other.load_state_dict(plain.state_dict())
+    plans = [
+        gradinit(m, cross_entropy, [pictures(8)], iterations=5, gamma=1e3, eta=0.5, clip=1e6) for m in (plain, other)
+    ]
+    assert plans[0].figures["omega"] == pytest.approx(plans[1].figures["omega"], rel=1e-8)
 
 
 def test_interruption_leaves_the_best_so_far() -> None:

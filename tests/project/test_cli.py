@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +136,15 @@ def test_check_agrees_on_a_wide_tanh_net(run, net):
     assert "all as predicted" in out
 
 
+def test_check_looks_at_gradients_too(run, net):
+    code, out, err = run("check", net, "--draws", "4", "--backward", "--json")
+    verdict = json.loads(out)
+    assert (code, err, verdict["ok"]) == (0, "", True)
+    assert {node["direction"] for node in verdict["nodes"]} == {"forward", "backward"}
+    _, out, _ = run("check", net, "--draws", "4", "--backward")
+    assert "gradients, 4 passes" in " ".join(out.split())
+
+
 def test_check_takes_a_saved_plan_and_prints_json(run, net, tmp_path):
     run("plan", net, "-o", tmp_path / "plan.json")
     code, out, _ = run("check", net, "--plan", tmp_path / "plan.json", "--draws", "3", "--json")
@@ -227,26 +235,3 @@ def test_demo_says_what_is_missing(monkeypatch, capsys):
 def test_demo_fails_when_a_check_fails(run, monkeypatch):
     monkeypatch.setattr(demo, "_show_case", lambda *_: False)
     assert run("demo", "--small")[0] == 1
-
-
-def test_sparkline_follows_the_levels():
-    assert show.sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 0.0, 7.0, 8) == "▁▂▃▄▅▆▇█"
-    assert show.sparkline([1.0, math.nan, math.inf], 0.0, 2.0, 3) == "▅××"
-    assert show.sparkline([], 0.0, 1.0, 8) == ""
-
-
-def test_sparkline_keeps_the_outlier_of_a_run():
-    line = show.sparkline([0.0] * 50 + [8.0] + [0.0] * 49, -8.0, 8.0, 10)
-    assert len(line) == 10
-    assert line.count("█") == 1
-
-
-def test_depth_lines_share_one_scale_and_fit():
-    steady, growing = [1.0] * 40, [2.0**level for level in range(40)]
-    lines = demo.depth_lines({"planned": steady, "own init": [0.0, *growing]}, 60)
-    assert len(lines) == 2
-    assert all(cell_len(line) <= 60 for line in lines)
-    assert set(lines[0].split()[1]) == {"▁"}
-    assert lines[1].split()[2][0] == "▁"
-    assert lines[1].split()[2][-1] == "█"
-    assert lines[1].endswith("1 to 5.5e+11")

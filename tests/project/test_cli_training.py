@@ -189,3 +189,13 @@ def test_training_files(file):
     assert not torch.equal(first[0].weight, second[0].weight)
     told = zoo.load_training(f"{file}:training_of_a_function")
     assert told.make() is not told.make()
+
+
+def test_compare_trains_from_every_start(run, file):
+    options = ("--seeds", "2", "-O", "grid=[0.1, 0.3, 1.0]", "-O", "widen=0")
+    code, out, _ = run("compare", f"{file}:training", *options)
+    assert code == 0
+    assert "own: loss" in out
+    assert "autoinit: loss" in out
+    code, _, err = run("compare", f"{file}:training", "--start", "own")
+    assert (code, "2 different starts" in err) == (2, True)

@@ -1,27 +1,84 @@
 """The code in README and documentation runs as it stands.
 
 Python blocks of one document run in order in one namespace, in an empty folder; a block with ``title="net.py"`` is
-written to that file first. In console blocks every line behind ``$`` that calls wellposed runs; bash blocks hold the
-commands of installation, whose targets and extras must exist.
+written to that file first. A text block that follows a Python block at once is what that block prints. In console
+blocks every line behind ``$`` that calls wellposed runs, and the lines below it are what it prints (``...``: more that
+is not shown); bash blocks hold the commands of installation, whose targets and extras must exist.
 """
 
-import os
+import contextlib
+import importlib.util
+import io
+import itertools
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import wellposed as wp
+from wellposed import checks, methods, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?: +title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.M | re.S)
+NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.(?P<decimals>\d+))?(?:e(?P<exponent>[+-]?\d+))?(?![\w.]*\w)")
 
 
 def blocks(document):
-    return [match.groupdict() for match in FENCE.finditer(document.read_text(encoding="utf-8"))]
+    """Return the fenced blocks, each with ``prints``: the text block that follows it with nothing between."""
+    text = document.read_text(encoding="utf-8")
+    found = list(FENCE.finditer(text))
+    return [
+        {
+            **match.groupdict(),
+            "prints": after["code"]
+            if after and after["language"] == "text" and not text[match.end() : after.start()].strip()
+            else None,
+        }
+        for match, after in itertools.zip_longest(found, found[1:])
+    ]
+
+
+def differences(shown, printed):
+    """Return what differs between shown and printed lines; ``...`` alone stands for any lines.
+
+    Runs of blanks count as one. The last digit of a number with decimals may differ by one: another processor rounds
+    otherwise.
+    """
+    lines = printed.splitlines()
+    start, anywhere = 0, False
+    for line in shown.splitlines():
+        if line.strip() == "...":
+            anywhere = True
+            continue
+        stop = len(lines) if anywhere else start + 1
+        position = next((n for n in range(start, min(stop, len(lines))) if same_line(line, lines[n])), None)
+        if position is None:
+            return f"shown:   {line}\nprinted: {lines[start] if start < len(lines) else 'nothing more'}"
+        start, anywhere = position + 1, False
+    return None if anywhere or start == len(lines) else f"printed, and not shown: {lines[start]}"
+
+
+def same_line(shown, printed):
+    if [*NUMBER.sub("#", shown).split()] != [*NUMBER.sub("#", printed).split()]:
+        return False
+    return all(
+        abs(float(a[0]) - float(b[0])) <= 1.01 * last_digit(a)
+        for a, b in zip(NUMBER.finditer(shown), NUMBER.finditer(printed), strict=True)
+    )
+
+
+def last_digit(number):
+    if number["decimals"] is None:
+        return 0.0
+    return 10.0 ** (int(number["exponent"] or 0) - len(number["decimals"]))
+
+
+# Shared between the package's own modules.
+NOT_FOR_USERS = {"log2_ratio"}
 
 
 def documents_with(*languages):
@@ -35,41 +92,46 @@ def write_titled(document, folder):
             (folder / block["title"]).write_text(block["code"])
 
 
-def run_wellposed(command, folder):
-    words = shlex.split(command)
-    assert words[0] == "wellposed", f"a console block runs wellposed only, found: {command}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
+@pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")  # Lightning's, about torch
+@pytest.mark.filterwarnings("ignore:.*num_workers.*:UserWarning")  # Lightning's advice on loaders
 @documents_with("python")
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_titled(document, tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    if "import transformers" in document.read_text(encoding="utf-8"):
+        zoo.import_torchvision()  # which transformers imports, and which may have been built for another torch
     namespace = {"__name__": "__document__"}
-    code = [block["code"] for block in blocks(document) if block["language"] == "python" and not block["title"]]
-    for number, text in enumerate(code, 1):
-        exec(compile(text, f"{document.name}, block {number}", "exec"), namespace)
+    code = [block for block in blocks(document) if block["language"] == "python" and not block["title"]]
+    for number, block in enumerate(code, 1):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(block["code"], f"{document.name}, block {number}", "exec"), namespace)
+        if block["prints"] is not None:
+            wrong = differences(block["prints"], printed.getvalue())
+            assert wrong is None, f"{document.name}, block {number}\n{wrong}\nall of it:\n{printed.getvalue()}"
 
 
 @documents_with("console")
-def test_console_blocks_run(document, tmp_path):
+def test_console_blocks_run(document, tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
     write_titled(document, tmp_path)
     for block in blocks(document):
         if block["language"] != "console":
             continue
-        for line in block["code"].splitlines():
-            if line.startswith("$ "):
-                done = run_wellposed(line.removeprefix("$ "), tmp_path)
-                assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        for part in re.split(r"^\$ ", block["code"], flags=re.M)[1:]:
+            command, _, shown = part.partition("\n")
+            program, *words = shlex.split(command)
+            assert program == "wellposed", f"a console block runs wellposed only, found: {command}"
+            code, printed, errors = run(*words, columns=100)
+            assert code == 0, f"{command}\n{printed}{errors}"
+            if shown.strip():
+                wrong = differences(shown, printed)
+                assert wrong is None, f"{command}\n{wrong}\nall of it:\n{printed}"
 
 
 @documents_with("bash")
 def test_installation_commands_exist(document):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for block in blocks(document):
         if block["language"] != "bash":
             continue
@@ -77,11 +139,15 @@ def test_installation_commands_exist(document):
             words = shlex.split(line, comments=True)
             if words[0] == "make":
                 assert set(words[1:]) <= set(targets), line
-            elif words[:2] == ["pip", "install"]:
-                named = re.findall(r"\[([\w,]+)\]", line)
-                assert {name for group in named for name in group.split(",")} <= set(extras), line
-            else:
+            elif words[:2] != ["pip", "install"]:  # its extras: the next test
                 assert words[:2] in (["git", "clone"], ["wellposed", "demo"]) or words[0] == "cd", line
+
+
+def test_extras_exist_wherever_they_are_named():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for document in DOCUMENTS:
+        for names in re.findall(r"pip install[^`\n]*?\[([\w,]+)\]", document.read_text(encoding="utf-8")):
+            assert set(names.split(",")) <= set(extras), f"{document.name}: {names}"
 
 
 def test_every_fence_is_read():
@@ -89,3 +155,72 @@ def test_every_fence_is_read():
         lines = document.read_text(encoding="utf-8").splitlines()
         fences = sum(line.startswith("```") for line in lines)
         assert fences == 2 * len(blocks(document)), f"{document.name}: a fence without a language, or unclosed"
+
+
+def test_another_output_is_noticed():
+    assert differences("a  1.25\n...\nlast 3\n", "a 1.24\nmore\nlast 3\n") is None
+    assert differences("a 1.25\n", "a 1.23\n")
+    assert differences("a 3\n", "a 4\n")
+    assert differences("a -1.25\n", "a +1.25\n")
+    assert differences("a 1.2e-05\n", "a 1.2e-04\n")
+    assert differences("a\n", "a\nb\n")
+    assert differences("a\nb\n", "a\n")
+    assert differences("...\nb\n", "a\n")
+
+
+def test_reference_has_every_public_name():
+    documented = re.findall(r"^::: (wellposed[\w.]*)$", (ROOT / "docs/reference.md").read_text(), re.M)
+    names = {name.rpartition(".")[2] for name in documented}
+    for module in (wp, wp.gradients, wp.integrations, wp.rates, checks):
+        missing = {
+            name for name in module.__all__ if name not in names and not isinstance(getattr(module, name), ModuleType)
+        }
+        # What is not a function or class is described where it is used.
+        missing = {name for name in missing if callable(getattr(module, name))}
+        assert missing <= NOT_FOR_USERS, f"{module.__name__}: {sorted(missing)} not in docs/reference.md"
+
+
+def test_every_option_of_every_method_is_described():
+    text = (ROOT / "docs/plans.md").read_text(encoding="utf-8")
+    for name in methods.methods():
+        if not methods.find_method(name).__module__.startswith("wellposed."):
+            continue  # one that another test has registered
+        (row,) = re.findall(rf"^\| `{name}` \|.*", text, re.M)
+        for option in methods.options_of(name):
+            described = f"`{option}`" in row or f"`{option}=" in text
+            assert described, f"option {option!r} of method {name!r} is not in docs/plans.md"
+
+
+def test_needs_are_twenty_and_name_files_that_exist():
+    rows = re.findall(r"^\| (\d+) \|.*\|(.*)\|$", (ROOT / "docs/needs.md").read_text(), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 21))
+    for number, held in rows:
+        files = re.findall(r"`([\w/.]+)`", held)
+        assert files, f"need {number} names nothing that holds it"
+        for file in files:
+            assert (ROOT / file).is_file(), f"need {number}: {file}"
+
+
+def test_pictures_show_what_the_library_predicts():
+    spec = importlib.util.spec_from_file_location("docs_images", ROOT / "scripts/docs_images.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def lines(picture):
+        return "\n".join(re.findall(r"<polyline.*", picture)).replace(",", " ")
+
+    for name, drawn in script.pictures(draws=1).items():
+        assert differences(lines((ROOT / "docs/images" / name).read_text(encoding="utf-8")), lines(drawn)) is None, name
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_into_the_documentation_lead_somewhere(name):
+    # mkdocs checks those between the pages.
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)(?:#([^)]+))?\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert links
+    for path, anchor in links:
+        assert (ROOT / path).exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.M)
+            slugs = {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+            assert anchor in slugs, f"{path}#{anchor}"

@@ -23,7 +23,9 @@ BASE = Rate(
 def by_parameters(graph, *, power=1.0):
     """Say something of a model that the tests can work out by themselves."""
     count = sum(parameter.tensor.numel() for parameter in graph.parameters.values())
-    return RelativeRate(value=float(count) ** -power, rule="by_parameters", reason="", warnings=("a test's rule",))
+    return RelativeRate(
+        value=float(max(count, 1)) ** -power, rule="by_parameters", reason="", warnings=("a test's rule",)
+    )
 
 
 def chain(depth, width=8, act=nn.ReLU, inputs=6):

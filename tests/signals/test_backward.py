@@ -396,6 +396,7 @@ ALLOWED = {
     "batch norm": 1.1,  # a stem of 27 products: channels differ in variance, and E 1/s² is 27/25 of 1/E s²
     "residual batch norm": 1.1,  # the same
     "group norm": 1.2,  # the same; and the gradient's dependence on its own output is not followed through the norm
+    "attention": 1.1,  # a long output of attention makes the next norm divide its gradient by more: E g²x² < E g² E x²
     "gated": 1.1,  # gate and value share their input: their product is taken as one of independent factors
 }
 DRAWS = 40

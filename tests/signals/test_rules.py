@@ -66,6 +66,8 @@ def pool(x):
 
 
 CHAINS = [
+    Case("bounded quotient", lambda x: torch.nn.functional.silu(x) / x / torch.cosh(x * x), (Source((4, 8)),)),
+    Case("quotient, then dense", lambda x, w: (x / (1 + x.abs())) @ w, (Source((4, 8)),), {"w": Weight((8, 5), 0.3)}),
     Case("pool after relu, plus itself", lambda x: x + pool(torch.relu(x)), (SHARP,)),
     Case("pool of pool plus both", lambda x: x + pool(x) + pool(pool(x)), (SHARP,)),
     Case(

@@ -2,6 +2,18 @@
 
 from wellposed.checks.check import check
 from wellposed.checks.measure import measure
+from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
 from wellposed.checks.verdict import ILL_CONDITIONED, TOLERANCE, Comparison, Verdict, compare, log2_ratio
 
-__all__ = ["ILL_CONDITIONED", "TOLERANCE", "Comparison", "Verdict", "check", "compare", "log2_ratio", "measure"]
+__all__ = [
+    "ILL_CONDITIONED",
+    "TOLERANCE",
+    "Comparison",
+    "JacobianSpectrum",
+    "Verdict",
+    "check",
+    "compare",
+    "jacobian_spectrum",
+    "log2_ratio",
+    "measure",
+]

@@ -14,6 +14,7 @@ from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.signals import propagate
+from wellposed.signals.propagation import Cotangents, cotangent_variances
 
 
 def check(
@@ -25,6 +26,8 @@ def check(
     inputs: Inputs = None,
     seed: int = 0,
     training: bool = True,
+    backward: bool = False,
+    cotangents: Cotangents = 1.0,
     **kwargs: Any,
 ) -> Verdict:
     """Hold the predicted second moment of every signal against the measured one, and return the verdict.
@@ -42,12 +45,16 @@ def check(
         inputs: as for `wellposed.measure`; the prediction is told the same, or what is measured on the batches.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
+        backward: also compare the gradients by every tensor, parameter and input.
+        cotangents: what a backward pass starts from, as for `wellposed.propagate`.
         **kwargs: example inputs by keyword.
 
     Raises:
-        OptionError: fewer than 2 draws, or a tolerance that is not a number >= 0.
+        OptionError: fewer than 2 draws, a tolerance that is not a number >= 0, or cotangents that are no variances of
+            outputs.
         InputError: inputs that do not fit the graph.
         PlanError: parameters without values (a model on meta) that the plan does not draw.
+        UnsupportedError: an operator that cannot be differentiated, under ``backward``.
     """
     if draws < 2:
         raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
@@ -58,7 +65,9 @@ def check(
     else:
         given = list(given)
         told = described(graph, given)
-    predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
-    measured = passes(graph, given, plan, seed)
+    weights = "current" if plan is None else plan
+    predicted = propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)
+    variances = cotangent_variances(graph, cotangents) if backward else None
+    measured = passes(graph, given, plan, seed, variances)
     weight_draws = 1 if plan is None else draws
     return compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws, tolerance=tolerance)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, stream
+from wellposed.checks.differentiate import there_and_back
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of, run
 from wellposed.plans import Plan
 from wellposed.signals import Signals
+from wellposed.signals.contraction import contractions
+from wellposed.signals.propagation import Cotangents, cotangent_variances
+from wellposed.signals.reach import added_parameters, input_entries, node_entries, parameter_entries
 
 
 def measure(
@@ -24,6 +30,8 @@ def measure(
     inputs: Inputs = None,
     seed: int = 0,
     training: bool = True,
+    backward: bool = False,
+    cotangents: Cotangents = 1.0,
     **kwargs: Any,
 ) -> Signals:
     """Return the mean and variance of every floating-point signal, seen on real passes; the model is only read.
@@ -45,35 +53,60 @@ def measure(
             and booleans, keep the example's values.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
+        backward: also run back from the outputs, and measure the gradient by every tensor, parameter and input.
+        cotangents: variance of the normal numbers, drawn anew for every pass, that a backward pass starts from; as
+            for `wellposed.propagate`.
         **kwargs: example inputs by keyword.
 
     Returns:
         `Signals` tagged "measured" of the outputs of every node, in execution order and under the graph's names.
         ``mean`` and ``var`` are pooled over elements and draws, ``log2_std`` is the standard deviation over draws of
         log2 of the second moment, ``log2_error`` the standard error of log2 of its mean. Infinities and NaN are kept.
+        With ``backward``, ``gradients``, ``parameter_gradients`` and ``input_gradients`` as `wellposed.propagate` gives
+        them, tensors that are not differentiable left out; frozen parameters count like all others.
 
     Raises:
-        OptionError: ``draws`` < 1.
+        OptionError: ``draws`` < 1, or cotangents that are no variances of outputs.
         InputError: inputs that do not fit the graph.
         PlanError: parameters without values (a model on meta) that the plan does not draw.
+        UnsupportedError: an operator that cannot be differentiated, under ``backward``.
     """
     if draws < 1:
         raise OptionError(f"draws must be at least 1, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    return passes(graph, batches(graph, inputs, draws, seed), plan, seed)
+    given = cotangent_variances(graph, cotangents) if backward else None
+    return passes(graph, batches(graph, inputs, draws, seed), plan, seed, given)
 
 
-def passes(graph: Graph, batches: Iterable[Mapping[int, Tensor]], plan: Plan | None, seed: int) -> Signals:
-    """Return what `measure` does, for inputs that are given by value id, one batch for each pass."""
-    accumulator = Accumulator(graph)
+def passes(
+    graph: Graph,
+    batches: Iterable[Mapping[int, Tensor]],
+    plan: Plan | None,
+    seed: int,
+    cotangents: Mapping[int, float] | None = None,
+) -> Signals:
+    """Return what `measure` does, for inputs that are given by value id, one batch for each pass.
+
+    Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs.
+    """
+    forward, backward = Accumulator(), Accumulator()
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    added = () if cotangents is None else added_parameters(graph, contractions(graph))
     for draw, batch in enumerate(batches):
-        accumulator.next_pass()
-        run(
-            graph,
-            parameters=plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model),
-            inputs=batch,
-            observe=accumulator.observe,
-            seed=stream(seed, draw, "operators"),
-        )
-    return accumulator.signals()
+        forward.next_pass()
+        parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+        noise = stream(seed, draw, "operators")
+        if cotangents is None:
+            run(graph, parameters=parameters, inputs=batch, observe=forward.observe, seed=noise)
+        else:
+            backward.next_pass()
+            generator = torch.Generator().manual_seed(stream(seed, draw, "cotangents"))
+            there_and_back(graph, added, parameters, batch, noise, cotangents, generator, forward, backward)
+    signals = forward.signals(graph, node_entries(graph))
+    if cotangents is None:
+        return signals
+    nodes, parameters_, inputs_ = (
+        backward.signals(graph, entries(graph), centred=False)
+        for entries in (node_entries, parameter_entries, input_entries)
+    )
+    return replace(signals, gradients=nodes, parameter_gradients=parameters_, input_gradients=inputs_)

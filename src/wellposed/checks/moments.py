@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
+from wellposed.signals.reach import Entry
 from wellposed.signals.signal import Signal, Signals
 
 # Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
@@ -48,13 +49,12 @@ def moments(tensor: Tensor) -> tuple[float, float]:
 
 
 class Accumulator:
-    """Collects the moments of every floating-point value of a graph, pass by pass, without keeping the tensors.
+    """Collects the moments of tensors, each told by its value id, pass by pass, without keeping the tensors.
 
-    `observe` fits `wellposed.graphs.run`; call `next_pass` before each pass.
+    Call `next_pass` before each pass. `observe` fits `wellposed.graphs.run`.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self) -> None:
         self._means: list[dict[int, float]] = []
         self._variances: list[dict[int, float]] = []
 
@@ -63,34 +63,55 @@ class Accumulator:
         self._means.append({})
         self._variances.append({})
 
+    def record(self, value: int, tensor: Tensor) -> None:
+        """Record one tensor of this pass if it is floating-point and has elements."""
+        if tensor.is_floating_point() and tensor.numel():
+            self.set(value, *moments(tensor))
+
+    def set(self, value: int, mean: float, var: float) -> None:
+        """Record the moments of one tensor of this pass."""
+        self._means[-1][value], self._variances[-1][value] = mean, var
+
+    def second_moment(self, value: int) -> float:
+        """Return the second moment that was recorded in this pass; 0 where nothing was."""
+        return self._means[-1].get(value, 0.0) ** 2 + self._variances[-1].get(value, 0.0)
+
     def observe(self, node: Node, outputs: Sequence[Tensor]) -> None:
         """Record the outputs of one node: those that are floating-point, initialised, and have elements."""
         if uninitialised(node.op_name):
             return
         for value, tensor in zip(node.outputs, outputs, strict=True):
-            if tensor.is_floating_point() and tensor.numel():
-                self._means[-1][value], self._variances[-1][value] = moments(tensor)
+            self.record(value, tensor)
 
-    def signals(self) -> Signals:
-        """Return what was seen in every pass, in execution order."""
-        order = [(node, value) for node in self._graph for value in node.outputs]
-        seen = [pair for pair in order if self._means and all(pair[1] in means for means in self._means)]
-        return Signals(tuple(self._signal(*pair) for pair in seen), source=f"{len(self._means)} real passes")
+    def signals(self, graph: Graph, entries: Iterable[Entry], *, centred: bool = True) -> Signals:
+        """Return what was seen in every pass of the values of ``entries``, in their order.
 
-    def _signal(self, node: Node, value: int) -> Signal:
+        Args:
+            graph: the graph that the value ids belong to.
+            entries: module, operator and value id of each signal.
+            centred: whether mean and variance are told apart; otherwise the mean is given as 0, which it is by
+                symmetry, and the second moment as the variance.
+        """
+        passes = self._means
+        found = [
+            self._signal(graph, entry, centred) for entry in entries if passes and all(entry[2] in p for p in passes)
+        ]
+        return Signals(tuple(found), source=f"{len(passes)} real passes")
+
+    def _signal(self, graph: Graph, entry: Entry, centred: bool) -> Signal:
+        module, op, value = entry
         means = np.array([seen[value] for seen in self._means])
         variances = np.array([seen[value] for seen in self._variances])
-        entry = self._graph.values[value]
         with np.errstate(all="ignore"):  # infinities and NaN are results here
-            pooled = float(variances.mean() + means.var())
             seconds = means**2 + variances
+            pooled = float(variances.mean() + means.var()) if centred else float(seconds.mean())
             spread, error = _log2_std(seconds), log2_error(seconds)
         return Signal(
-            name=entry.name,
-            module=node.module,
-            op=node.op_name,
-            shape=entry.shape,
-            mean=float(means.mean()),
+            name=graph.values[value].name,
+            module=module,
+            op=op,
+            shape=graph.values[value].shape,
+            mean=float(means.mean()) if centred else 0.0,
             var=math.inf if np.isinf(variances).any() and not np.isnan(variances).any() else pooled,
             tag="measured",
             log2_std=spread,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Group
@@ -17,7 +17,9 @@ from scipy import special
 
 from wellposed.checks.moments import uninitialised
 from wellposed.errors import InputError, OptionError
-from wellposed.signals.signal import Signal, Tag
+from wellposed.signals.signal import Signal, Signals, Tag
+
+Direction = Literal["forward", "backward"]
 
 TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
 """Octaves by which a prediction may miss, by its tag.
@@ -33,15 +35,16 @@ ILL_CONDITIONED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One node: what was predicted and what was measured.
+    """One signal, or the gradient by one tensor: what was predicted and what was measured.
 
     Attributes:
         name, module, op, shape: as in `Signal`.
+        direction: ``forward`` for a signal, ``backward`` for a gradient; one by a parameter or an input of the model
+            has ``parameter`` or ``input`` as its op.
         tag: the prediction's tag.
         predicted, measured: second moments.
         error: log2(predicted / measured); 0 where both are zero or both infinite, ±inf where one of them is, NaN
-        where one
-            is NaN.
+            where one is NaN.
         standard_error: of log2 of ``measured``, in octaves: the larger of the one seen and the one that the predicted
             spread implies for as many weight draws.
         spread: predicted standard deviation of the second moment from one weight draw to the next, in octaves.
@@ -52,6 +55,7 @@ class Comparison:
     module: str
     op: str
     shape: tuple[int, ...]
+    direction: Direction
     tag: Tag
     predicted: float
     measured: float
@@ -77,8 +81,9 @@ class Comparison:
         return self.predicted == self.measured == 0
 
     def __str__(self) -> str:
+        what = "E[x²]" if self.direction == "forward" else "E[g²]"
         return (
-            f"{self.name} ({self.op}): predicted E[x²] = {self.predicted:.3g}, measured {self.measured:.3g}, "
+            f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
             f"off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
         )
 
@@ -88,7 +93,8 @@ class Verdict:
     """The outcome of `wellposed.check`.
 
     Attributes:
-        comparisons: every node that was both predicted and measured, in execution order.
+        comparisons: every signal that was both predicted and measured, in execution order; behind them the gradients,
+            in the order in which a backward pass makes them: by nodes, the last first, by inputs, by parameters.
         unmatched: names that only one side knows.
         model: class name of the model.
         draws: passes behind the measurement.
@@ -108,7 +114,7 @@ class Verdict:
 
     @property
     def first(self) -> Comparison | None:
-        """The first node, in execution order, that is off: where to look, since errors travel downstream."""
+        """The first that is off: where to look, since errors travel downstream (gradients' towards the inputs)."""
         return next((c for c in self.comparisons if c.off), None)
 
     @property
@@ -118,11 +124,14 @@ class Verdict:
 
     @property
     def ill_conditioned(self) -> tuple[Comparison, ...]:
-        """The nodes whose second moment is predicted to differ between weight draws by `ILL_CONDITIONED` or more."""
+        """The signals whose second moment is predicted to differ between weight draws by `ILL_CONDITIONED` or more."""
         return tuple(c for c in self.comparisons if c.spread >= ILL_CONDITIONED)
 
     def percentile(self, percent: float) -> float:
-        """Return a percentile over the nodes of |error|, in octaves; NaN counts as infinite, zeros that agree as 0."""
+        """Return the ``percent``-th percentile of |error| over the nodes, in octaves.
+
+        NaN counts as infinite, zeros that agree as 0.
+        """
         errors = [math.inf if math.isnan(c.error) else abs(c.error) for c in self.comparisons]
         return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
@@ -130,15 +139,19 @@ class Verdict:
         """Return the outcome in words: counts, percentiles, the first node that is off, and the conditioning."""
         off = sum(c.off for c in self.comparisons)
         zeros = sum(c.zero for c in self.comparisons)
+        gradients = sum(c.direction == "backward" for c in self.comparisons)
+        counted = f"{len(self.comparisons) - gradients} nodes" + (f" and {gradients} gradients" if gradients else "")
         lines = [
-            f"{self.model}: {len(self.comparisons)} nodes, {self.draws} passes, {self.weight_draws} weight draw"
+            f"{self.model}: {counted}, {self.draws} passes, {self.weight_draws} weight draw"
             f"{'' if self.weight_draws == 1 else 's'}: " + ("all as predicted" if self.ok else f"{off} off"),
             "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
         if self.first is not None:
-            lines.append(f"first off: {self.first}")
+            gradient = "the gradient by " if self.first.direction == "backward" else ""
+            lines.append(f"first off: {gradient}{self.first}")
         if zeros:
-            lines.append(f"zero, as predicted (zero-initialised gates or readouts): {zeros}")
+            why = "zero-initialised gates or readouts" + (", biases before norms" if gradients else "")
+            lines.append(f"zero, as predicted ({why}): {zeros}")
         if ill := self.ill_conditioned:
             widest = max(ill, key=lambda c: c.spread)
             lines.append(
@@ -158,7 +171,7 @@ class Verdict:
         for c in sorted(self.comparisons, key=lambda c: -c.excess)[:limit]:
             style = "red" if c.off else None
             figures = (f"{c.predicted:.2g}", f"{c.measured:.2g}", f"{c.error:+.2f}", f"{c.allowed:.2f}")
-            table.add_row(Text(c.name), *figures, style=style)
+            table.add_row(Text(c.name if c.direction == "forward" else f"∂/∂ {c.name}"), *figures, style=style)
         return Group(table, Text(self.summary()))
 
     def to_json(self) -> str:
@@ -182,15 +195,15 @@ class Verdict:
 
 
 def compare(
-    predicted: Sequence[Signal],
-    measured: Sequence[Signal],
+    predicted: Signals,
+    measured: Signals,
     *,
     model: str = "",
     draws: int,
     weight_draws: int,
     tolerance: float | None = None,
 ) -> Verdict:
-    """Hold predicted signals against measured ones of the same names.
+    """Hold predicted signals against measured ones of the same names, and their gradients where both have them.
 
     A node is off where |log2(predicted / measured)| > tolerance + 2 standard errors. ``tolerance`` is in octaves, by
     default `TOLERANCE` of the prediction's tag. Two standard errors are those of the measurement, widened for few
@@ -204,19 +217,32 @@ def compare(
     """
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
-    predicted, measured = ([s for s in signals if not uninitialised(s.op)] for signals in (predicted, measured))
-    seen = {signal.name: signal for signal in measured}
-    foreseen = {signal.name for signal in predicted}
-    comparisons = tuple(
-        _compare_one(signal, seen[signal.name], draws, weight_draws, tolerance)
-        for signal in predicted
-        if signal.name in seen
-    )
+    comparisons: list[Comparison] = []
+    unmatched: list[str] = []
+    for direction, foreseen, seen in _pairs(predicted, measured):
+        for signal in foreseen:
+            if signal.name in seen:
+                found = _compare_one(signal, seen[signal.name], direction, draws, weight_draws, tolerance)
+                comparisons.append(found)
+            else:
+                unmatched.append(signal.name)
+        known = {signal.name for signal in foreseen}
+        unmatched += [name for name in seen if name not in known]
     if not comparisons and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
-    unmatched = [signal.name for signal in predicted if signal.name not in seen]
-    unmatched += [signal.name for signal in measured if signal.name not in foreseen]
-    return Verdict(comparisons, tuple(unmatched), model, draws, weight_draws)
+    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws)
+
+
+def _pairs(predicted: Signals, measured: Signals) -> Iterator[tuple[Direction, list[Signal], dict[str, Signal]]]:
+    """Yield what is to be compared: the signals, then, where both sides have them, the gradients."""
+    foreseen, seen = ([s for s in signals if not uninitialised(s.op)] for signals in (predicted, measured))
+    yield "forward", foreseen, {signal.name: signal for signal in seen}
+    for field in ("gradients", "input_gradients", "parameter_gradients"):
+        mine: Signals | None = getattr(predicted, field)
+        theirs: Signals | None = getattr(measured, field)
+        if mine is not None and theirs is not None:
+            order = list(reversed(mine)) if field == "gradients" else list(mine)
+            yield "backward", order, {signal.name: signal for signal in theirs}
 
 
 def log2_ratio(predicted: float, measured: float) -> float:
@@ -233,7 +259,7 @@ def log2_ratio(predicted: float, measured: float) -> float:
 
 
 def _compare_one(
-    predicted: Signal, measured: Signal, draws: int, weight_draws: int, tolerance: float | None
+    predicted: Signal, measured: Signal, direction: Direction, draws: int, weight_draws: int, tolerance: float | None
 ) -> Comparison:
     error = log2_ratio(predicted.second_moment, measured.second_moment)
     implied = predicted.log2_std / math.sqrt(weight_draws)
@@ -244,6 +270,7 @@ def _compare_one(
         module=predicted.module,
         op=predicted.op,
         shape=predicted.shape,
+        direction=direction,
         tag=predicted.tag,
         predicted=predicted.second_moment,
         measured=measured.second_moment,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wellposed.cli import show, training
+from wellposed.cli import reporting, show, training
 from wellposed.cli.arguments import (
     Distribution,
     Json,
@@ -103,6 +103,7 @@ def check(
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
     ] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Also compare gradients by every tensor.")] = False,
     as_json: Json = False,
 ) -> None:
     """Hold the predicted signals of MODEL against those of real passes; exit code 1 when they disagree."""
@@ -120,7 +121,7 @@ def check(
         else:
             planned = methods.plan(graph, method=method, seed=seed, **options)
         stages.next()
-        verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
+        verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward)
     if as_json:
         show.json_text(verdict.to_json())
     else:
@@ -163,7 +164,9 @@ def demo(
         raise typer.Exit(1)
 
 
+app.command()(reporting.report)
 app.command()(training.lr)
+app.command()(training.compare)
 app.command()(training.score)
 app.command()(training.refine)
 

@@ -91,6 +91,8 @@ def _show_case(
 def _print_summary(
     console: Console, graph: Graph, plan: Plan, before: Signals, verdict: Verdict, seconds: dict[str, float]
 ) -> None:
+    from wellposed.reports.sparkline import depth_lines
+
     numbers = sum(math.prod(parameter.shape) for parameter in graph.parameters.values())
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -121,26 +123,3 @@ def _weighted(plan: Plan) -> set[str]:
     """Return the names of the nodes that a drawn weight belongs to."""
     drawn = (said for said in plan.prescriptions.values() if said.fan_in is not None and said.op is not None)
     return {said.op.rpartition(" (")[0] for said in drawn if said.op is not None}
-
-
-def depth_lines(series: dict[str, list[float]], width: int) -> list[str]:
-    """Return one labelled sparkline of second moments per entry, on one logarithmic scale, within ``width`` columns.
-
-    Signals that are zero everywhere (zero-initialised gates and readouts) have no place on it and are left out.
-    """
-    levels = {
-        label: [math.log2(moment) if math.isfinite(moment) else math.nan for moment in moments if moment != 0]
-        for label, moments in series.items()
-    }
-    finite = [level for line in levels.values() for level in line if math.isfinite(level)]
-    # A flat line should look flat: the scale spans two octaves at least.
-    middle = (min(finite) + max(finite)) / 2 if finite else 0.0
-    low, high = min([*finite, middle - 1]), max([*finite, middle + 1])
-    label_width = max(len(label) for label in levels)
-    room = max(8, min(64, width - label_width - 26))
-    lines = []
-    for label, line in levels.items():
-        known = [level for level in line if math.isfinite(level)]
-        span = f"{2 ** min(known):.2g} to {2 ** max(known):.2g}" if known else "none finite"
-        lines.append(f"{label:<{label_width}}  {show.sparkline(line, low, high, room)}  {span}")
-    return lines

@@ -1,8 +1,7 @@
-"""How results are printed: tables that fit the terminal, progress on standard error, sparklines."""
+"""How results are printed: tables that fit the terminal, progress on standard error."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 TAG_STYLES = {"exact": "green", "approximate": "yellow", "sampled": "magenta", "assumed": "red", "measured": "cyan"}
 # From so many columns on, the explanatory columns of a table have room.
 _WIDE = 100
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def out() -> Console:
@@ -174,28 +172,6 @@ def operators(rows: Sequence[OperatorRow]) -> None:
     console.print(operator_counts(rows))
 
 
-def sparkline(levels: Sequence[float], low: float, high: float, width: int) -> str:
-    """Return ``levels`` as one line of at most ``width`` bars on the scale from ``low`` to ``high``.
-
-    Where there are more levels than bars, each bar shows the level of its run that lies farthest from the middle of
-    the scale, so that no outlier is averaged away. Levels that are not finite are drawn as a cross.
-    """
-    if not levels:
-        return ""
-    middle = (low + high) / 2
-    bars = []
-    count = min(width, len(levels))
-    for bar in range(count):
-        run = levels[bar * len(levels) // count : (bar + 1) * len(levels) // count]
-        level = max(run, key=lambda value: abs(value - middle) if math.isfinite(value) else math.inf)
-        if not math.isfinite(level):
-            bars.append("×")
-            continue
-        share = (level - low) / (high - low) if high > low else 0.5
-        bars.append(_BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))])
-    return "".join(bars)
-
-
 def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the learning rates that rules give, side by side, and what they warn of."""
     console = out()
@@ -260,7 +236,8 @@ def agreement(found: Agreement) -> None:
     console.print(f"[bold]{kinds}[/]" + (f", {len(found.excluded)} without a gradient" if found.excluded else ""))
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, title in _SCORES.items():
-        table.add_row(title, f"{getattr(found, name):.4g}")
+        if (value := getattr(found, name)) is not None:
+            table.add_row(title, f"{value:.4g}")
     console.print(table)
     if found.parts:
         parts = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,4 +1,4 @@
-"""The commands about training: ``lr``, ``score`` and ``refine``."""
+"""The commands about training: ``lr``, ``compare``, ``score`` and ``refine``."""
 
 from __future__ import annotations
 
@@ -105,6 +105,28 @@ def _relative(
     return rows
 
 
+def compare(
+    training: Training,
+    start: Annotated[
+        list[str] | None,
+        typer.Option("--start", help="A method of planning, or 'own'; repeatable. By default own and autoinit."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Draws of the weights for each start.")] = 5,
+    seed: Seed = 0,
+    option: Option = None,
+) -> None:
+    """Train from several starts, each at its own best learning rate, and say whether one is better."""
+    from wellposed import zoo
+    from wellposed.checks.contest import OWN, compare_starts
+
+    told = zoo.load_training(training)
+    starts = start or (OWN, "autoinit")
+    found = compare_starts(
+        told.make, told.loss_fn, told.batches, starts, seeds=seeds, seed=seed, **further_options(option)
+    )
+    show.out().print(found.summary(), highlight=False, markup=False, soft_wrap=True)
+
+
 def score(
     training: Training,
     samples: Annotated[bool, typer.Option("--samples", help="Compare single samples in place of sub-batches.")] = False,
@@ -122,7 +144,7 @@ def score(
         stages.next()
         told = zoo.load_training(training)
         model = told.make()
-        batch = next(iter(told.batches))
+        batch = told.first()
         if start is not None:
             _planned(model, batch, start, seed).apply_(model)
         stages.next()
@@ -158,7 +180,7 @@ def refine(
     refinement = gradients.find_refinement(method)
     told = zoo.load_training(training)
     model = told.make()
-    base = None if start is None else _planned(model, next(iter(told.batches)), start, seed)
+    base = None if start is None else _planned(model, told.first(), start, seed)
     planned = refinement(model, told.loss_fn, told.batches, plan=base, seed=seed, **further_options(option))
     if output is not None:
         planned.save(output)
@@ -173,8 +195,7 @@ def refine(
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:
     """Plan a model whose example is what its forward takes of a batch."""
     from wellposed import methods
+    from wellposed.graphs.tree import example_of
 
-    if isinstance(batch, dict):
-        return methods.plan(model, method=method, seed=seed, **batch)
-    example = batch[0] if isinstance(batch, list | tuple) else batch
-    return methods.plan(model, example, method=method, seed=seed)
+    args, kwargs = example_of(batch)
+    return methods.plan(model, *args, method=method, seed=seed, **kwargs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +17,48 @@ from wellposed.errors import GradientError
 from wellposed.gradients.problem import wide
 
 By = Literal["parameter", "layer"]
+SampleEngine = Literal["batched", "vmap", "loop"]
+
+
+class Rows(Protocol):
+    """The gradients of some samples or sub-batches by one parameter, however they are held."""
+
+    def squares(self) -> Tensor:
+        """Return the squared norms, of shape (rows,), in double precision."""
+
+    def accumulate(self, total: Tensor | None, weights: Tensor) -> Tensor:
+        """Return ``total``, changed in place, plus the sum of all gradients, each times its weight."""
+
+    def signs(self) -> Tensor | None:
+        """Return the sum of the signs of the gradients, where they are known; their memory is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Gradients side by side, of shape (rows, *parameter)."""
+
+    gradients: Tensor
+
+    def squares(self) -> Tensor:
+        """See `Rows`."""
+        rows = wide(self.gradients).reshape(len(self.gradients), -1)
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return norms.double().square()
+
+    def accumulate(self, total: Tensor | None, weights: Tensor) -> Tensor:
+        """See `Rows`; a single row is added in place, as gradients are large and memory is slow."""
+        rows = wide(self.gradients)
+        if total is None:
+            total = torch.zeros(rows.shape[1:], dtype=rows.dtype, device=rows.device)
+        if len(rows) == 1:
+            return total.add_(rows[0], alpha=float(weights))
+        total.view(-1).addmv_(rows.reshape(len(rows), -1).T, weights.to(rows.dtype))
+        return total
+
+    def signs(self) -> Tensor:
+        """See `Rows`."""
+        rows = wide(self.gradients)
+        return (rows.sign_() if rows.is_contiguous() else rows.sign()).sum(0)
 
 
 class _Record(BaseModel):
@@ -48,9 +91,11 @@ class Agreement(_Record):
         theta: max‖g‖² − min‖g‖² · cosine: NIO's bound Θ on training and test error (eq. 4, with the first-order
             optima of eq. 5), without its constants, the smoothness and the squared step.
         sign_density: mean over parameters of |Σ sign(gᵢ)| / n, in [0, 1]: the quantity that GradSign sums (Zhang & Jia
-            2022), which falls as its density Ψ of sample-wise optima rises.
+            2022), which falls as its density Ψ of sample-wise optima rises. None where the gradients were never formed
+            (engine ``batched``).
         loss: mean loss.
         count: gradients that were compared.
+        engine: how the gradients of single samples were taken (`gradcosine`); None for sub-batches.
         excluded: indices of samples or sub-batches whose gradient is zero, which have no direction.
         parts: the same for each parameter or layer, by name; empty where it was not asked for.
     """
@@ -60,9 +105,10 @@ class Agreement(_Record):
     norm: float
     ratio: float
     theta: float
-    sign_density: float
+    sign_density: float | None
     loss: float
     count: int
+    engine: SampleEngine | None = None
     excluded: tuple[int, ...] = Field(default=(), strict=False)
     parts: dict[str, Alignment] = Field(default_factory=dict)
 
@@ -70,7 +116,7 @@ class Agreement(_Record):
 class Sums:
     """The sums over gradients that a score needs; no two gradients are ever held at once for it.
 
-    Gradients come in stacks, one row for each sample or sub-batch, and are normalised in float32 at least.
+    Gradients come in rows, one for each sample or sub-batch, and are normalised in float32 at least.
     """
 
     def __init__(self, by: By | None = None) -> None:
@@ -83,14 +129,14 @@ class Sums:
         self._part_norms: dict[str, list[float]] = {}
         self._losses: list[float] = []
 
-    def add(self, gradients: Mapping[str, Tensor], losses: Tensor) -> None:
-        """Add a stack of gradients.
+    def add(self, gradients: Mapping[str, Rows], losses: Tensor) -> None:
+        """Add gradients.
 
         Args:
-            gradients: for each parameter its gradients, of shape (rows, *parameter); their memory is used up.
+            gradients: of the same rows by each parameter; their memory is used up.
             losses: the losses, of shape (rows,).
         """
-        squares = {name: _squares(stack) for name, stack in gradients.items()}
+        squares = {name: rows.squares() for name, rows in gradients.items()}
         norms = torch.stack(list(squares.values())).sum(0).sqrt()
         weights = _inverse(norms)
         self._norms += norms.tolist()
@@ -103,18 +149,20 @@ class Sums:
             part_norms = torch.stack([squares[name] for name in names]).sum(0).sqrt()
             self._part_norms.setdefault(part, []).extend(part_norms.tolist())
             own |= dict.fromkeys(names, _inverse(part_norms))
-        for name, stack in gradients.items():
-            rows = wide(stack)
-            _accumulate(self._units, name, weights, rows)
+        for name, rows in gradients.items():
+            self._units[name] = rows.accumulate(self._units.get(name), weights)
             if self._group:
-                _accumulate(self._own_units, name, own[name], rows)
-            signs = rows.sign_() if rows.is_contiguous() else rows.sign()
-            _accumulate(self._signs, name, torch.ones_like(weights), signs)
+                self._own_units[name] = rows.accumulate(self._own_units.get(name), own[name])
+            signs = rows.signs()
+            if signs is not None:
+                self._signs[name] = self._signs[name].add_(signs) if name in self._signs else signs
 
     def join_ranks(self) -> None:
         """Take in what the other ranks of a distributed run have added, in the order of the ranks."""
         if ranks.count() == 1:
             return
+        if not ranks.agreed(bool(self._signs)):
+            self._signs = {}
         for sums in (self._units, self._own_units, self._signs):
             ranks.summed_(list(sums.values()))
         self._norms = list(itertools.chain(*ranks.gathered(self._norms)))
@@ -124,8 +172,8 @@ class Sums:
             part: list(itertools.chain(*(other[part] for other in shared))) for part in self._part_norms
         }
 
-    def score(self, kind: Literal["sample", "sub-batch"]) -> Agreement:
-        """Return the score of what was added.
+    def score(self, kind: Literal["sample", "sub-batch"], engine: SampleEngine | None = None) -> Agreement:
+        """Return the score of what was added, as ``engine`` took it.
 
         Raises:
             GradientError: fewer than two gradients are not zero.
@@ -153,9 +201,10 @@ class Sums:
             norm=math.fsum(norms) / count,
             ratio=max(norms) / min(norms),
             theta=max(norms) ** 2 - min(norms) ** 2 * cosine,
-            sign_density=signs / (elements * count),
+            sign_density=signs / (elements * count) if elements else None,
             loss=math.fsum(self._losses) / len(self._losses),
             count=count,
+            engine=engine,
             excluded=excluded,
             parts=parts,
         )
@@ -174,23 +223,8 @@ def _cosine(units: Mapping[str, Tensor], count: int) -> float:
     return min(1.0, sum(float((u.double() ** 2).sum()) for u in units.values()) / count**2)
 
 
-def _squares(stack: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(wide(stack).reshape(len(stack), -1), dim=1)
-    return norms.double().square()
-
-
 def _inverse(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, 1.0 / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
-
-
-def _accumulate(sums: dict[str, Tensor], name: str, weights: Tensor, rows: Tensor) -> None:
-    """Add the weighted sum of rows; a single row is added in place, as gradients are large and memory is slow."""
-    if name not in sums:
-        sums[name] = torch.zeros(rows.shape[1:], dtype=rows.dtype, device=rows.device)
-    if len(rows) == 1:
-        sums[name].add_(rows[0], alpha=float(weights))
-    else:
-        sums[name].view(-1).addmv_(rows.reshape(len(rows), -1).T, weights.to(rows.dtype))
 
 
 def _grouping(by: By | None) -> Callable[[str], str] | None:

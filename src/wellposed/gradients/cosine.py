@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,16 +13,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError, near_matches
-from wellposed.gradients.agreement import Agreement, By, Sums
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, sub_batches
+from wellposed.gradients.agreement import Agreement, By, Rows, SampleEngine, Stack, Sums
+from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, of_single, out_of_memory, sub_batches
+from wellposed.gradients.single_samples import Unsupported, in_chunks
 
 MEMORY = {"cpu": 0.05}
-"""Gigabytes that the gradients of one chunk of samples may take where the caller names no limit, by kind of device: on
+"""Gigabytes that one chunk of samples may take where the caller names no limit, by kind of device: on
 a CPU larger chunks only leave its caches."""
 OTHERS = 0.5
+"""The same on all other devices."""
 
-
-Engine = Literal["auto", "vmap", "loop"]
+Engine = Literal["auto", "batched", "vmap", "loop"]
 
 
 def gradcosine(
@@ -50,10 +51,12 @@ def gradcosine(
         by: also compare the gradients of every ``"parameter"`` or ``"layer"`` (the paper's Figure 3).
         training: score in training mode, as the paper does. For single samples, batch norm then takes the statistics of
             the whole batch, as samples would otherwise have no gradient of their own.
-        engine: how the gradients of single samples are taken: ``vmap`` (vectorised, in chunks), ``loop`` (one by one)
-            or ``auto``: vmap, but for convolutions on a CPU, whose vectorised form (grouped convolutions) is slower
-            there than a loop.
-        memory: gigabytes for the gradients of samples that are held at once; by default 0.05 on a CPU, else 0.5.
+        engine: how the gradients of single samples are taken: ``batched`` (norms and sums from batched passes, the
+            gradients themselves are never formed), ``vmap`` (vectorised, in chunks), ``loop`` (one by one) or
+            ``auto``: batched where that tells samples apart, which is tried on a few of them, else vmap, but for
+            convolutions on a CPU, whose vectorised form (grouped convolutions) is slower there than a loop.
+            `Agreement.engine` says which it was. Only the last two know ``sign_density``.
+        memory: gigabytes for what is held for single samples at once; by default 0.05 on a CPU, else 0.5.
         seed: of dropout's random numbers.
 
     Returns:
@@ -63,6 +66,7 @@ def gradcosine(
         GradientError: the loss is no scalar, not finite or independent of the parameters; fewer samples than
             sub-batches; an overlap outside [0, 1); fewer than two gradients that are not zero.
         InputError: the batch holds no tensor with an axis of samples.
+        OptionError: an unknown engine.
 
     In a distributed run every rank brings a batch of its own, and all return the score of all gradients together.
 
@@ -84,7 +88,7 @@ def of_sub_batches(
     with ranks.failing_together():
         for part, rows in enumerate(sub_batches(batch, count, overlap)):
             loss, gradients = problem.gradient(parameters, rows, part)
-            sums.add({name: g.unsqueeze(0) for name, g in gradients.items()}, torch.tensor([loss]))
+            sums.add({name: Stack(g.unsqueeze(0)) for name, g in gradients.items()}, torch.tensor([loss]))
     sums.join_ranks()
     return sums.score("sub-batch")
 
@@ -99,74 +103,70 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
         memory = MEMORY.get(next(iter(problem.parameters.values())).device.type, OTHERS)
     if memory <= 0:
         raise GradientError(f"memory must be a positive number of gigabytes, received {memory!r}")
-    problem.loss(
-        problem.parameters, batch.rows(0, batch.size)
-    )  # says what is wrong with a batch before it is taken apart
+    # This says what is wrong with a batch before it is taken apart.
+    problem.loss(problem.parameters, batch.rows(0, batch.size))
     buffers = _batch_statistics(problem, batch) if problem.training else problem.fresh_buffers()
-    size = sum(p.numel() * max(p.element_size(), 4) for p in problem.parameters.values())
-    chunk = max(1, min(batch.size, int(memory * 1e9 / size)))
-    sums = Sums(by)
-    convolves = any(p.ndim > 3 and p.device.type == "cpu" for p in problem.parameters.values())
-    stacks = _vectorised_or_not(problem, batch, buffers, chunk)
-    if engine == "loop" or (engine == "auto" and convolves):
-        stacks = _one_by_one(problem, batch, buffers)
-    with ranks.failing_together():
-        for gradients, losses in stacks:
-            if not torch.isfinite(losses).all():
-                raise GradientError(
-                    f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that "
-                    "of the batch is; check the loss function for divisions by the number of samples"
-                )
-            sums.add(gradients, losses)
+    for attempt in _attempts(problem, engine):
+        sums, refused = Sums(by), None
+        with ranks.failing_together():
+            try:
+                for gradients, losses in _WAYS[attempt](problem, batch, buffers, memory * 1e9):
+                    _check_finite(losses)
+                    sums.add(gradients, losses)
+            except Unsupported as reason:
+                refused = reason
+        if ranks.agreed(refused is None):
+            break
+        if engine == attempt or attempt != "batched":
+            warnings.warn(f"gradients of samples are taken one by one, not by {attempt!r}: {refused}", stacklevel=3)
     sums.join_ranks()
-    return sums.score("sample")
+    return sums.score("sample", attempt)
 
 
-Stacks = Iterator[tuple[Tensors, Tensor]]
-"""The gradients of some samples, stacked, and their losses."""
+def _attempts(problem: Problem, engine: Engine) -> list[SampleEngine]:
+    """Return the ways to be tried, the last of which always works."""
+    if engine == "auto":
+        convolves = any(p.ndim > 3 and p.device.type == "cpu" for p in problem.parameters.values())
+        return ["batched", "loop"] if convolves else ["batched", "vmap", "loop"]
+    return ["loop"] if engine == "loop" else [engine, "loop"]
 
 
-def _vectorised_or_not(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Stacks:
-    """Yield stacks by vmap where the model allows, else one by one."""
-    try:
-        yield from _vectorised(problem, batch, buffers, chunk)
-        return
-    except _FirstChunkFailed as failed:
-        warnings.warn(
-            f"gradients of samples are taken one by one: the model does not run under torch.func.vmap ({failed})",
-            stacklevel=4,
+def _check_finite(losses: Tensor) -> None:
+    if not torch.isfinite(losses).all():
+        raise GradientError(
+            f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that of the "
+            "batch is; check the loss function for divisions by the number of samples"
         )
-    yield from _one_by_one(problem, batch, buffers)
 
 
-def _one_by_one(problem: Problem, batch: Batch, buffers: Tensors) -> Stacks:
-    """Yield stacks of one sample."""
-    loss = problem.pure(buffers)
+Parts = Iterator[tuple[Mapping[str, Rows], Tensor]]
+"""The gradients of some samples, and their losses."""
+
+
+def _one_by_one(problem: Problem, batch: Batch, buffers: Tensors, memory: float) -> Parts:
+    """Yield one sample at a time."""
     for i in range(batch.size):
         torch.manual_seed(problem.seed * 1_000_003 + i)
-        leaves = leaves_of(problem.parameters)
-        with torch.enable_grad():
-            value = loss(leaves, batch.rows(i, i + 1))
-            found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        yield {n: g.unsqueeze(0) for n, g in zip(leaves, found, strict=True)}, value.detach().reshape(1)
+        gradients, loss = problem.of_sample(batch, buffers, i)
+        yield {name: Stack(g.unsqueeze(0)) for name, g in gradients.items()}, loss.reshape(1)
 
 
-class _FirstChunkFailed(Exception):
-    """The model does not run under `torch.func.vmap`."""
+def _batched(problem: Problem, batch: Batch, buffers: Tensors, memory: float) -> Parts:
+    """Yield chunks whose gradients are not formed."""
+    parts = in_chunks(problem, batch, buffers, memory)
+    try:
+        yield next(parts)
+    except (Unsupported, RuntimeError, TypeError, ValueError, LookupError) as error:
+        raise Unsupported(str(error).partition("\n")[0]) from error
+    yield from parts
 
 
-def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) -> Stacks:
+def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, memory: float) -> Parts:
     """Yield stacks by vmap; chunks are halved when memory runs out."""
-    loss = problem.pure(buffers)
-    split = set(batch.split)
-
-    def of_one(parameters: Tensors, *rows: Tensor) -> Tensor:
-        given = iter(rows)
-        leaves = [next(given).unsqueeze(0) if i in split else leaf for i, leaf in enumerate(batch.leaves)]
-        return loss(parameters, batch.rebuilt(leaves))
-
     axes = (None, *(0 for _ in batch.split))
-    each = vmap(grad_and_value(of_one), in_dims=axes, randomness="different")
+    each = vmap(grad_and_value(of_single(problem.pure(buffers), batch)), in_dims=axes, randomness="different")
+    size = sum(p.numel() * max(p.element_size(), 4) for p in problem.parameters.values())
+    chunk = max(1, min(batch.size, int(memory / size)))
     start = 0
     while start < batch.size:
         rows = [batch.leaves[i][start : start + chunk] for i in batch.split]
@@ -174,19 +174,24 @@ def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, chunk: int) ->
         try:
             gradients, losses = each(problem.parameters, *rows)
         except RuntimeError as error:
-            if _out_of_memory(error) and chunk > 1:
+            if out_of_memory(error) and chunk > 1:
                 chunk //= 2
                 warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=5)
                 continue
-            if start == 0 and not _out_of_memory(error):
-                raise _FirstChunkFailed(str(error).partition("\n")[0]) from error
+            if start == 0 and not out_of_memory(error):
+                raise Unsupported(
+                    f"the model does not run under torch.func.vmap ({str(error).partition(chr(10))[0]})"
+                ) from error
             raise
-        yield gradients, losses
+        yield {name: Stack(stack) for name, stack in gradients.items()}, losses
         start += chunk
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+_WAYS: dict[SampleEngine, Callable[[Problem, Batch, Tensors, float], Parts]] = {
+    "batched": _batched,
+    "vmap": _vectorised,
+    "loop": _one_by_one,
+}
 
 
 def _batch_statistics(problem: Problem, batch: Batch) -> Tensors:

@@ -22,12 +22,15 @@ from torch import Tensor
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError, near_matches
-from wellposed.gradients.problem import Problem, Tensors, leaves_of, wide
+from wellposed.gradients.problem import Problem, Tensors, leaves_of, out_of_memory, wide
+from wellposed.gradients.scales import Scales
 
 Engine = Literal["double_backward", "two_pass", "finite_difference"]
 ENGINES: tuple[Engine, ...] = ("double_backward", "two_pass", "finite_difference")
 DIFFERENCE = 1e-5
 """Relative step of the finite difference: in float32 its error is below 1 % there, and grows on either side."""
+
+_FACTOR = "factor of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,10 @@ class Weighing:
 class Objective:
     """J at a point, and the weighing that the point itself decides."""
 
-    def __init__(self, problem: Problem, engine: Engine, *, joined: bool = False) -> None:
+    def __init__(self, problem: Problem, engine: Engine, *, joined: bool = False, scales: Scales | None = None) -> None:
         """Take the problem, which must be `running` when the objective is asked for.
 
+        With ``scales`` `slopes` can be asked for, and neither `gradient` nor `product`.
         With ``joined`` the sub-batches of all ranks of a distributed run count as those of one; `gradient` then returns
         this rank's share, which is to be summed.
         """
@@ -71,6 +75,8 @@ class Objective:
         self._problem = problem
         self._engine = engine
         self._joined = joined and ranks.count() > 1
+        self._scales = scales
+        self._factors = scales.factors() if scales is not None and engine != "finite_difference" else {}
         self._checked = False
 
     def at(self, parameters: Tensors, parts: Sequence[Any]) -> tuple[Point, _Pending]:
@@ -80,7 +86,9 @@ class Objective:
         losses, gradients = [], []
         with ranks.failing_together() if self._joined else nullcontext():
             for part, rows in enumerate(parts):
-                loss, gradient = self._problem.gradient(leaves, rows, part, differentiable=keep_graphs)
+                loss, gradient = self._problem.gradient(
+                    leaves, rows, part, differentiable=keep_graphs, factors=self._factors if keep_graphs else None
+                )
                 losses.append(loss)
                 gradients.append(gradient)
             own = [norm_of(gradient) for gradient in gradients]
@@ -107,14 +115,37 @@ class Objective:
         Raises:
             GradientError: an operator of the model cannot be differentiated twice (names the engine that works).
         """
-        total: dict[str, Tensor] = {}
-        names = list(pending.leaves)
+        total = self._total(pending, weighing, pending.leaves)
+        return {n: total[n].detach() if n in total else torch.zeros_like(leaf) for n, leaf in pending.leaves.items()}
+
+    def slopes(self, pending: _Pending, weighing: Weighing) -> Tensors:
+        """Return ∂J/∂ω, by the name of the weight; the exact engines form no second derivative by a whole weight.
+
+        Raises:
+            GradientError: as `gradient`.
+        """
+        scales = self._scales
+        if scales is None:
+            raise GradientError("slopes are those of coefficients; give the objective its scales")
+        if self._engine == "finite_difference":
+            return scales.pulled_back(self.gradient(pending, weighing))
+        wanted = {name: pending.leaves[name] for name in (*scales.omega, *scales.centred)}
+        total = self._total(pending, weighing, wanted | {_FACTOR + n: factor for n, factor in self._factors.items()})
+        found = scales.pulled_back({name: total[name] for name in wanted if name in total})
+        for name in self._factors:
+            if _FACTOR + name in total:
+                found[name] = found[name] + total[_FACTOR + name] / scales.omega[name]
+        return found
+
+    def _total(self, pending: _Pending, weighing: Weighing, inputs: Tensors) -> Tensors:
+        """Return Σ_d ∂⟨g_d, v_d⟩ by those of ``inputs`` that it depends on."""
+        total: Tensors = {}
         for d in range(len(pending.parts)):
             cotangents = _cotangents(pending, d, weighing)
-            for name, value in zip(names, self._product(pending, d, cotangents), strict=True):
+            for name, value in zip(inputs, self._product(pending, d, cotangents, inputs), strict=True):
                 if value is not None:
                     total[name] = total[name] + value if name in total else value
-        return {name: total.get(name, torch.zeros_like(pending.leaves[name])).detach() for name in names}
+        return total
 
     def product(self, pending: _Pending, cotangents: Tensors, d: int = 0) -> Tensors:
         """Return H_d v, by parameter name: the Hessian of sub-batch ``d`` times ``cotangents``; once for each ``at``.
@@ -122,28 +153,31 @@ class Objective:
         Raises:
             GradientError: as `gradient`.
         """
-        found = zip(pending.leaves.items(), self._product(pending, d, cotangents), strict=True)
+        found = zip(pending.leaves.items(), self._product(pending, d, cotangents, pending.leaves), strict=True)
         return {name: torch.zeros_like(leaf) if v is None else v.detach() for (name, leaf), v in found}
 
-    def _product(self, pending: _Pending, d: int, cotangents: Tensors) -> Sequence[Tensor | None]:
-        """Return H_d v_d."""
+    def _product(self, pending: _Pending, d: int, cotangents: Tensors, inputs: Tensors) -> Sequence[Tensor | None]:
+        """Return ∂⟨g_d, v_d⟩ by each of ``inputs``: H_d v_d for the leaves."""
         if self._engine == "finite_difference":
             return self._difference(pending, d, cotangents)
         gradient = pending.gradients[d]
         try:
             if self._engine == "two_pass":
-                _, gradient = self._problem.gradient(pending.leaves, pending.parts[d], d, differentiable=True)
+                _, gradient = self._problem.gradient(
+                    pending.leaves, pending.parts[d], d, differentiable=True, factors=self._factors
+                )
             pairs = [(g, cotangents[name]) for name, g in gradient.items() if g.requires_grad]
             self._check_twice(g for g, _ in pairs)
+            self._problem.put(pending.leaves)  # checkpoints run the model again
             return torch.autograd.grad(
                 [g for g, _ in pairs],
-                list(pending.leaves.values()),
+                list(inputs.values()),
                 [v for _, v in pairs],
                 allow_unused=True,
                 retain_graph=False,
             )
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            if out_of_memory(error):
                 raise
             raise GradientError(
                 f"the model cannot be differentiated twice ({str(error).splitlines()[0]}); use "

@@ -246,8 +246,8 @@ class _Finder:
                     loss, gradient = self._problem.gradient(parameters, rows, part)
                     norms.append(norm_of(gradient))
                     losses.append(loss)
-        except (GradientError, RankError):
-            if octaves == 0.0:
+        except (GradientError, RankError) as error:
+            if octaves == 0.0 or (isinstance(error, RankError) and error.kind != GradientError.__name__):
                 raise
             return math.copysign(math.inf, octaves)
         norms, losses = (list(chain(*ranks.gathered(own))) for own in (norms, losses))

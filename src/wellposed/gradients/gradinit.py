@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
+from wellposed import ranks
 from wellposed.errors import GradientError, OptionError, near_matches
 from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
 from wellposed.gradients.comparison import compared
@@ -20,7 +21,7 @@ from wellposed.gradients.cotangents import Engine, Objective, norm_of
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, wide
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
-from wellposed.gradients.search import Figures, first_of, refuse_ranks, search
+from wellposed.gradients.search import Figures, first_of, search
 from wellposed.plans import Plan
 
 Optimizer = Literal["sgd", "adam"]
@@ -56,6 +57,9 @@ def gradinit(
     one part of a batch is taken. Where its norm is above γ, the coefficients go down that norm; elsewhere down the loss
     of the other part after the step θ − η A[g], with A[g] = g for SGD and sign(g) for Adam. All derivatives by the
     coefficients come from one Hessian-vector product, or from none (the sign's derivative is 0).
+
+    In a distributed run every rank brings batches of its own, and losses and gradients are the means over all of them,
+    as in data-parallel training; all ranks return the same plan, for the weights of rank 0.
 
     Args:
         model: the model; it is left as it was.
@@ -100,9 +104,9 @@ def gradinit(
     check_positive_or_auto(gamma=gamma)
     check_positive(eta=eta, rate=rate, minimum=minimum, clip=clip)
     check_count(iterations=iterations)
-    refuse_ranks("gradinit")
     problem = Problem(model, loss_fn, training=training is True, seed=seed)
     scales = Scales(problem, plan, names=problem.parameters.keys())
+    scales.share()
     runner = _GradInit(problem, scales, Objective(problem, engine), optimizer, eta, gamma, rate, minimum, clip, overlap)
     runner.load(resume)
     twice = sdpa_kernel(SDPBackend.MATH) if engine != "finite_difference" else nullcontext()
@@ -186,29 +190,50 @@ class _GradInit:
         return figures, (float(inside), -after if inside else -norm)
 
     def _slopes(self, rows: Any, others: Any) -> tuple[float, float, float, Tensors]:
-        """Return the gradient norm, the loss, the loss after the step (NaN outside γ) and what to go down, by θ."""
+        """Return the gradient norm, the loss, the loss after the step (NaN outside γ) and what to go down, by θ.
+
+        All are those of the ranks' mean loss.
+        """
+
+        def product(direction: Tensors) -> Tensors:
+            with ranks.failing_together():
+                own = self._objective.product(pending, direction)
+            return _averaged(own)
+
         parameters = self._scales.parameters()
-        point, pending = self._objective.at(parameters, [rows])
-        (gradient,) = pending.gradients
-        detached = {name: g.detach() for name, g in gradient.items()}
+        with ranks.failing_together():
+            point, pending = self._objective.at(parameters, [rows])
+        gradient = _averaged({name: g.detach() for name, g in pending.gradients[0].items()})
+        loss = ranks.mean(point.loss)
         power = _POWERS[self._optimizer]
-        norm = point.norm if power == 2 else _sum_of_magnitudes(detached)
-        if norm > bound(self._gamma, point.loss, self._eta, power=power):
-            direction = {n: g / norm if power == 2 else g.sign() for n, g in detached.items()}
-            return norm, point.loss, math.nan, self._objective.product(pending, direction)
-        step = {n: g if power == 2 else g.sign() for n, g in detached.items()}
+        norm = norm_of(gradient) if power == 2 else _sum_of_magnitudes(gradient)
+        if norm > bound(self._gamma, loss, self._eta, power=power):
+            direction = {n: g / norm if power == 2 else g.sign() for n, g in gradient.items()}
+            return norm, loss, math.nan, product(direction)
+        step = {n: g if power == 2 else g.sign() for n, g in gradient.items()}
         moved = {n: (wide(p) - self._eta * wide(step[n])).to(p.dtype) for n, p in parameters.items()}
-        try:
-            after, slopes = self._problem.gradient(moved, others, 1)
-        except GradientError as error:
-            raise GradientError(
-                f"after one step of {self._optimizer} at eta={self._eta:g}: {error}; lower eta or gamma"
-            ) from error
+        with ranks.failing_together():
+            try:
+                own, slopes = self._problem.gradient(moved, others, 1)
+            except GradientError as error:
+                raise GradientError(
+                    f"after one step of {self._optimizer} at eta={self._eta:g}: {error}; lower eta or gamma"
+                ) from error
+        slopes, after = _averaged(slopes), ranks.mean(own)
         if power == 2 and norm_of(slopes) > 0.0:
             # d/dθ L(θ − η g(θ)) = (1 − η H) ∇L
-            through = self._objective.product(pending, slopes)
+            through = product(slopes)
             slopes = {n: wide(s) - self._eta * wide(through[n]) for n, s in slopes.items()}
-        return norm, point.loss, after, slopes
+        return norm, loss, after, slopes
+
+
+def _averaged(tensors: Tensors) -> Tensors:
+    """Return the mean of what the ranks hold; the tensors themselves where there is one rank."""
+    if ranks.count() == 1:
+        return tensors
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}  # gradients' memory belongs to their graph
+    ranks.averaged_(list(copies.values()))
+    return copies
 
 
 class _Adam:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from wellposed.errors import GradientError, InputError
+from wellposed import ranks
+from wellposed.errors import GradientError, InputError, RankError
 from wellposed.gradients.bound import check_count, check_positive
 from wellposed.gradients.cosine import of_sub_batches
 from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
-from wellposed.gradients.search import first_of, refuse_ranks
+from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.plans import Plan, Prescription
@@ -30,6 +32,9 @@ from wellposed.signals.levers import levers
 from wellposed.signals.product import describe
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
+
+Part: TypeAlias = tuple[int, float, float]
+"""Count, mean and variance of what one rank's output holds."""
 
 
 def lsuv(
@@ -60,6 +65,9 @@ def lsuv(
     predicts (`Prescription.signal_after`; else to ``target_variance``): one pass after an analytic plan removes the
     fluctuation of that one draw, which no analysis can know.
 
+    In a distributed run every rank brings a batch of its own, or draws inputs of its own, and the variances are those
+    over all of them; all ranks return the same plan, for the weights of rank 0.
+
     Args:
         model: the model; it is left as it was.
         loss_fn: ``loss_fn(model, batch)``, as for the other refinements; only how it runs the model matters. Without it
@@ -82,10 +90,10 @@ def lsuv(
         A plan of scales. `Plan.figures` holds the ``moments`` by node, before and after its weight was scaled (all
         earlier ones are scaled in both), and ``omega``; with a loss function and batches also the agreement of the
         first batch's gradients ``before`` and ``after``, where they can be taken. An interruption (Ctrl-C) returns what
-        has been scaled so far.
+        has been scaled so far, unless other ranks wait.
 
     Raises:
-        GradientError: an output is not finite; nothing can be scaled.
+        GradientError: an output is not finite; nothing can be scaled; ranks that run other operators.
         InputError: neither batches nor an example, or inputs that do not fit.
         OptionError: an option outside its range.
         TraceError: the model cannot be run on the batch.
@@ -95,26 +103,35 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_count(iterations=iterations)
-    refuse_ranks("lsuv")
     if batches is None and example is None:
         raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
     first = None if batches is None else first_of(batches, 1)[0]
     batch = example if first is None else first.rows(0, first.size)
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
     with problem.running():
-        graph, prefix = _traced(problem, loss_fn, batch)
-        uses = {name: found for name, found in _uses(graph, prefix).items() if name in problem.parameters}
-        base = _orthogonal(problem, graph, prefix, uses, seed) if plan is None and orthogonal else plan
-        scales = Scales(problem, base, names=uses.keys())
+        with ranks.failing_together():
+            graph, prefix = _traced(problem, loss_fn, batch)
+            uses = {name: found for name, found in _uses(graph, prefix).items() if name in problem.parameters}
+            base = _orthogonal(problem, graph, prefix, uses, seed) if plan is None and orthogonal else plan
+            scales = Scales(problem, base, names=uses.keys())
+            drawn: dict[int, Tensor] = {}
+            if batches is None:
+                generator = torch.Generator().manual_seed(seed + ranks.index())
+                drawn = draw_inputs(graph, describe_inputs(graph, inputs), generator)
+        order = [(name, graph.nodes[use.node].name) for name, use in uses.items()]
+        for rank, other in enumerate(orders := ranks.gathered(order)):
+            if other != orders[0]:
+                name, node = next(b or a for a, b in zip_longest(orders[0], other) if a != b)
+                raise GradientError(
+                    f"the batch of rank {rank} runs other operators than that of rank 0, from {node} with {name!r} on; "
+                    "give batches that run the same ones"
+                )
+        scales.share()
         said = base.prescriptions if base is not None and batches is None else {}
         targets = dict.fromkeys(uses, target_variance)
         targets |= {n: after for n in uses if n in said and (after := said[n].signal_after)}
         values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
         values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
-        drawn: dict[int, Tensor] = {}
-        if batches is None:
-            generator = torch.Generator().manual_seed(seed)
-            drawn = draw_inputs(graph, describe_inputs(graph, inputs), generator)
         walk = _Walk(
             graph,
             values,
@@ -160,7 +177,9 @@ def _agreement(when: str, problem: Problem, scales: Scales, batch: Batch | None)
         return {}
     try:
         found = of_sub_batches(problem, scales.parameters(), batch, 2, 0.2)
-    except GradientError:
+    except (GradientError, RankError) as error:
+        if isinstance(error, RankError) and error.kind != GradientError.__name__:
+            raise  # the other rank has left
         return {}
     return {when: found.model_dump(exclude={"parts"}, mode="json")}
 
@@ -177,10 +196,21 @@ class _Rule:
     def data(self) -> str:
         return "a batch" if self.statistic == "variance" else "drawn inputs"
 
-    def of(self, output: Tensor) -> float:
-        """Return the statistic over all elements of an output."""
+    def of(self, output: Tensor) -> Part:
+        """Return count, mean and variance of an output; for the second moment, the mean counts as 0."""
         values = output.double() if output.numel() < 1 << 20 else wide(output)
-        return float(values.var(correction=0) if self.statistic == "variance" else values.square().mean())
+        if self.statistic == "variance":
+            return values.numel(), float(values.mean()), float(values.var(correction=0))
+        return values.numel(), 0.0, float(values.square().mean())
+
+
+def _pooled(parts: Sequence[Part]) -> float:
+    """Return the variance of samples together, from their counts, means and variances."""
+    if len(parts) == 1:
+        return parts[0][2]
+    count = sum(n for n, _, _ in parts)
+    mean = sum(n * m for n, m, _ in parts) / count
+    return sum(n * (var + (m - mean) ** 2) for n, m, var in parts) / count
 
 
 class _Walk(Interpreter):
@@ -197,6 +227,7 @@ class _Walk(Interpreter):
         rule: _Rule,
     ) -> None:
         super().__init__(graph, parameters, {}, inputs, None)
+        self._gather: Callable[[Part], list[Part]]
         self.rule = rule
         self.factors: dict[str, float] = {}
         self.seen: dict[str, tuple[float, float]] = {}
@@ -212,9 +243,11 @@ class _Walk(Interpreter):
     def run(self) -> bool:
         """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""
         try:
-            with torch.no_grad():
+            with ranks.exchanging() as self._gather, torch.no_grad():
                 self.outputs()
         except KeyboardInterrupt:
+            if ranks.count() > 1:
+                raise
             warnings.warn(
                 f"lsuv was interrupted after {len(self.factors)} weights; the plan scales those", stacklevel=3
             )
@@ -265,7 +298,7 @@ class _Walk(Interpreter):
     def _measured(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> float:
         added = self._added(node, use)
         output = results[0] if added is None else wide(results[0]) - wide(added)
-        now = self.rule.of(output)
+        now = _pooled(self._gather(self.rule.of(output)))
         if not math.isfinite(now):
             raise GradientError(
                 f"{node.name}: the output of {name!r} is not finite on {self.rule.data}; look for infinities or NaN in "

@@ -10,13 +10,14 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
 from wellposed.gradients.bound import check_count, check_positive
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import refuse_once_differentiable
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, wide
+from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
-from wellposed.gradients.search import Figures, first_of, refuse_ranks, search
+from wellposed.gradients.search import Figures, first_of, search
 from wellposed.plans import Plan
 
 EPSILON = 1e-5
@@ -80,6 +81,9 @@ def metainit(
     quotient's slope along it. That takes third derivatives of the loss, so that it costs several times an iteration of
     NIO, and every operator of the model must have them.
 
+    In a distributed run every rank brings batches of its own, and the quotient is the mean of theirs; all ranks return
+    the same plan, for the weights of rank 0.
+
     Args:
         model: the model; it is left as it was.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of a batch as a scalar tensor.
@@ -113,9 +117,9 @@ def metainit(
     if not 0.0 <= momentum < 1.0:
         raise OptionError(f"momentum must be at least 0 and below 1, received {momentum!r}")
     check_count(iterations=iterations)
-    refuse_ranks("metainit")
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan)
+    scales.share()
     runner = _MetaInit(problem, scales, rate, momentum, epsilon, minimum)
     runner.load(resume)
     with problem.running(), sdpa_kernel(SDPBackend.MATH):
@@ -175,19 +179,22 @@ class _MetaInit:
 
     def quotient(self, rows: Any) -> float:
         """Return the gradient quotient at the coefficients as they are."""
-        quotient, _, _ = _quotient(self._problem, leaves_of(self._scales.parameters()), rows, self._epsilon)
-        return float(quotient.detach())
+        with ranks.failing_together():
+            quotient, _, _ = _quotient(self._problem, leaves_of(self._scales.parameters()), rows, self._epsilon)
+        return ranks.mean(float(quotient.detach()))
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
         leaves = leaves_of(self._scales.parameters())
-        quotient, loss, norm = _quotient(self._problem, leaves, batch, self._epsilon)
-        slopes = self._scales.pulled_back(_slope(quotient, leaves))
+        with ranks.failing_together():
+            quotient, loss, norm = _quotient(self._problem, leaves, batch, self._epsilon)
+            slopes = self._scales.pulled_back(_slope(quotient, leaves))
+        ranks.averaged_(list(slopes.values()))
         for name, slope in slopes.items():
             self.moves[name] = self._momentum * self.moves[name] - self._rate * float(slope.sign())
             moved = self._scales.omega[name] + self.moves[name] / self.norms[name]
             self._scales.omega[name] = moved.clamp_min(self._minimum)
-        value = float(quotient.detach())
-        return {"GQ": value, "GN": norm, "loss": loss}, (-value,)
+        value = ranks.mean(float(quotient.detach()))
+        return {"GQ": value, "GN": ranks.mean(norm), "loss": ranks.mean(loss)}, (-value,)
 
 
 def _quotient(problem: Problem, leaves: Tensors, batch: Any, epsilon: float) -> tuple[Tensor, float, float]:
@@ -225,7 +232,7 @@ def _slope(quotient: Tensor, leaves: Mapping[str, Tensor]) -> Tensors:
 
 def _not_differentiable(error: Exception, times: str) -> Exception:
     """Return the error to raise where autograd failed: the same where memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if out_of_memory(error):
         return error
     return GradientError(
         f"the model cannot be differentiated {times} ({str(error).splitlines()[0]}), which MetaInit needs; "

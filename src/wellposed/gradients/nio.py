@@ -16,7 +16,7 @@ from wellposed.gradients.agreement import Agreement
 from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, Point, Weighing
-from wellposed.gradients.problem import Batch, LossFunction, Problem
+from wellposed.gradients.problem import Batch, LossFunction, Problem, out_of_memory
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
@@ -162,7 +162,7 @@ class _Nio:
         self._largest = 2.0 / iterations
         self._falls_back = engine == "auto"
         self.engine: Engine = "double_backward" if engine == "auto" else engine
-        self._objective = Objective(problem, self.engine, joined=True)
+        self._objective = Objective(problem, self.engine, joined=True, scales=scales)
 
     def bound(self, loss: float) -> float:
         """Return γ where the loss is ``loss``: a bound that is worked out grows neither with the loss nor beyond the
@@ -174,8 +174,7 @@ class _Nio:
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
         parts = split(Batch.of(batch), self._count, self._overlap)
-        point, gradient, inside = self._slopes(parts)
-        slopes = self._scales.pulled_back(gradient)
+        point, slopes, inside = self._slopes(parts)
         ranks.summed_(list(slopes.values()))
         steepest = max(float(slope.abs().max()) for slope in slopes.values())
         factor = self._step if self._step != "auto" else (self._largest / steepest if steepest else 0.0)
@@ -187,13 +186,13 @@ class _Nio:
 
     def _slopes(self, parts: list[Any]) -> tuple[Point, dict[str, torch.Tensor], bool]:
         try:
-            point, pending = self._objective.at(self._scales.parameters(), parts)
-            inside = max(point.norms) <= self.bound(point.loss)
-            return point, self._objective.gradient(pending, Weighing(float(inside), 1.0)), inside
+            with ranks.failing_together():  # all ranks take to another engine, or none
+                point, pending = self._objective.at(self._scales.parameters(), parts)
+                inside = max(point.norms) <= self.bound(point.loss)
+                return point, self._objective.slopes(pending, Weighing(float(inside), 1.0)), inside
         except RuntimeError as error:
-            memory = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-            if not (memory and self._falls_back and self.engine == "double_backward"):
+            if not (out_of_memory(error) and self._falls_back and self.engine == "double_backward"):
                 raise
             self.engine = "two_pass"
-            self._objective = Objective(self._problem, self.engine, joined=True)
+            self._objective = Objective(self._problem, self.engine, joined=True, scales=self._scales)
         return self._slopes(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from wellposed.errors import GradientError, InputError
+from wellposed.errors import GradientError, InputError, RankError
+from wellposed.gradients.second_derivatives import cheap_second_derivatives
 from wellposed.graphs.restore import restored_attributes, restored_random_state
 from wellposed.graphs.unwrap import unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
@@ -99,7 +100,13 @@ class Problem:
         return loss
 
     def gradient(
-        self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0, *, differentiable: bool = False
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Any,
+        part: int = 0,
+        *,
+        differentiable: bool = False,
+        factors: Mapping[str, Tensor] | None = None,
     ) -> tuple[float, Tensors]:
         """Return the loss and its gradient with respect to ``parameters``.
 
@@ -109,24 +116,34 @@ class Problem:
             part: which random numbers are drawn.
             differentiable: keep the graph, so that the gradient can be differentiated again; ``parameters`` must then
                 require gradients themselves.
+            factors: for a differentiable gradient, scalars of value one by parameter name, through which the scale of
+                a weight is to be differentiated in the place of the weight where it is contracted
+                (`wellposed.gradients.second_derivatives`); what else is done with it goes on depending on it.
 
         Raises:
             GradientError: as `loss`; or the loss depends on no parameter.
         """
         leaves = dict(parameters) if differentiable else leaves_of(parameters)
-        with torch.enable_grad():
+        twins = leaves_of({name: leaves[name] for name in factors or ()})
+        factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
+        with torch.enable_grad(), cheap_second_derivatives(factored) if differentiable else nullcontext():
             loss = self.loss(leaves, batch, part)
             if not loss.requires_grad:
                 raise GradientError(
                     "the loss does not depend on any trainable parameter; the loss function must run the model that it "
                     "is given, with gradients enabled"
                 )
-            found = torch.autograd.grad(loss, list(leaves.values()), create_graph=differentiable, allow_unused=True)
-        gradients = {
-            name: torch.zeros_like(leaf) if gradient is None else gradient
-            for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
+            inputs = [*leaves.items(), *twins.items()]
+            found = torch.autograd.grad(
+                loss, [tensor for _, tensor in inputs], create_graph=differentiable, allow_unused=True
+            )
+            gradients: Tensors = {}
+            for (name, _), gradient in zip(inputs, found, strict=True):
+                if gradient is not None:
+                    gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        return float(loss.detach()), {
+            n: gradients[n] if n in gradients else torch.zeros_like(leaf) for n, leaf in leaves.items()
         }
-        return float(loss.detach()), gradients
 
     def pure(self, buffers: Mapping[str, Tensor] | None = None) -> Callable[[Mapping[str, Tensor], Any], Tensor]:
         """Return the loss without checks, for `torch.func`: the model's mode and random state are the caller's.
@@ -137,15 +154,31 @@ class Problem:
         given = self._buffers if buffers is None else buffers
         return lambda parameters, batch: self._call(parameters, given, batch)
 
+    def of_sample(self, batch: Batch, buffers: Mapping[str, Tensor], index: int) -> tuple[Tensors, Tensor]:
+        """Return the gradients of one sample of ``batch`` by parameter, and its loss; no checks, as `pure`."""
+        leaves = leaves_of(self.parameters)
+        with torch.enable_grad():
+            loss = self._call(leaves, buffers, batch.rows(index, index + 1))
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True)), loss.detach()
+
     def fresh_buffers(self) -> Tensors:
         """Return copies of the model's buffers."""
         return {path: buffer.clone() for path, buffer in self._buffers.items()}
 
-    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+    def put(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> None:
+        """Put tensors in the place of parameters and buffers, by name; the others stay what they are.
+
+        Before gradients are taken of a loss that is not the last one, as activation checkpointing runs the model again.
+        """
+        given = {} if buffers is None else buffers
         for registry, key, name in self._places:
-            tensor = parameters.get(name, buffers.get(name))
+            tensor = parameters.get(name, given.get(name))
             if tensor is not None:
                 registry[key] = tensor
+
+    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+        self.put(parameters, buffers)
         loss = self._loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -159,6 +192,12 @@ class Problem:
 def wide(tensor: Tensor) -> Tensor:
     """Return ``tensor`` in float32 at least: what gradients of any precision are normalised and summed in."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out, on whatever device or rank."""
+    kind = error.kind if isinstance(error, RankError) else type(error).__name__
+    return kind == torch.OutOfMemoryError.__name__ or "can't allocate memory" in str(error)
 
 
 def leaves_of(parameters: Mapping[str, Tensor]) -> Tensors:
@@ -214,6 +253,25 @@ class Batch:
         """Return the batch of the samples from ``start`` to ``stop``, in the user's structure."""
         chosen = set(self.split)
         return self.rebuilt([leaf[start:stop] if i in chosen else leaf for i, leaf in enumerate(self.leaves)])
+
+
+def of_single(
+    loss: Callable[[Mapping[str, Tensor], Any], Tensor], batch: Batch
+) -> Callable[[Mapping[str, Tensor], *tuple[Tensor, ...]], Tensor]:
+    """Return the loss of one sample of ``batch`` as a function of the parameters and of its rows, for `vmap`.
+
+    Args:
+        loss: as `Problem.pure` gives it.
+        batch: all samples; what is not split is taken from it.
+    """
+    split = set(batch.split)
+
+    def of_one(parameters: Mapping[str, Tensor], *rows: Tensor) -> Tensor:
+        given = iter(rows)
+        leaves = [next(given).unsqueeze(0) if i in split else leaf for i, leaf in enumerate(batch.leaves)]
+        return loss(parameters, batch.rebuilt(leaves))
+
+    return of_one
 
 
 def sub_batches(batch: Batch, count: int, overlap: float) -> list[Any]:

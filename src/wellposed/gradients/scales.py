@@ -86,14 +86,26 @@ class Scales:
         return found
 
     def pulled_back(self, gradients: Mapping[str, Tensor]) -> Tensors:
-        """Return ∂J/∂ω = ⟨W, ∂J/∂θ⟩ from ∂J/∂θ, in float32 at least."""
+        """Return ∂J/∂ω = ⟨W, ∂J/∂θ⟩ from ∂J/∂θ, in float32 at least; what is not among ``gradients`` counts as 0."""
         found = {}
         for name, omega in self.omega.items():
+            if name not in gradients:
+                found[name] = torch.zeros_like(omega)
+                continue
             product = wide(self.values[name]) * wide(gradients[name])
             found[name] = product.sum(list(range(1, product.ndim)), keepdim=True) if omega.ndim else product.sum()
         for bias, weight in self.centred.items():
-            found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
+            if bias in gradients:
+                found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
         return found
+
+    def factors(self) -> Tensors:
+        """Return leaves of value one, one for each weight that has a single coefficient."""
+        return {
+            name: torch.ones((), dtype=omega.dtype, device=omega.device, requires_grad=True)
+            for name, omega in self.omega.items()
+            if not omega.ndim and self.values[name].ndim > 1
+        }
 
     def share(self) -> None:
         """In a distributed run, take the values of rank 0; the model keeps its own."""

@@ -45,15 +45,6 @@ def endless(batches: Iterable[Any], wanted: int) -> Iterator[Any]:
             )
 
 
-def refuse_ranks(method: str) -> None:
-    """Raise `GradientError` in a distributed run: the ranks' batches would give each rank a plan of its own."""
-    if ranks.count() > 1:
-        raise GradientError(
-            f"{method} does not join the ranks of a distributed run; run it in one process, save the plan, and apply "
-            "it on every rank (the same bits), or take nio or gradient_norm"
-        )
-
-
 def first_of(batches: Iterable[Any], wanted: int) -> tuple[Batch, Iterator[Any]]:
     """Return the first batch, and all batches for ever, that one included (see `endless`)."""
     source = endless(batches, wanted)

@@ -29,8 +29,15 @@ class Ref:
 class Value:
     """One tensor of the graph.
 
-    ``name`` is the input's path (``"input_ids"``, ``"0"``), the parameter's or buffer's name, or the producing node's
-    name (with ``[i]`` behind it for the outputs after the first of a node with several).
+    Attributes:
+        id: its index in ``graph.values``.
+        name: the input's path (``"input_ids"``, ``"0"``), the parameter's or buffer's name, or the producing node's
+            name (with ``[i]`` behind it for the outputs after the first of a node with several).
+        kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
+        shape: the global shape.
+        dtype: the element type.
+        node: index of the node that makes it; None where no node does.
+        index: which of that node's outputs it is.
     """
 
     id: int
@@ -51,10 +58,18 @@ class Value:
 class Node:
     """One operator call.
 
-    ``args`` and ``kwargs`` are those of the operator, with every tensor replaced by a `Ref` (also inside lists and
-    tuples). ``inputs`` and ``outputs`` are the ids of the values read and made, in order of appearance.
-    ``module`` is the path of the innermost module that was running (``""`` for the model itself), ``module_class`` its
-    class name and ``call`` counts the calls of that module from 0. ``source`` is ``file:line`` of the user's statement.
+    Attributes:
+        index: its place in ``graph.nodes``.
+        name: a stable name that a person recognises, such as ``"layer1.0.conv2"``.
+        op: the ATen (or custom) overload.
+        args: arguments of the operator, with every tensor replaced by a `Ref` (also inside lists and tuples).
+        kwargs: keyword arguments, likewise.
+        inputs: ids of the values read, in order of appearance.
+        outputs: ids of the values made.
+        module: path of the innermost module that was running (``""`` for the model itself).
+        module_class: its class name.
+        call: counts the calls of that module from 0.
+        source: ``file:line`` of the user's statement.
     """
 
     index: int
@@ -80,9 +95,13 @@ class Node:
 class Parameter:
     """One distinct parameter tensor of the model.
 
-    ``names`` holds every name that reaches the tensor, the first as ``named_parameters()`` gives it (the others are
-    ties). ``tensor`` is the model's own tensor (no copy; on meta if the model is). ``uses`` are the indices of the
-    nodes that read it directly.
+    Attributes:
+        name: its first name, as ``named_parameters()`` gives it.
+        names: every name that reaches the tensor; those after the first are ties.
+        value: id of its value.
+        tensor: the model's own tensor (no copy; on meta if the model is).
+        module_class: class name of the module that holds it.
+        uses: indices of the nodes that read it directly.
     """
 
     name: str
@@ -109,6 +128,7 @@ class Graph:
         outputs: ids of the tensors in the model's output, in order.
         parameters: by first name; ``aliases`` maps every further name to it.
         buffers: by name; the value's id (kept in ``values``).
+        buffer_tensors: the model's own buffers by name (no copies).
         known: real tensors, on CPU, for values that depend on integers, booleans and constants alone (token ids,
             masks, position ids, constant tensors, buffers of a model that is not on meta).
         example: the example inputs' tensors by value id (no copies).

@@ -201,6 +201,11 @@ class Recorder(TorchDispatchMode):
         self.nodes.append(RawNode(op, args, kwargs, outputs, call, user_line(2), minor))
         return outputs
 
+    def unread(self) -> list[int]:
+        """Return the values that a node made and that no node reads."""
+        read = {value for node in self.nodes for value in node.inputs}
+        return [value for node in self.nodes for value in node.outputs if value not in read]
+
     def _prepare_write(self, record: Record) -> None:
         """Keep what a write is about to destroy: known values, and memory that belongs to the user."""
         base = record.base

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -39,13 +40,22 @@ def run(
     Raises:
         InputError: a parameter, a buffer or an input is missing or has no values (it is on meta).
     """
-    if seed is not None:
-        devices = sorted({t.device.index or 0 for t in parameters.values() if t.device.type == "cuda"})
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            torch.manual_seed(seed)
-            return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
-    with torch.no_grad():
+    with nullcontext() if seed is None else seeded(seed, parameters.values()), torch.no_grad():
         return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
+
+
+@contextmanager
+def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Draw random numbers from ``seed`` in a block, and leave the generators as they were behind it.
+
+    Args:
+        seed: for all generators.
+        tensors: what the block works on; beside the CPU's generator those of their devices are put back.
+    """
+    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
 
 
 class Interpreter:

@@ -71,10 +71,12 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
             failure = error
     assert failure is not None
     if isinstance(failure.__cause__, NeedsValuesError):
-        raise TraceError(
+        told = TraceError(
             f"{failure}\nthe model or an input is on meta or sharded and has no values here: make them on CPU (any "
             "weights will do) and trace those"
-        ) from failure.__cause__
+        )
+        told.partial = failure.partial
+        raise told from failure.__cause__
     raise failure
 
 
@@ -151,7 +153,10 @@ class _Tracing:
                 raise
             except Exception as error:
                 recorder.put_back()
-                raise self._error(error, modules) from error
+                told = self._error(error, modules)
+                if recorder.nodes:
+                    told.partial = build_graph(recorder, self._found(mode, recorder.unread()))
+                raise told from error
             finally:
                 recorder.release()
 

@@ -38,6 +38,13 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[
     yield from walk(kwargs)
 
 
+def example_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a model's forward takes of a batch: all of a dict, by keyword, or the first of several."""
+    if isinstance(batch, dict):
+        return (), batch
+    return (batch[0] if isinstance(batch, list | tuple) else batch,), {}
+
+
 def output_tensors(output: Any) -> list[torch.Tensor]:
     """Return the tensors of a model's output, in order."""
     return [tensor for _, tensor in walk(output)]

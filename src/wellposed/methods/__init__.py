@@ -114,9 +114,25 @@ def initialize_(
     materialize: bool | str | torch.device = False,
     **kwargs: Any,
 ) -> Plan:
-    """Plan a model and write the plan into it; returns the plan.
+    """Plan a model and write the plan into it.
 
-    Arguments and errors are those of `plan` and, for ``materialize``, of `Plan.apply_`.
+    Args:
+        model: the model, on any device; on meta with ``materialize``.
+        args: example arguments of ``forward``.
+        method: as for `plan`, and likewise ``seed``, ``only`` and ``skip``.
+        seed: of the random streams, one for each parameter.
+        only: glob patterns of the parameters to plan; all others are kept.
+        skip: glob patterns of parameters to keep.
+        frozen: also plan and write parameters that do not require gradients.
+        materialize: True, or a device, allocates a model on meta first (`Plan.apply_`).
+        kwargs: options of the method, and keyword arguments of ``forward``.
+
+    Returns:
+        The plan that was written.
+
+    Raises:
+        PlanError: a plan that cannot be made or written; the model is as it was.
+        OptionError, TraceError, UnsupportedError: as `plan`.
     """
     made = plan(model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, **kwargs)
     made.apply_(model, frozen=frozen, materialize=materialize)

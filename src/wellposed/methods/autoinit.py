@@ -6,13 +6,13 @@ Source: Bingham & Miikkulainen, *AutoInit: Analytic Signal-Preserving Weight Ini
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from wellposed.errors import PlanError
+from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
@@ -22,6 +22,10 @@ from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.call import Pass
 from wellposed.signals.contraction import Contraction
 from wellposed.signals.weights import Decision, PlannedWeights
+
+if TYPE_CHECKING:
+    from wellposed.methods.directions import Scale
+    from wellposed.methods.isometry import Visit
 
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
@@ -42,6 +46,8 @@ def autoinit(
     strict: bool = False,
     zeros: Literal["keep", "write"] = "keep",
     zero_signal: Literal["error", "fan_in"] = "error",
+    direction: Literal["forward", "backward", "both"] = "forward",
+    objective: Literal["variance", "isometry"] = "variance",
 ) -> Draft:
     """Give every contracted weight the variance that brings its output to mean 0 and variance ν (Algorithm 1).
 
@@ -52,30 +58,79 @@ def autoinit(
     are kept otherwise (gates, residual branches and readouts that start closed on purpose);
     ``zero_signal="fan_in"`` gives a weight that meets a signal of zeros (queries that start at 0) the variance
     ν / fan-in, where ``"error"`` raises `PlanError`.
+
+    ``direction="backward"`` chooses each variance such that the gradient by what enters the contraction has the second
+    moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
+    forward and the backward variance, which for a linear layer is 2 / (fan_in + fan_out) (Glorot & Bengio 2010, eq.
+    12). A weight whose scale a norm takes out of the gradient again is left to the forward pass.
+
+    ``objective="isometry"`` asks for singular values of the input-output Jacobian near 1: orthogonal weights with gain²
+    1 / E φ'², behind signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
+    the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
     check_positive("target_variance", target_variance)
     check_distribution(distribution, RANDOM)
     check_choice("state", state, ("full", "independent"))
     check_choice("zeros", zeros, ("keep", "write"))
     check_choice("zero_signal", zero_signal, ("error", "fan_in"))
-    weights = PlannedWeights(
-        graph,
-        target_variance,
-        center=center,
-        write_zeros=zeros == "write",
-        zero_signal=zero_signal,
-        kept=tuple(request.kept),
-    )
-    signals, run = run_pass(graph, weights, inputs=inputs, state=state, strict=strict)
+    check_choice("direction", direction, ("forward", "backward", "both"))
+    check_choice("objective", objective, ("variance", "isometry"))
+    if (direction != "forward" or objective != "variance") and state != "full":
+        raise OptionError(f"state={state!r} says nothing of gradients: it goes with the forward direction alone")
+    if objective == "isometry" and (direction != "forward" or distribution not in ("truncated_normal", "orthogonal")):
+        raise OptionError(
+            "objective='isometry' draws orthogonal weights that keep signal and gradient alike: leave direction and "
+            f"distribution out, received {direction!r} and {distribution!r}"
+        )
+
+    def weights_of(scales: Mapping[str, float], target: float = target_variance) -> PlannedWeights:
+        return PlannedWeights(
+            graph,
+            target,
+            center=center,
+            write_zeros=zeros == "write",
+            zero_signal=zero_signal,
+            kept=tuple(request.kept),
+            scales=scales,
+        )
+
+    def ran(weights: PlannedWeights, visit: Visit | None = None, keep: bool = False) -> tuple[Signals, Pass]:
+        return run_pass(graph, weights, inputs=inputs, state=state, strict=strict, visit=visit, keep=keep)
+
+    chosen: Mapping[str, Scale] = {}
+    level, warnings = target_variance, tuple[str, ...]()
+    if direction != "forward":  # the backward rules take time to load
+        from wellposed.methods.directions import balanced, directed
+        from wellposed.signals.backward import require_adjoints
+
+        if strict:
+            require_adjoints(graph, graph.outputs)
+        balance = balanced(graph, weights_of, lambda w: ran(w, keep=True)[1], target_variance)
+        chosen, warnings = directed(balance, direction, target_variance), balance.warnings
+    elif objective == "isometry":
+        from wellposed.methods.isometry import isometric
+
+        distribution = "orthogonal"
+        gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], target_variance)
+        chosen, level, warnings = gains.scales, gains.level, gains.warnings
+    given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
+    weights = weights_of(given, level)
+    signals, run = ran(weights)
     found = weights.uses
     said = _fixed(graph, weights, found)
     uses = {use.node: use for use in found if use.parameter is not None and use.parameter in weights.decisions}
+    uses_of: dict[str | None, list[Contraction]] = defaultdict(list)
+    with_bias: dict[str | None, Contraction] = {}
+    for each in found:
+        uses_of[each.parameter].append(each)
+        if each.parameter in weights.decisions:
+            with_bias.setdefault(each.bias, each)
     for name, decision in weights.decisions.items():
-        own = [use for use in found if use.parameter == name]
+        own = uses_of[name]
         use = next((u for u in own if u.node == decision.node), own[0] if own else uses.get(decision.node))
-        said[name] = _weight(graph, weights, name, decision, use, distribution)
+        said[name] = _weight(graph, weights, name, decision, use, distribution, chosen.get(name))
     for bias, mean in weights.centred.items():
-        target = next((use for use in found if use.bias == bias and use.parameter in weights.decisions), None)
+        target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
             said[bias] = _centring(graph, bias, target, mean)
     for name, parameter in graph.parameters.items():
@@ -100,7 +155,7 @@ def autoinit(
         said,
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=_warnings(graph, run, signals),
+        warnings=(*warnings, *_warnings(graph, run, signals)),
     )
 
 
@@ -125,6 +180,7 @@ def _weight(
     decision: Decision,
     use: Contraction | None,
     distribution: Distribution,
+    chosen: Scale | None,
 ) -> Prescription:
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
@@ -137,8 +193,12 @@ def _weight(
     else:
         kind = distribution
         reason = (
-            f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
-            f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
+            chosen.reason
+            if chosen is not None and chosen.reason
+            else (
+                f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
+                f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
+            )
         )
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also looked up as an embedding: its use as a weight decides"

@@ -27,7 +27,11 @@ _MODES = ("fan_in", "fan_out")
 def lecun(
     graph: Graph, request: Request, *, distribution: Random = "normal", mode: Mode = "fan_in", gain: float = 1.0
 ) -> Draft:
-    """Draw weights with variance gain²/fan (LeCun et al., *Efficient BackProp*, 1998, eq. 16)."""
+    """Draw weights with variance gain²/fan (LeCun et al., *Efficient BackProp*, 1998, eq. 16).
+
+    Options: ``distribution`` ``"normal"``, ``"truncated_normal"`` or ``"uniform"``; ``mode`` ``"fan_in"`` or
+    ``"fan_out"``; ``gain``.
+    """
     return _by_fan(graph, "lecun", "LeCun et al. 1998, eq. 16", distribution, mode, gain)
 
 
@@ -40,14 +44,20 @@ def kaiming(
     mode: Mode = "fan_in",
     gain: float = math.sqrt(2.0),
 ) -> Draft:
-    """Draw weights with variance gain²/fan, gain √2 for rectifiers (He et al. 2015, arXiv 1502.01852, eq. 10, 14)."""
+    """Draw weights with variance gain²/fan, gain √2 for rectifiers (He et al. 2015, arXiv 1502.01852, eq. 10, 14).
+
+    Options: ``distribution``, ``mode`` and ``gain`` as for ``lecun``.
+    """
     equation = "10" if mode == "fan_in" else "14"
     return _by_fan(graph, "kaiming", f"He et al. 2015, eq. {equation}", distribution, mode, gain)
 
 
 @method("xavier")
 def xavier(graph: Graph, request: Request, *, distribution: Random = "normal", gain: float = 1.0) -> Draft:
-    """Draw weights with variance 2 gain²/(fan_in + fan_out) (Glorot & Bengio 2010, eq. 12)."""
+    """Draw weights with variance 2 gain²/(fan_in + fan_out) (Glorot & Bengio 2010, eq. 12).
+
+    Options: ``distribution`` and ``gain`` as for ``lecun``.
+    """
     check_distribution(distribution, _DISTRIBUTIONS)
     check_positive("gain", gain)
 

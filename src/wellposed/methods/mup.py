@@ -40,6 +40,9 @@ def mup(
     right number. Models divide by the square root of that size, μP by the size itself (definition 4.1). With heads of
     size d, queries are drawn √(head_dim/d) times as large and their rates follow, which comes to the same. Left out,
     scores stay as they are, which is right where width comes from more heads of one size.
+
+    Raises:
+        OptionError: an unknown scheme or option of it, or a value outside an option's range.
     """
     check_choice("readout", readout, ("mean_field", "zero"))
     if head_dim is not None:

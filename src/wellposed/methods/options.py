@@ -28,9 +28,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a method returns: prescriptions for the parameters it has something to say of (first names, no ties).
+    """What a method returns.
 
-    `wellposed.plan` adds the rest: those that are kept, those that nothing uses, ties.
+    Attributes:
+        prescriptions: for the parameters it has something to say of, by first name, without ties; `wellposed.plan`
+            adds the rest: those that are kept, those that nothing uses, ties.
+        inputs: the input that was assumed, in words; empty where none was.
+        coverage: number of signals by tag.
+        warnings: for the plan.
     """
 
     prescriptions: Mapping[str, Prescription]
@@ -79,7 +84,7 @@ def find_method(name: str) -> Callable[..., Draft]:
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """Return the options of a method with their defaults."""
+    """Return the options of the method called ``name`` with their defaults; raises `OptionError` if there is none."""
     parameters = inspect.signature(find_method(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 

@@ -68,6 +68,9 @@ def topology(
     branches, which start at 1 - ``room`` and make the share ``room``/B each (see `wellposed.signals.balance`); where
     what cannot be scaled leaves less than that (the model's input), the vertex grows by it. ``distribution``,
     ``inputs``, ``strict`` and ``zeros`` as for ``autoinit``.
+
+    Raises:
+        OptionError: a value outside an option's range.
     """
     check_choice("degree", degree, ("target", "source"))
     check_choice("readout", readout, ("mean_field", "unit", "zero", "keep"))
@@ -182,7 +185,7 @@ class _Nominal:
         if self.vertices[value].activated:
             size = state.second_moment
             return linear(Call(run, node), state, 1.0 / math.sqrt(size)) if size > 0 else state
-        one = (1,) * len(state.atoms)
+        one = (1,) * len(state.sizes)
         return state.as_new(state.roots).changed(mean=np.zeros(one), var=np.ones(one), gauss=True)
 
 

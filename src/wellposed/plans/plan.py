@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from rich.table import Table
 
 from wellposed.errors import PlanFileError
+from wellposed.plans.files import write_whole
 from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, param_groups
 from wellposed.plans.prescription import Prescription
 from wellposed.plans.show import Differences, differences, table
@@ -157,21 +157,11 @@ class Plan(BaseModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to ``path`` as indented JSON; the file is either the old one or the whole new one."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(self.to_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan back.
+        """Read a plan back from ``path``.
 
         Raises:
             PlanFileError: the file is no JSON, no plan, of a newer version, or says something impossible.
@@ -204,5 +194,8 @@ class Plan(BaseModel):
         return differences(self, other)
 
     def table(self, *, reasons: bool = True) -> Table:
-        """Return the plan as a rich table, one row for each parameter; it fits the terminal that prints it."""
+        """Return the plan as a rich table, one row for each parameter; it fits the terminal that prints it.
+
+        ``reasons=False`` leaves out why.
+        """
         return table(self, reasons=reasons)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wellposed import ranks
-from wellposed.errors import RateError
+from wellposed.errors import DivergedError, RateError
 from wellposed.rates.grid import lowest, refined
 from wellposed.rates.rate import Conditions, Point, Rate
 
@@ -31,7 +31,8 @@ def answer(
         warnings: what is known already; what the curve warns of is added.
 
     Raises:
-        RateError: every run diverged, or no rate changes the loss.
+        DivergedError: every run diverged.
+        RateError: no rate changes the loss.
     """
     means = {point.rate: point.mean for point in curve}
     rates = sorted(means)
@@ -39,7 +40,7 @@ def answer(
     best = lowest(means)
     start = float(np.mean(starts))
     if best is None:
-        raise RateError(
+        raise DivergedError(
             f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
             "initialisation (wellposed.plan), or look for a loss that is unbounded below"
         )

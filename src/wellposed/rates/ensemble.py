@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from wellposed import ranks
-from wellposed.errors import RateError
+from wellposed.errors import DivergedError, RateError
 from wellposed.rates.feed import Feed
 from wellposed.rates.steps import Build, Setting, stepping
 
@@ -293,7 +293,7 @@ def _check_starts(starts: Mapping[Member, float]) -> None:
     """Refuse weights for which the loss is not finite before the first step."""
     bad = sorted({member.seed for member, loss in starts.items() if loss != loss})
     if bad:
-        raise RateError(
+        raise DivergedError(
             f"the loss is not finite before the first step (seed {', '.join(map(str, bad))}), so that no learning rate "
             "can help: look at the batches and at the initial weights (wellposed.check names the node at fault)"
         )

@@ -33,6 +33,9 @@ def check_ratios(groups: Sequence[Mapping[str, Any]]) -> None:
     Args:
         groups: ``optimizer.param_groups``, made from those of `Plan.param_groups`. Families (of two optimizers, as for
             Muon) are looked at one by one.
+
+    Raises:
+        RateError: ratios that differ, or groups that no plan made.
     """
     first: dict[str, tuple[float, Mapping[str, Any]]] = {}
     for index, group in enumerate(groups):
@@ -77,15 +80,24 @@ def guard(optimizer: Any, action: Literal["raise", "warn"] = "raise") -> RatioGu
     """
     if action not in ("raise", "warn"):
         raise OptionError(f"action must be 'raise' or 'warn', received {action!r}")
-    while not isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
+    return RatioGuard(torch_optimizer(optimizer), action)
+
+
+def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """Return the torch optimizer inside wrappers that hold it as ``optimizer``.
+
+    Raises:
+        OptionError: there is none.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner  # some wrappers are optimizers themselves, without hooks
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise OptionError(f"guard watches a torch optimizer, received {type(optimizer).__name__}")
-    return RatioGuard(optimizer, action)
+        raise OptionError(f"expected a torch optimizer, received {type(optimizer).__name__}")
+    return optimizer
 
 
 class RatioGuard:
-    """A hook of an optimizer that runs before each step; see `guard`."""
+    """A hook of an optimizer that runs before each step; made by `guard`, removed by ``remove`` or with its block."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, action: Literal["raise", "warn"]) -> None:
         self._action = action

@@ -25,7 +25,14 @@ Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 NAME = "ntk"
 
 
-def ntk(graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs: Described = None) -> RelativeRate:
+def ntk(
+    graph: Graph,
+    *,
+    plan: Plan | None = None,
+    exponent: float = 0.5,
+    inputs: Described = None,
+    per_layer: bool = False,
+) -> RelativeRate:
     """Return the relative rate NTK^(-exponent).
 
     NTK is the mean over outputs f_j of one sample of the sum over trained parameters of (df_j/dθ)², in expectation over
@@ -39,6 +46,7 @@ def ntk(graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs
         exponent: 1 is stability of gradient descent on a squared loss; 1/2 is near what best rates follow as
             measured (0.40 to 0.47, each of seven families held out; docs/results/rates.md).
         inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
+        per_layer: also return `layer_multipliers`, from the same pass.
 
     Returns:
         The rate; ``figures`` hold the kernel (``ntk``) and the shares of it that are readout weights (``readout``) and
@@ -76,7 +84,8 @@ def ntk(graph: Graph, *, plan: Plan | None = None, exponent: float = 0.5, inputs
             "exponent": float(exponent),
             "inexact": float(len(gradients.outcomes)),
         },
-        warnings=_warnings(graph, gradients),
+        per_parameter=_multipliers(graph, gradients) if per_layer else {},
+        warnings=gradients.warnings,
     )
 
 
@@ -89,7 +98,10 @@ def layer_multipliers(graph: Graph, *, plan: Plan | None = None, inputs: Describ
     Raises:
         RateError: no trained weight reaches the output.
     """
-    gradients, _ = _gradients(graph, plan, inputs)
+    return _multipliers(graph, _gradients(graph, plan, inputs)[0])
+
+
+def _multipliers(graph: Graph, gradients: Gradients) -> dict[str, float]:
     names = trained(graph)
     uses = contractions(graph)
     inverse = {
@@ -113,13 +125,3 @@ def _gradients(graph: Graph, plan: Plan | None, inputs: Described) -> tuple[Grad
     told = white_inputs(graph) if inputs is None else inputs
     gradients = back_propagate(graph, weights, inputs=told, cotangents=dict.fromkeys(outputs, 1.0))
     return gradients, sum(math.prod(graph.values[value].shape) for value in outputs)
-
-
-def _warnings(graph: Graph, gradients: Gradients) -> tuple[str, ...]:
-    assumed = sorted({graph.nodes[o.node].op_name for o in gradients.outcomes if o.tag == "assumed"})
-    if not assumed:
-        return ()
-    return (
-        f"gradients were taken to pass {', '.join(assumed)} unchanged: it has no backward rule and cannot be run on "
-        "samples",
-    )

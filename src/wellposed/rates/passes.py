@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RateError, TraceError
 from wellposed.graphs import Graph, Node, graph_of, run, trace
-from wellposed.graphs.run import Interpreter
+from wellposed.graphs.run import Interpreter, seeded
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.signals import Input
 from wellposed.signals.contraction import contractions
@@ -281,7 +281,5 @@ class Pass:
     @contextmanager
     def _conditions(self) -> Iterator[None]:
         """Random operators draw the same numbers in every pass; attention runs on operators with all derivatives."""
-        devices = sorted({t.device.index or 0 for t in self.parameters.values() if t.device.type == "cuda"})
-        with torch.random.fork_rng(devices=devices), sdpa_kernel(SDPBackend.MATH):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, self.parameters.values()), sdpa_kernel(SDPBackend.MATH):
             yield

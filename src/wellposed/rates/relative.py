@@ -29,7 +29,7 @@ _RULES: dict[str, Rule] = {}
 def rate_rule(name: str) -> Callable[[Rule], Rule]:
     """Register a rate rule under ``name``: a function ``(graph, *, option=default, ...) -> RelativeRate``.
 
-    A rule with an option ``plan`` is given the plan of `relative`.
+    A rule with an option ``plan`` or ``per_layer`` is given that of `relative`.
 
     Raises:
         OptionError: the name is taken.
@@ -100,8 +100,9 @@ def relative(
         raise OptionError(f"rule {rule!r} looks at the graph alone and takes no plan; leave plan= out")
     small = rule == "maximal_update"
     graph = (small_graph if small else graph_of)(model, args, forward, training)
-    result = function(graph, **chosen)
-    if not per_layer:
+    own_layers = "per_layer" in known
+    result = function(graph, **chosen, **({"per_layer": per_layer} if own_layers else {}))
+    if own_layers or not per_layer:
         return result
     from wellposed.rates.ntk import layer_multipliers
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, Dims, State
+from wellposed.signals.state import Dims, State
 from wellposed.signals.views import merge_atoms, pooled, reshape
 
 
@@ -30,7 +30,7 @@ class Aligned(NamedTuple):
 
 def align_many(
     states: Sequence[State], skip: int | None = None
-) -> tuple[list[Aligned], tuple[tuple[int, ...], ...], tuple[Atom, ...]]:
+) -> tuple[list[Aligned], tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """Write states of broadcastable shapes in common atoms.
 
     Returns the arrays of each, and the axes and atoms of the common layout. Along an index that a state lacks it is
@@ -38,8 +38,8 @@ def align_many(
     """
     first = states[0]
     if skip is None and all(s.axes == first.axes and s.sizes == first.sizes for s in states[1:]):
-        same = tuple(range(len(first.atoms)))
-        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first.axes, first.atoms
+        same = tuple(range(len(first.sizes)))
+        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first.axes, first.sizes
     states = [pooled(s) for s in states]
     rank = max(len(s.axes) for s in states)
     states = [replace(s, axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
@@ -48,7 +48,7 @@ def align_many(
         if axis == skip:
             continue
         states = _common_atoms(states, axis)
-    atoms: list[Atom] = []
+    sizes: list[int] = []
     axes: list[tuple[int, ...]] = []
     sources: list[list[int | None]] = [[] for _ in states]
     for axis in range(rank):
@@ -56,9 +56,9 @@ def align_many(
             axes.append(())
             continue
         owner = next((s for s in states if s.axes[axis]), None)
-        members = () if owner is None else tuple(owner.atoms[i] for i in owner.axes[axis])
-        axes.append(tuple(range(len(atoms), len(atoms) + len(members))))
-        atoms.extend(members)
+        members = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
+        axes.append(tuple(range(len(sizes), len(sizes) + len(members))))
+        sizes.extend(members)
         for s, source in zip(states, sources, strict=True):
             source.extend(s.axes[axis] or (None,) * len(members))
     result = []
@@ -88,22 +88,22 @@ def align_many(
             mean, var = centre[..., 0], var[..., 0]
         dims = tuple(source) if s.serial == serial else None
         result.append(Aligned(mean, var, corr, dims, cat_corr))
-    return result, tuple(axes), tuple(atoms)
+    return result, tuple(axes), tuple(sizes)
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
-    layouts = {tuple(s.atoms[i].size for i in s.axes[axis]) for s in states if s.axes[axis]}
+    layouts = {tuple(s.sizes[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
     if len(layouts) <= 1:
         return states
     finest = max(layouts, key=len)
     refined = []
     for s in states:
-        sizes = tuple(s.atoms[i].size for i in s.axes[axis])
+        sizes = tuple(s.sizes[i] for i in s.axes[axis])
         if sizes and sizes != finest:
             refined.append(_refined(s, axis, finest))
         else:
             refined.append(s)
-    if len({tuple(s.atoms[i].size for i in s.axes[axis]) for s in refined if s.axes[axis]}) > 1:
+    if len({tuple(s.sizes[i] for i in s.axes[axis]) for s in refined if s.axes[axis]}) > 1:
         return [merge_atoms(s, axis) if len(s.axes[axis]) > 1 else s for s in states]
     return refined
 
@@ -115,7 +115,7 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
     return replace(fine, axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
 
 
-def align(x: State, y: State) -> tuple[Aligned, Aligned, tuple[tuple[int, ...], ...], tuple[Atom, ...]]:
+def align(x: State, y: State) -> tuple[Aligned, Aligned, tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """`align_many` for two states."""
-    (a, b), axes, atoms = align_many((x, y))
-    return a, b, axes, atoms
+    (a, b), axes, sizes = align_many((x, y))
+    return a, b, axes, sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict
@@ -12,7 +13,7 @@ import numpy as np
 from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align_many
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.state import State, weakest
 from wellposed.signals.views import merge_atoms, pooled
 
 
@@ -50,19 +51,18 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     if corr.shape[atom] > count:  # displacements that the part still has
         corr = np.take(corr, range(max(count, 1)), axis=atom)
     if count == 1 or drop:
-        remaining = [i for i in range(len(state.atoms)) if i != atom]
+        remaining = [i for i in range(len(state.sizes)) if i != atom]
         mean, var = mean.reshape([mean.shape[i] for i in remaining]), var.reshape([var.shape[i] for i in remaining])
         corr = np.take(corr, 0, axis=atom)
-        atoms = tuple(state.atoms[i] for i in remaining)
+        sizes = tuple(state.sizes[i] for i in remaining)
         shift = {old: new for new, old in enumerate(remaining)}
         axes = tuple(tuple(shift[i] for i in ax if i != atom) for ax in state.axes)
         if drop:
             axes = (*axes[:axis], *axes[axis + 1 :])
     else:
-        label = hash((state.atoms[atom].label, start, stop, step))
-        atoms = tuple(Atom(label, count) if i == atom else a for i, a in enumerate(state.atoms))
+        sizes = tuple(count if i == atom else a for i, a in enumerate(state.sizes))
         axes = state.axes
-    return state.changed(atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, links=(), base=None, fn=None)
+    return state.changed(sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, links=(), base=None, fn=None)
 
 
 def _pick_blocks(state: State, axis: int, start: int, stop: int) -> State | None:
@@ -78,11 +78,23 @@ def _pick_blocks(state: State, axis: int, start: int, stop: int) -> State | None
     return concatenate(picked, axis)
 
 
-def concatenate(states: Sequence[State], axis: int) -> State:
+def laid_out(state: State) -> State:
+    """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
+
+    What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
+    class token beside patches.
+    """
+    first = state.blocks[0] if state.blocks else state
+    if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
+        return pooled(state)
+    return concatenate(state.blocks, state.block_axis, apart=False)
+
+
+def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> State:
     """Put states behind each other along an axis.
 
-    Along an axis of uncorrelated elements (channels) the parts are kept as blocks. Otherwise (tokens, positions) one
-    state remains: means and variances by position, one average correlation of different positions.
+    Along an axis of uncorrelated elements (channels) the parts are kept ``apart`` as blocks. Otherwise (tokens,
+    positions) one state remains: means and variances by position, one average correlation of different positions.
     """
     axis %= len(states[0].axes)
     if len(states) == 1:
@@ -91,10 +103,10 @@ def concatenate(states: Sequence[State], axis: int) -> State:
     shape[axis] = sum(s.shape[axis] for s in states)
     flat = [merge_atoms(s, axis) if len(s.axes[axis]) > 1 else pooled(s) for s in states]
     weights = np.array([s.shape[axis] for s in states], dtype=np.float64) / shape[axis]
-    aligned, axes, atoms = align_many(flat, skip=axis)
-    count = len(atoms)
+    aligned, axes, sizes = align_many(flat, skip=axis)
+    count = len(sizes)
     lengths = [max(a.corr.shape[i] for a in aligned) for i in range(count)]
-    iid = all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+    iid = apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
     differ = _differ(aligned)
     varying = not iid or differ
     if iid and differ:
@@ -118,9 +130,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
             n = s.shape[axis]
             if a.cat_corr is not None and n > 1:
                 # inside a part: its own correlation at different positions, by displacement in the other atoms
-                rho = kernels.off_diagonal_mean(
-                    kernels.promote(a.cat_corr, [*lengths, 1]), [*(x.size for x in atoms), n], count
-                )[..., 0]
+                rho = kernels.off_diagonal_mean(kernels.promote(a.cat_corr, [*lengths, 1]), [*sizes, n], count)[..., 0]
                 between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
         covariance0 = sum(w * c for w, c in zip(weights, covariances, strict=True))
         covariance = np.stack([covariance0, np.broadcast_to(between, covariance0.shape)], axis=-1)
@@ -131,7 +141,7 @@ def concatenate(states: Sequence[State], axis: int) -> State:
     corr[(0,) * corr.ndim] = 1.0
     full_axes = tuple((count,) if i == axis else ax for i, ax in enumerate(axes))
     result = State(
-        (*atoms, Atom(new_label(), shape[axis])),
+        (*sizes, shape[axis]),
         full_axes,
         mean,
         var,

@@ -29,7 +29,7 @@ class Dependence:
         """
         if not (x.roots & y.roots):
             return None
-        where: list[int | None] = [None] * len(y.atoms)
+        where: list[int | None] = [None] * len(y.sizes)
         for i, j in zip(x_dims, y_dims, strict=True):
             if j is not None:
                 where[j] = i
@@ -48,8 +48,8 @@ class Dependence:
         result: Array | None = None
         if y.serial > x.serial:
             for link in y.links:
-                dims = link.dims if link.dims is not None else tuple(range(len(y.atoms)))
-                places: list[int | None] = [None] * len(link.parent.atoms)
+                dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
+                places: list[int | None] = [None] * len(link.parent.sizes)
                 for i, j in zip(where, dims, strict=True):
                     if j is not None:
                         places[j] = i
@@ -59,11 +59,11 @@ class Dependence:
                     result = part if result is None else _add(result, part)
         else:
             for link in x.links:
-                dims = link.dims if link.dims is not None else tuple(range(len(x.atoms)))
+                dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
                 inner = tuple(None if i is None else dims[i] for i in where)
                 part = self._expand(link.parent, y, inner, depth + 1)
                 if part is not None:
-                    part = _placed(link.operate(part, tuple(range(len(link.parent.atoms)))), dims)
+                    part = _placed(link.operate(part, tuple(range(len(link.parent.sizes)))), dims)
                     result = part if result is None else _add(result, part)
         self._memo[key] = result
         return result

@@ -24,46 +24,9 @@ from wellposed.signals.registry import Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.state import State, make_state, weakest
-from wellposed.signals.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights
+from wellposed.signals.weights import Weights
 
 Assumptions = Literal["full", "independent"]
-
-
-def propagate(
-    graph: Graph,
-    *,
-    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
-    weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
-    state: Assumptions = "full",
-    strict: bool = False,
-) -> Signals:
-    """Return mean, variance and second moment of every floating-point tensor of the graph.
-
-    Args:
-        graph: from `wellposed.trace`.
-        inputs: what is known of the inputs: one descriptor (or batch to measure) for all floating-point inputs, or one
-            by input name; by default chosen from each input's shape and dtype (`Input.default`).
-        weights: ``"current"`` (the model's values), ``"planned"`` (scales that bring each contraction's output to
-            second moment 1), or a plan.
-        state: ``"full"``, or ``"independent"`` for AutoInit's assumptions (independent Gaussian elements).
-        strict: raise once, with the complete list, when operators have no rule.
-
-    Returns:
-        Signals in execution order, each tagged exact, approximate, sampled or assumed.
-
-    Raises:
-        UnsupportedError: operators without a rule, under ``strict``.
-        RuleError: a rule returned NaN, a negative variance or another shape.
-        PlanError: a plan that does not fit the graph, or a weight that meets a zero signal.
-        OptionError: unknown ``weights`` or ``state``.
-    """
-    if isinstance(weights, str):
-        if weights not in ("current", "planned"):
-            raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
-        provider = Weights(graph) if weights == "current" else PlannedWeights(graph)
-    else:
-        provider = PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
-    return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
 
 
 @paused_collection()
@@ -77,7 +40,7 @@ def run_pass(
     visit: Callable[[Pass, Node], None] | None = None,
     keep: bool = False,
 ) -> tuple[Signals, Pass]:
-    """`propagate` with a given source of weights; also returns the pass, for what it recorded.
+    """`wellposed.propagate` with a given source of weights; also returns the pass, for what it recorded.
 
     ``visit`` is called before each node whose signals are followed, and may change the states that enter it. With
     ``keep`` the pass holds every state to its end, in place of letting each go after its last use.
@@ -125,20 +88,29 @@ def _last_uses(graph: Graph) -> dict[int, int]:
 
 
 def _require_rules(graph: Graph) -> None:
+    without = [
+        node
+        for node in graph.nodes
+        if registry.find(node.op) is None
+        and any(graph.values[out].is_signal for out in node.outputs)
+        and not all(out in graph.known for out in node.outputs)
+    ]
+    require_none(graph, without, "rule", "wellposed.rule")
+
+
+def require_none(graph: Graph, without: Iterable[Node], what: str, register: str) -> None:
+    """Raise `UnsupportedError` with the list of operators of the nodes ``without`` rules, unless there are none."""
     missing: Counter[str] = Counter()
     where: dict[str, str] = {}
-    for node in graph.nodes:
-        if registry.find(node.op) is None and any(graph.values[out].is_signal for out in node.outputs):
-            if all(out in graph.known for out in node.outputs):
-                continue
-            missing[node.op_name] += 1
-            where.setdefault(node.op_name, node.name)
+    for node in without:
+        missing[node.op_name] += 1
+        where.setdefault(node.op_name, node.name)
     if missing:
         lines = [f"  {op} ({count} times, first at {where[op]})" for op, count in missing.most_common()]
         raise UnsupportedError(
-            f"{len(missing)} operators of {graph.model} have no rule:\n"
+            f"{len(missing)} operators of {graph.model} have no {what}:\n"
             + "\n".join(lines)
-            + "\nRegister a rule for each with wellposed.rule, or leave strict off to have them sampled."
+            + f"\nRegister a rule for each with {register}, or leave strict off to have them sampled."
         )
 
 

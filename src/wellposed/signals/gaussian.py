@@ -76,6 +76,7 @@ def density(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / _ROOT_2PI, dtype=np.float64)
 
 
+@np.errstate(all="ignore")  # what is not finite is told by the result
 def expectations(functions: Function, mean: float, std: float, *, tolerance: float = 1e-9, limit: int = 60) -> Array:
     """Return E[g_k(x)] for x ~ N(mean, std²) and ``functions(x)`` of shape (k, n), by adaptive quadrature.
 
@@ -101,9 +102,8 @@ def expectations(functions: Function, mean: float, std: float, *, tolerance: flo
     for step in range(limit):
         half = 0.5 * (high - low)
         nodes = (0.5 * (high + low))[:, None] + half[:, None] * _NODES
-        with np.errstate(all="ignore"):
-            values = np.asarray(functions(mean + std * nodes.ravel()), dtype=np.float64).reshape(-1, *nodes.shape)
-            weighted = values * density(nodes)
+        values = np.asarray(functions(mean + std * nodes.ravel()), dtype=np.float64).reshape(-1, *nodes.shape)
+        weighted = values * density(nodes)
         # far out the density underflows: the product counts as 0 there, whatever the function
         far = np.isinf(values) & (np.abs(nodes) > 26.0)
         weighted = np.where(far.any(axis=0) | ~domain(values), 0.0, weighted)

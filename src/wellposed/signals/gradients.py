@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +25,13 @@ from wellposed.signals.views import expand, pooled
 class Adjoint(Call):
     """What a rule of the backward pass may ask: as in the forward one, with shapes of its own choice."""
 
-    __slots__ = ("target",)
+    __slots__ = ("target", "wanted")
 
-    def __init__(self, run: Pass, node: Node, target: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, run: Pass, node: Node, wanted: Collection[int] = (), target: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__(run, node)
+        self.wanted = wanted
         self.target = target
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
@@ -37,7 +40,7 @@ class Adjoint(Call):
 
     def into(self, shape: Sequence[int]) -> Adjoint:
         """Return the same call for a result of another shape."""
-        return Adjoint(self.run, self.node, tuple(shape))
+        return Adjoint(self.run, self.node, self.wanted, tuple(shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,17 @@ class Term:
         return replace(self, core=core, base=base)
 
 
-_IDENTITY = Pointwise(("identity",), lambda t: t)
+IDENTITY = Pointwise(("identity",), lambda t: t)
 _ONE = Pointwise(("one",), torch.ones_like)
 
 
 def source_of(x: State) -> tuple[State, Pointwise]:
     """Return the tensor that a state is a function of, under the state's axes, and that function."""
     if x.blocks:
-        return x, _IDENTITY
+        return x, IDENTITY
     if x.base is not None and x.fn is not None and x.base.sizes == x.sizes:
         return replace(x.base, axes=x.axes), x.fn
-    return x, _IDENTITY
+    return x, IDENTITY
 
 
 def times(call: Adjoint, term: Term, base: State, fn: Pointwise) -> Term:
@@ -131,7 +134,7 @@ def _moments(state: State) -> tuple[float, float]:
 
 def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
     """Return the state of ``fn(base)``."""
-    if fn.key == _IDENTITY.key:
+    if fn.key == IDENTITY.key:
         return base
     if base.blocks:  # each part of a concatenation has a tensor of its own behind it
         parts = [(source, own.then(fn)) for source, own in map(source_of, base.blocks)]

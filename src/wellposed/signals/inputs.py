@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -14,7 +14,7 @@ import torch
 from wellposed.errors import InputError
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, new_label
+from wellposed.signals.state import State, make_state
 
 InputKind = Literal["white", "image", "tokens", "measured"]
 
@@ -47,7 +47,7 @@ class Input:
 
     @classmethod
     def white(cls, mean: float = 0.0, var: float = 1.0) -> Input:
-        """Independent Gaussian elements."""
+        """Independent Gaussian elements with ``mean`` and variance ``var``."""
         return cls("white", mean, var)
 
     @classmethod
@@ -66,6 +66,9 @@ class Input:
             mean: mean of all elements.
             var: variance of all elements.
             channel_correlation: correlation of two colour channels of one pixel.
+
+        Raises:
+            InputError: a profile that does not start with 1.
         """
         table = None
         if profile is not None:
@@ -82,7 +85,11 @@ class Input:
 
     @classmethod
     def from_batch(cls, batch: torch.Tensor) -> Input:
-        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs."""
+        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs.
+
+        Raises:
+            InputError: fewer than two elements, or one that is not finite.
+        """
         if not batch.is_floating_point():
             return cls.tokens()
         if batch.numel() < 2 or not bool(torch.isfinite(batch).all()):
@@ -125,34 +132,24 @@ class Input:
         return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
-        """Return the state of an input of this shape (batch first)."""
-        atoms: list[Atom] = []
-        axes: list[tuple[int, ...]] = []
-        for size in shape:
-            axes.append(() if size == 1 else (len(atoms),))
-            if size > 1:
-                atoms.append(Atom(new_label(), int(size)))
-        count = len(atoms)
-        corr = np.ones((1,) * count)
-        if not independent and self.kind in ("image", "measured") and len(shape) >= 4:
-            space = [axes[i][0] if axes[i] else None for i in range(2, len(shape))]
-            profile = self._profile(tuple(int(n) for n in shape[2:]))
-            profile = profile[tuple(slice(None) if at is not None else 0 for at in space)]
-            target = [1] * count
-            for at, length in zip([a for a in space if a is not None], profile.shape, strict=True):
-                target[at] = length
-            corr = profile.reshape(target)
-            if axes[1] and self.channel_correlation:
-                corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
-        return State(
-            tuple(atoms),
-            tuple(axes),
-            np.full((1,) * count, float(self.mean)),
-            np.full((1,) * count, float(self.var)),
-            corr,
-            gauss=True,
-            roots=root,
-        )
+        """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
+
+        With ``independent`` its elements count as uncorrelated.
+        """
+        made = make_state(shape, self.mean, self.var, gauss=True, roots=root)
+        if independent or self.kind not in ("image", "measured") or len(shape) < 4:
+            return made
+        axes = made.axes
+        space = [axes[i][0] if axes[i] else None for i in range(2, len(shape))]
+        profile = self._profile(tuple(int(n) for n in shape[2:]))
+        profile = profile[tuple(slice(None) if at is not None else 0 for at in space)]
+        target = [1] * len(made.sizes)
+        for at, length in zip([a for a in space if a is not None], profile.shape, strict=True):
+            target[at] = length
+        corr = profile.reshape(target)
+        if axes[1] and self.channel_correlation:
+            corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
+        return replace(made, corr=corr)
 
     def _profile(self, space: tuple[int, ...]) -> Array:
         cap = kernels.lag_cap(len(space))
@@ -170,7 +167,11 @@ class Input:
     def sample(
         self, shape: Sequence[int], generator: torch.Generator, *, vocabulary: int | None = None
     ) -> torch.Tensor:
-        """Draw one input: float32 of this shape, or int64 token indices."""
+        """Draw one input from ``generator``: float32 of this shape, or int64 indices below ``vocabulary``.
+
+        Raises:
+            InputError: tokens without a vocabulary, here or in the descriptor.
+        """
         if self.kind == "tokens":
             size = self.vocabulary or vocabulary
             if size is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,19 +49,16 @@ def excess(
     count = math.prod(taps)
     if count == 1 or count > LARGEST or (channels > LARGEST and rho == 0.0) or kernel.ravel()[0] <= 0.0:
         return None
-    profile = kernel[tuple(slice(None) if d in dims else 0 for d in range(kernel.ndim))]
-    order = np.argsort(np.argsort(dims))
-    profile = profile.transpose(order) / float(profile.ravel()[0])
+    profile = _profile(kernel, dims)
     offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
     matrix = _lookup(profile, list(np.moveaxis(offset, -1, 0))) / count
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0.0)
-    shared, own = (1 + (channels - 1) * rho) / channels, (1 - rho) / channels
-    if channels > 1:
-        first, second = np.split(_ratios(values, [(shared, 1), (own, channels - 1)]), 2)
-        gains = shared * first + (channels - 1) * own * second
-    else:
-        gains = shared * _ratios(values, [(shared, 1)])
+    spectrum = _channel_factors(channels, rho)
+    gains = sum(
+        factor * times * part
+        for (factor, times), part in zip(spectrum, np.split(_ratios(values, spectrum), len(spectrum)), strict=True)
+    )
     weights = (vectors * (gains - 1.0)) @ vectors.T / count
     if float(np.abs(weights).sum()) < 1e-4:
         return None
@@ -84,6 +82,47 @@ def excess(
     placed = result.transpose(np.argsort(dims)).reshape(shape)
     placed[(0,) * placed.ndim] = 0.0
     return np.asarray(placed)
+
+
+class Inverse(NamedTuple):
+    """How far dividing each channel by its own variance w'Sw is from dividing all by the mean variance.
+
+    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: of the gradient by a channel. ``through``
+    is E[w'w / w'Sw] E[w'Sw] / E[w'w], 1 for uncorrelated products: of the gradient that went back through w as well.
+    """
+
+    alone: float
+    through: float
+
+
+def inverse_variance(
+    kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
+) -> Inverse:
+    """Return what a norm per channel makes of gradients; arguments as for `excess`.
+
+    Integrals end where a norm's epsilon ends them.
+    """
+    count, spectrum = math.prod(taps), _channel_factors(channels, rho)
+    values = np.full(count, 1.0 / count)
+    if dims and 1 < count <= LARGEST and kernel.ravel()[0] > 0.0:
+        offset, _, _ = _tap_pairs(tuple(taps), tuple(dilations))
+        matrix = _lookup(_profile(kernel, dims), list(np.moveaxis(offset, -1, 0))) / count
+        values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
+    often = np.repeat([float(times) for _, times in spectrum], values.size)
+    alone = float(_falls(values, spectrum)[0].sum() + _T[0])
+    return Inverse(alone, float(_ratios(values, spectrum) @ often) / (count * channels))
+
+
+def _profile(kernel: Array, dims: list[int]) -> Array:
+    """Return the correlation by displacement along ``dims``, in the order in which they are given."""
+    profile = kernel[tuple(slice(None) if d in dims else 0 for d in range(kernel.ndim))]
+    return np.asarray(profile.transpose(np.argsort(np.argsort(dims))) / float(profile.ravel()[0]))
+
+
+def _channel_factors(channels: int, rho: float) -> list[tuple[float, int]]:
+    """Return the eigenvalues, and how often each occurs, of the mean over channels with correlation ``rho``."""
+    shared = ((1 + (channels - 1) * rho) / channels, 1)
+    return [shared, ((1 - rho) / channels, channels - 1)] if channels > 1 else [shared]
 
 
 @lru_cache(maxsize=256)
@@ -113,12 +152,17 @@ _STEPS = np.full(240, _LOG_T[1] - _LOG_T[0])
 _STEPS[[0, -1]] /= 2  # the trapezoid rule
 
 
-def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
-    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors.
+def _falls(values: Array, spectrum: list[tuple[float, int]]) -> tuple[Array, Array]:
+    """Return det(I + 2tS)^-1/2 dt on the grid of t, and 1 + 2ta for the eigenvalues a of S.
 
-    The eigenvalues of S are the same products, each as often as the spectrum says.
+    They are ``values`` times each of the spectrum's factors, each as often as the spectrum says.
     """
     growth = 1.0 + 2 * _T[:, None] * np.concatenate([values * factor for factor, _ in spectrum])
     often = np.repeat([float(times) for _, times in spectrum], values.size)
-    falls = np.exp(_LOG_T - 0.5 * (np.log(growth) @ often)) * _STEPS
+    return np.exp(_LOG_T - 0.5 * (np.log(growth) @ often)) * _STEPS, growth
+
+
+def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
+    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors."""
+    falls, growth = _falls(values, spectrum)
     return np.asarray(falls @ (1.0 / growth) + _T[0])

@@ -87,7 +87,11 @@ def rule(
 
 
 def unregister(op: torch._ops.OpOverload) -> Rule:
-    """Remove and return a rule (to replace it by one's own); raises `OptionError` when there is none."""
+    """Remove and return the rule of the overload ``op`` (to replace it by one's own).
+
+    Raises:
+        OptionError: it has none.
+    """
     if op not in _RULES:
         raise OptionError(f"{op} has no rule")
     return _RULES.pop(op)

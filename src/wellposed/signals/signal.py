@@ -53,10 +53,21 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Signals(Sequence[Signal]):
-    """Signals in execution order; ``signals["layer1.0.conv2"]`` finds one by name."""
+    """Signals in execution order; ``signals["layer1.0.conv2"]`` finds one by name.
+
+    Attributes:
+        items: the signals.
+        source: how they were come by, in words.
+        gradients: where gradients were followed too, dL/dv by every node's output v, under the same names.
+        parameter_gradients: the same by every parameter, under its name.
+        input_gradients: the same by every floating-point input of the model, under its name.
+    """
 
     items: tuple[Signal, ...]
     source: str = ""
+    gradients: Signals | None = field(default=None, repr=False)
+    parameter_gradients: Signals | None = field(default=None, repr=False)
+    input_gradients: Signals | None = field(default=None, repr=False)
     _by_name: dict[str, Signal] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from wellposed.signals.signal import Tag
 from wellposed.signals.transport import Transport
 
 _ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "measured": 0}
-_labels = itertools.count(1)
 _serial = itertools.count(1)
 
 
@@ -26,21 +25,9 @@ def weakest(*tags: Tag) -> Tag:
     return max(tags, key=_ORDER.__getitem__)
 
 
-class Atom(NamedTuple):
-    """An index of a tensor: ``label`` tells the same index in different tensors, ``size`` is its range."""
-
-    label: int
-    size: int
-
-
 def new_serial() -> int:
     """Return a number that is higher than that of every state made so far."""
     return next(_serial)
-
-
-def new_label() -> int:
-    """Return a label that no atom has yet."""
-    return next(_labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +128,7 @@ class Fields(TypedDict, total=False):
 class Changes(Fields, total=False):
     """Fields of a state that a copy may be given."""
 
-    atoms: tuple[Atom, ...]
+    sizes: tuple[int, ...]
     axes: tuple[tuple[int, ...], ...]
     mean: Array
     var: Array
@@ -153,8 +140,8 @@ class State:
     """The distribution of one tensor over inputs, weight draws and elements.
 
     Attributes:
-        atoms: the independent indices; every array below has one dimension per atom.
-        axes: for every axis of the tensor, the atoms (by position in ``atoms``) that lie in it, outermost first.
+        sizes: of the atoms, the independent indices; every array below has one dimension per atom.
+        axes: for every axis of the tensor, the atoms (by position in ``sizes``) that lie in it, outermost first.
         mean: mean by position (length 1 along atoms where it does not vary).
         var: variance by position.
         corr: correlation kernel (see `kernels`): Cov(p, p + d) = s_p s_{p+d} corr(d).
@@ -178,7 +165,7 @@ class State:
         blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
     """
 
-    atoms: tuple[Atom, ...]
+    sizes: tuple[int, ...]
     axes: tuple[tuple[int, ...], ...]
     mean: Array
     var: Array
@@ -205,15 +192,10 @@ class State:
     block_axis: int = -1
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes of the atoms."""
-        return tuple([atom.size for atom in self.atoms])
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
-        atoms = self.atoms
-        return tuple([math.prod([atoms[i].size for i in axis]) for axis in self.axes])
+        sizes = self.sizes
+        return tuple([math.prod([sizes[i] for i in axis]) for axis in self.axes])
 
     @property
     def second_moment(self) -> float:
@@ -267,24 +249,15 @@ def make_state(
     ``pairs`` gives for each axis the correlation of elements that differ along that axis only (None: uncorrelated);
     elements that differ along several axes get the product.
     """
-    atoms: list[Atom] = []
-    axes: list[tuple[int, ...]] = []
-    others: list[float | None] = []
-    for axis, size in enumerate(shape):
-        if size == 1:
-            axes.append(())
-            continue
-        axes.append((len(atoms),))
-        atoms.append(Atom(new_label(), size))
-        others.append(None if pairs is None else pairs[axis])
-    everywhere = (1,) * len(atoms)
+    long = [axis for axis, size in enumerate(shape) if size != 1]
+    everywhere = (1,) * len(long)
     corr = np.ones(everywhere)
-    for dim, other in enumerate(others):
+    for dim, other in enumerate(() if pairs is None else [pairs[axis] for axis in long]):
         if other is not None:
             corr = np.concatenate([corr, corr * other], axis=dim)
     return State(
-        tuple(atoms),
-        tuple(axes),
+        tuple([shape[axis] for axis in long]),
+        tuple([(long.index(axis),) if size != 1 else () for axis, size in enumerate(shape)]),
         np.array(mean, dtype=np.float64).reshape(everywhere),
         np.array(var, dtype=np.float64).reshape(everywhere),
         corr,
@@ -295,8 +268,8 @@ def make_state(
 def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> State:
     """Return a state any two elements of which have the correlation ``rho``."""
     state = make_state(shape, mean, var)
-    if rho == 0.0 or not state.atoms:
+    if rho == 0.0 or not state.sizes:
         return state
-    corr = np.full((2,) * len(state.atoms), rho)
+    corr = np.full((2,) * len(state.sizes), rho)
     corr[(0,) * corr.ndim] = 1.0
     return replace(state, corr=corr)

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, exchangeable, new_label, weakest
+from wellposed.signals.state import State, exchangeable, weakest
 
 
 def pooled(state: State) -> State:
@@ -35,7 +35,6 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     """Split one atom into an outer and an inner one."""
-    label = state.atoms[atom].label
 
     def cut(array: Array) -> Array:
         shape = array.shape
@@ -44,24 +43,19 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
 
     profiles = sum(length > 2 for length in state.corr.shape) + 1
     corr = kernels.split_profile(state.corr, atom, outer, inner, kernels.lag_cap(profiles))
-    atoms = (
-        *state.atoms[:atom],
-        Atom(hash((label, outer, inner, "outer")), outer),
-        Atom(hash((label, outer, inner, "inner")), inner),
-        *state.atoms[atom + 1 :],
-    )
+    sizes = (*state.sizes[:atom], outer, inner, *state.sizes[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
-    return _derived(state, atoms, axes, cut(state.mean), cut(state.var), corr)
+    return _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr)
 
 
 def _derived(
-    state: State, atoms: tuple[Atom, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
+    state: State, sizes: tuple[int, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
 ) -> State:
     # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
     return state.changed(
-        atoms=atoms, axes=axes, mean=mean, var=var, corr=corr,
+        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr,
         base=None, fn=None, links=(), blocks=(), block_axis=-1,
     )  # fmt: skip
 
@@ -72,10 +66,10 @@ def merge_atoms(state: State, axis: int) -> State:
     while len(state.axes[axis]) > 1:
         members = state.axes[axis]
         # bring the last two next to each other in the arrays, then merge them
-        order = [i for i in range(len(state.atoms)) if i not in members[-2:]] + list(members[-2:])
+        order = [i for i in range(len(state.sizes)) if i not in members[-2:]] + list(members[-2:])
         state = _reorder(state, order)
-        dim = len(state.atoms) - 2
-        a, b = state.atoms[dim].size, state.atoms[dim + 1].size
+        dim = len(state.sizes) - 2
+        a, b = state.sizes[dim], state.sizes[dim + 1]
 
         def join(array: Array, dim: int = dim, a: int = a, b: int = b) -> Array:
             if array.shape[dim] == 1 and array.shape[dim + 1] == 1:
@@ -84,9 +78,8 @@ def merge_atoms(state: State, axis: int) -> State:
             return full.reshape(*array.shape[:dim], a * b)
 
         corr = kernels.merge_profiles(state.corr, dim, state.sizes)
-        label = hash((state.atoms[dim].label, state.atoms[dim + 1].label, "merged"))
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
-        state = _derived(state, (*state.atoms[:dim], Atom(label, a * b)), axes, join(state.mean), join(state.var), corr)
+        state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr)
     return state
 
 
@@ -94,7 +87,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
     where = {old: new for new, old in enumerate(order)}
     return replace(
         state,
-        atoms=tuple(state.atoms[i] for i in order),
+        sizes=tuple(state.sizes[i] for i in order),
         axes=tuple(tuple(where[i] for i in axis) for axis in state.axes),
         mean=state.mean.transpose(order),
         var=state.var.transpose(order),
@@ -129,7 +122,7 @@ def reshape(state: State, shape: Sequence[int]) -> State:
             if position >= len(queue):
                 return _collapsed(state, shape)
             atom = queue[position]
-            extent = state.atoms[atom].size
+            extent = state.sizes[atom]
             if size % (have * extent) == 0:
                 group.append(atom)
                 have *= extent
@@ -190,16 +183,16 @@ def expand(state: State, shape: Sequence[int]) -> State:
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)
-    atoms = list(state.atoms)
+    sizes = list(state.sizes)
     mean, var, corr = state.mean, state.var, state.corr
     have = (1,) * extra + state.shape
     for axis, (old, new) in enumerate(zip(have, shape, strict=True)):
         if new in (old, -1) or old != 1:
             continue
-        axes[axis] = (len(atoms),)
-        atoms.append(Atom(new_label(), new))
+        axes[axis] = (len(sizes),)
+        sizes.append(new)
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
     return state.changed(
-        atoms=tuple(atoms), axes=tuple(axes), mean=mean, var=var, corr=corr, links=(), base=None, fn=None
+        sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, links=(), base=None, fn=None
     )

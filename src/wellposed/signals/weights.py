@@ -18,8 +18,7 @@ from wellposed.signals.state import State, make_state
 aten = torch.ops.aten
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "weight_norm", "other"]
 
-# operator -> positions of (gain, shift)
-_NORMS = {
+NORMS: Mapping[torch._ops.OpOverload, tuple[int, int | None]] = {
     aten.batch_norm.default: (1, 2),
     aten.instance_norm.default: (1, 2),
     aten.layer_norm.default: (2, 3),
@@ -28,6 +27,7 @@ _NORMS = {
     aten.native_batch_norm.default: (1, 2),
     aten.native_layer_norm.default: (2, 3),
 }
+"""Where norms take their gain and shift, by position."""
 
 
 class Prescribed(Protocol):
@@ -89,9 +89,9 @@ def roles(
             role = contraction.kind
         offer(contraction.parameter, role)
     for node in graph.nodes:
-        if node.op in _NORMS:
+        if node.op in NORMS:
             uses: tuple[Role, Role] = ("gain", "shift")
-            for position, use in zip(_NORMS[node.op], uses, strict=True):
+            for position, use in zip(NORMS[node.op], uses, strict=True):
                 if position is not None and len(node.args) > position and isinstance(node.args[position], Ref):
                     offer(behind.get(node.args[position].value), use)
         elif node.op is aten._weight_norm.default:
@@ -210,6 +210,7 @@ class PlannedWeights(Weights):
     Attributes:
         decisions: what was chosen, by parameter name.
         centred: for each bias that cancels a mean, that mean.
+        scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
     """
 
     def __init__(
@@ -221,9 +222,11 @@ class PlannedWeights(Weights):
         write_zeros: bool = False,
         zero_signal: Literal["error", "fan_in"] = "error",
         kept: Collection[str] = (),
+        scales: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(graph)
         self.target = target
+        self.scales = dict(scales or {})
         self.center = center
         self.zero_signal = zero_signal
         self.kept = frozenset(kept)
@@ -288,6 +291,10 @@ class PlannedWeights(Weights):
         if name in self.decisions:
             return self.decisions[name].scale
         total = incoming * unit
+        if name in self.scales:
+            scale = self.scales[name]
+            self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+            return scale
         if not math.isfinite(total):
             raise PlanError(
                 f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "

@@ -87,6 +87,7 @@ class _Reader:
         self.concatenated: list[Dimension] = []
         self.joined: dict[Dimension, int] = {}
         self.weights = {use.weight for use in contractions(graph)}
+        self.names = {parameter.value: name for name, parameter in graph.parameters.items()}
         for value in graph.values:
             if value.node is None:
                 self.axes[value.id] = fresh_axes(value.shape)
@@ -102,7 +103,6 @@ class _Reader:
 
     def behind(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters that ``value``, which depends on parameters alone, is made of."""
-        names = {parameter.value: name for name, parameter in self.graph.parameters.items()}
         seen: set[int] = set()
         todo = [value]
         while todo:
@@ -110,8 +110,8 @@ class _Reader:
             if at in seen:
                 continue
             seen.add(at)
-            if at in names:
-                yield names[at]
+            if at in self.names:
+                yield self.names[at]
             elif (node := self.graph.values[at].node) is not None and at in self.fixed:
                 todo.extend(self.graph.nodes[node].inputs)
 

@@ -78,6 +78,17 @@ def averaging(axis: Axis, include_padding: bool) -> Array:
     return np.asarray(weights, dtype=np.float64)
 
 
+def covering(size: int, count: int) -> Array:
+    """Return the weights of averages over windows that cover an axis of ``size`` positions: array (count, size).
+
+    Window i reads from floor(i size / count) to ceil((i + 1) size / count).
+    """
+    place = np.arange(count)
+    first, last = place * size // count, -(-(place + 1) * size // count)
+    inside = (np.arange(size) >= first[:, None]) & (np.arange(size) < last[:, None])
+    return np.asarray(inside / inside.sum(axis=1, keepdims=True))
+
+
 def summed(q: Array, dim: int, axis: Axis) -> Array:
     """Sum a map over the taps of each output position along one dimension (length 1 stays 1 where nothing varies)."""
     if q.shape[dim] == 1:

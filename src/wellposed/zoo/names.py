@@ -86,8 +86,17 @@ def import_torchvision() -> ModuleType:
     return import_library("torchvision")
 
 
-def import_library(name: str) -> ModuleType:
-    """Import one of the extras; timm and transformers import torchvision, so its operators are seen to first."""
+def import_library(name: str, *, what: str | None = None, extra: str = "zoo") -> ModuleType:
+    """Import one of the extras; timm, transformers and lightning import torchvision, so it is seen to first.
+
+    Args:
+        name: the library.
+        what: what needs it, for the message; by default models of it.
+        extra: the extra of wellposed that installs it.
+
+    Raises:
+        OptionError: it is not installed.
+    """
     try:
         if name != "torchvision" and importlib.util.find_spec("torchvision") is not None:
             import_torchvision()
@@ -95,7 +104,8 @@ def import_library(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise OptionError(f"models of {name} need {name}: pip install 'wellposed[zoo]'") from error
+        needs = f"models of {name} need" if what is None else f"{what} needs"
+        raise OptionError(f"{needs} {name}: pip install 'wellposed[{extra}]'") from error
 
 
 def _from_torchvision(name: str) -> Loaded:

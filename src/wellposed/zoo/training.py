@@ -27,9 +27,19 @@ class Training:
     loss_fn: Callable[[nn.Module, Any], Tensor]
     batches: Iterable[Any]
 
+    def first(self) -> Any:
+        """Return the first batch.
+
+        Raises:
+            OptionError: there is none.
+        """
+        for batch in self.batches:
+            return batch
+        raise OptionError("the function of a training must return batches, and those that it returned are none")
+
 
 def load_training(name: str) -> Training:
-    """Return what ``path/to/file.py:function`` says of a training.
+    """Return what the function ``name``, given as ``path/to/file.py:function``, says of a training.
 
     The function returns ``(model, loss_fn, batches)``; in the place of the model it may return a function that makes
     one. Otherwise the function itself is called again where a second model is needed.

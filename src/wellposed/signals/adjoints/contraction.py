@@ -28,6 +28,10 @@ Gradients = Sequence["Term | None"]
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
 _DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 
+FILTERS = "filters"
+"""Under this and a contraction's output the pass remembers what the inverse variance of a channel is to the gradient
+that goes back through its filter, over what it is to the gradient by the channel."""
+
 
 @adjoint(PRODUCTS)
 def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
@@ -45,13 +49,14 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
         return None
     gradient = scaled_state(settled(call, term), product.scale)
     sent: list[tuple[int, Term]] = []
-    if not (left_fixed and right_fixed):
+    if product.left in call.wanted:
         weight = states[product.right]
-        sent.append((product.left, Term(_by_data(call, gradient, weight, product, states[product.left].shape))))
-    power = _by_weight(call, term, states, product)
+        back = _by_data(call, gradient, weight, product, states[product.left].shape)
+        sent.append((product.left, Term(back, call.run.memo.get((FILTERS, call.node.outputs[0]), 1.0) ** 0.5)))
+    power = _by_weight(call, term, states, product) if product.right in call.wanted else None
     if power is not None:
         sent.append((product.right, power))
-    if product.bias is not None and product.bias_scale:
+    if product.bias is not None and product.bias in call.wanted and product.bias_scale:
         whole = Term(scaled_state(settled(call, term), product.bias_scale))
         sent.append((product.bias, _by_bias(call, whole, product)))
     return sent
@@ -108,7 +113,7 @@ def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, sh
             op, rest = _UP[rank], (stride, padding, [0] * rank, product.groups, dilation)
         node = replace(call.node, op=op, args=(Ref(out), Ref(product.right), None, *rest), kwargs={})
         arguments = (gradient, weight, None, *rest)
-    inner = Adjoint(call.run, node, _wide(call, product, shape))
+    inner = Adjoint(call.run, node, target=_wide(call, product, shape))
     result = contract(inner, *arguments)
     assert result is not None
     fresh = Term(result.changed(links=(), base=None, fn=None))

@@ -10,7 +10,7 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.arguments import known_state
-from wellposed.signals.gradients import Adjoint, Term, reduced, settled, source_of, times
+from wellposed.signals.gradients import IDENTITY, Adjoint, Term, reduced, settled, source_of, times
 from wellposed.signals.registry import find, operators, overloads
 from wellposed.signals.rules.merge import operand
 from wellposed.signals.state import Pointwise, State
@@ -122,12 +122,9 @@ def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -
     for position, mask in ((1, condition), (2, ~condition)):
         if isinstance(call.node.args[position], Ref):
             taken = known_state(mask.to(torch.float64), call.root())
-            part = times(call, Term(settled(call, term)), expand(taken, term.core.shape), _SAME)
+            part = times(call, Term(settled(call, term)), expand(taken, term.core.shape), IDENTITY)
             sent += _send(call, part, position)
     return sent
-
-
-_SAME = Pointwise(("identity",), lambda t: t)
 
 
 @adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"))
@@ -137,7 +134,7 @@ def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: A
     if term is None or not isinstance(mask, torch.Tensor):
         return None
     kept = known_state((~mask).to(torch.float64), call.root())
-    return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), _SAME), 0)
+    return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), IDENTITY), 0)
 
 
 @adjoint([op for op, rule in operators().items() if rule.family == "noise" and "dropout" not in str(op)])

@@ -13,23 +13,28 @@ from typing import Any
 import numpy as np
 
 from wellposed.signals import kernels
+from wellposed.signals.adjoints.contraction import FILTERS
 from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
-from wellposed.signals.alignment import align
+from wellposed.signals.alignment import align_many
 from wellposed.signals.blocks import concatenate, select
 from wellposed.signals.gradients import Adjoint, Term, reduced, settled, times_output, white
 from wellposed.signals.kernels import Array
+from wellposed.signals.product import describe
 from wellposed.signals.registry import overloads
+from wellposed.signals.rules.contraction import is_weight
+from wellposed.signals.rules.convolution import inverse_of_filters
 from wellposed.signals.rules.merge import multiply, normalised
 from wellposed.signals.rules.normalisation import normalise
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.state import Dims, Link, State
 from wellposed.signals.views import pooled, reshape
+from wellposed.signals.weights import NORMS
 
 Gradients = Sequence["Term | None"]
 
 
-@adjoint(overloads("batch_norm.default"))
+@adjoint(overloads("batch_norm.default"), tag="approximate")
 def batch_norm(
     call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5, cudnn: bool = False,
@@ -67,7 +72,7 @@ def _by_blocks(call: Adjoint, term: Term, x: State, eps: float, gain: Any) -> Se
     return [*sent, (source(call), Term(concatenate(results, 1)))]
 
 
-@adjoint(overloads("instance_norm.default"))
+@adjoint(overloads("instance_norm.default"), tag="approximate")
 def instance_norm(
     call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -82,7 +87,7 @@ def instance_norm(
     return _norm(call, term, x, list(range(2, len(x.axes))), eps, gain=weight, places=[1], per_channel=True)
 
 
-@adjoint(overloads("layer_norm.default"))
+@adjoint(overloads("layer_norm.default"), tag="approximate")
 def layer_norm(
     call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,
@@ -93,7 +98,7 @@ def layer_norm(
     return None if term is None else _norm(call, term, x, over, eps, gain=weight, places=over)
 
 
-@adjoint(overloads("rms_norm.default"))
+@adjoint(overloads("rms_norm.default"), tag="approximate")
 def rms_norm(
     call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, eps: float | None = None
 ) -> Sent | None:
@@ -105,7 +110,7 @@ def rms_norm(
     return _norm(call, term, x, over, eps or 1e-7, gain=weight, places=over, centre=False)
 
 
-@adjoint(overloads("group_norm.default"))
+@adjoint(overloads("group_norm.default"), tag="approximate")
 def group_norm(
     call: Adjoint, gradients: Gradients, x: State, groups: int, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,
@@ -146,9 +151,9 @@ def _norm(
     weighted = times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
     sent += _by_affine(call, term, weighted, places)
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    strength *= _spread(reshape(unit, view), over, centre) ** 0.5
+    strength *= (_spread(reshape(unit, view), over, centre) * (_filters(call) if per_channel else 1.0)) ** 0.5
     gradient = reshape(settled(call, term), view)
-    common = sum(averaged(call, reshape(part, view), over, keepdim=True).second_moment for part in weighted)
+    common = [averaged(call, reshape(part, view), over, keepdim=True) for part in weighted]
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
     deviation = _deviation(x, over, eps, centre)
     result = multiply(call.into(view), deviation, rest)
@@ -170,14 +175,29 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
     return freedom / (freedom - 2.0)
 
 
+def _filters(call: Adjoint) -> float:
+    """Return E[1 / s²] E[s²] over the filters that make the channels, where the norm stands behind a contraction.
+
+    The contraction's own rule undoes what does not go back through its filters (`FILTERS`).
+    """
+    value = source(call)
+    node = call.graph.values[value].node
+    product = None if node is None else describe(call.graph, call.graph.nodes[node])
+    data = None if product is None else call.run.states.get(product.left)
+    if product is None or data is None or product.transposed or not is_weight(call, product.right):
+        return 1.0
+    inverse = inverse_of_filters(data, product)
+    call.run.memo[FILTERS, value] = inverse.through / inverse.alone
+    return inverse.alone
+
+
 LEAST = 3.0
 """Fewest degrees of freedom that a statistic is taken to have."""
 
 
-def _without_common(gradient: State, unit: State, over: list[int], common: float, centre: bool) -> State:
-    """Return g - mean(g) - y mean(g y), ``common`` being the variance of mean(g y)."""
-    p, q, axes, atoms = align(gradient, unit)
-    sizes = tuple(atom.size for atom in atoms)
+def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:
+    """Return g - mean(g) - y mean(g y), ``common`` being the independent parts of mean(g y)."""
+    (p, q, *parts), axes, sizes = align_many((gradient, unit, *common))
     dims = [i for axis in over for i in axes[axis]]
     std = np.sqrt(p.var)
     kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
@@ -188,9 +208,16 @@ def _without_common(gradient: State, unit: State, over: list[int], common: float
         var = np.maximum(var - 2 * shared + here, 0.0)
         kernel = kernel - kernels.pair_mean(kernel, sizes, dims)
     level = float(np.mean(var))
-    lengths = [max(a, b) for a, b in zip(kernel.shape, q.corr.shape, strict=True)]
-    kernel = kernels.promote(kernel, lengths) - common * kernels.promote(q.corr, lengths)
-    var = var * max(1.0 - common / level, 0.0) if level > 0 else var
+    projected = [
+        part.corr * kernels.autocorrelation(np.sqrt(part.var), part.corr.shape)
+        + kernels.autocorrelation(part.mean, part.corr.shape)
+        for part in parts
+    ]
+    lengths = [max(several) for several in zip(kernel.shape, *(k.shape for k in (q.corr, *projected)), strict=True)]
+    removed = sum(kernels.promote(k, lengths) for k in projected)
+    kernel = kernels.promote(kernel, lengths) - removed * kernels.promote(q.corr, lengths)
+    power = sum(part.second_moment for part in common)
+    var = var * max(1.0 - power / level, 0.0) if level > 0 else var
     if centre and dims:
         kernel = _summing_to_zero(kernel, float(np.mean(var)), sizes, dims)
 
@@ -201,7 +228,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: float
         return k
 
     return gradient.changed(
-        atoms=atoms, axes=axes, mean=np.zeros((1,) * len(atoms)), var=var, corr=normalised(kernel, var),
+        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=normalised(kernel, var),
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=(), block_axis=-1,
     )  # fmt: skip
@@ -239,10 +266,7 @@ def _deviation(x: State, over: list[int], eps: float, centre: bool) -> State:
 def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: list[int]) -> list[tuple[int, Term]]:
     """Return the gradients by gain and shift: sums of g y and of g over all axes but theirs."""
     sent: list[tuple[int, Term]] = []
-    first = {"group_norm": 2, "layer_norm": 2, "rms_norm": 2}.get(call.node.op._schema.name.removeprefix("aten::"), 1)
-    gain, shift = call.value_of(first), call.value_of(first + 1)
-    if call.node.op._schema.name == "aten::rms_norm":
-        shift = None
+    gain, shift = (None if at is None else call.value_of(at) for at in NORMS[call.node.op])
     if gain is not None:
         parts = [_summed(call, Term(part), places) for part in weighted]
         sent += [(gain, part) for part in parts]

@@ -16,12 +16,12 @@ from wellposed.signals.adjoints.shape import source
 from wellposed.signals.gaussian import NODES, WEIGHTS
 from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled, source_of, times
 from wellposed.signals.kernels import Array
-from wellposed.signals.product import pair_of
 from wellposed.signals.registry import overloads
+from wellposed.signals.rules.boxes import pool_steps
 from wellposed.signals.rules.maps import mapped
 from wellposed.signals.state import Pointwise, State, weakest
 from wellposed.signals.views import pooled
-from wellposed.signals.windows import Axis, averaging, table
+from wellposed.signals.windows import Axis, averaging, covering, table
 
 Gradients = Sequence["Term | None"]
 
@@ -46,17 +46,10 @@ def _matrix(step: Axis, include_padding: bool) -> Array:
     return matrix
 
 
-def _windows(
-    call: Adjoint, x: State, kernel: Any, stride: Any, padding: Any, dilation: Any, rank: int
-) -> list[tuple[int, Axis]]:
-    size, before, dilate = pair_of(kernel, rank), pair_of(padding, rank), pair_of(dilation, rank)
-    step = size if stride is None or stride == [] else pair_of(stride, rank)
-    out = call.graph.values[call.node.outputs[0]].shape
-    space = range(len(x.shape) - rank, len(x.shape))
-    return [
-        (a, Axis(x.shape[a], out[a], size[i], step[i], before[i], dilate[i], end=x.shape[a] + before[i]))
-        for i, a in enumerate(space)
-    ]
+def _windows(call: Adjoint, x: State, kernel: Any, stride: Any, padding: Any, dilation: Any) -> list[tuple[int, Axis]]:
+    """Return the axes that a pooling slides over, each with its window."""
+    rank = next(rank for rank in (1, 2, 3) if f"pool{rank}d" in call.node.op_name)
+    return list(zip(*pool_steps(call, x, kernel, stride, padding, dilation, rank), strict=True))
 
 
 def _averaged(call: Adjoint, term: Term, steps: Sequence[tuple[int, Array]]) -> Sent:
@@ -75,8 +68,7 @@ def avg_pool(
     term = gradients[0]
     if term is None or divisor_override:
         return None
-    rank = {"avg_pool1d": 1, "avg_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
-    steps = _windows(call, x, kernel_size, stride, padding, 1, rank)
+    steps = _windows(call, x, kernel_size, stride, padding, 1)
     return _averaged(call, term, [(a, _matrix(s, count_include_pad)) for a, s in steps])
 
 
@@ -92,10 +84,7 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
         size, count = x.shape[axis], out[axis]
         if size == count:
             continue
-        place = np.arange(count)
-        first, last = place * size // count, -(-(place + 1) * size // count)
-        inside = (np.arange(size) >= first[:, None]) & (np.arange(size) < last[:, None])
-        steps.append((axis, inside / inside.sum(axis=1, keepdims=True)))
+        steps.append((axis, covering(size, count)))
     return _averaged(call, term, steps)
 
 
@@ -110,6 +99,7 @@ _W = _W / _W.sum()
         "max_pool1d.default", "max_pool2d.default", "max_pool3d.default", "max_pool2d_with_indices.default"
     ),
     whole=True,
+    tag="approximate",
 )  # fmt: skip
 def max_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
@@ -124,8 +114,7 @@ def max_pool(
     term = gradients[0]
     if term is None:
         return None
-    rank = {"max_pool1d": 1, "max_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
-    steps = _windows(call, x, kernel_size, stride, padding, dilation, rank)
+    steps = _windows(call, x, kernel_size, stride, padding, dilation)
     gradient = settled(call, term)
     taps = math.prod(step.kernel for _, step in steps)
     base, _ = source_of(pooled(x))
@@ -191,7 +180,7 @@ def _varying(
     first = float(WEIGHTS @ around(points)) ** 2
     square = float(WEIGHTS @ chance(points) ** 2) * taps * taps
     second = max(1.0 / taps - square / taps**2, 1e-300)
-    rank, power = len(core.atoms), float(np.mean(gradient.var))
+    rank, power = len(core.sizes), float(np.mean(gradient.var))
     ones, squares, shape = np.ones((1,) * rank), np.ones((1,) * rank), np.ones((1,) * rank)
     for (axis, step), matrix in zip(steps, matrices, strict=True):
         if core.axes[axis]:

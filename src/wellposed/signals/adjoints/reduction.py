@@ -10,21 +10,15 @@ from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
 from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled
 from wellposed.signals.registry import overloads
+from wellposed.signals.rules.reduction import axes_of
 from wellposed.signals.state import State
 
 Gradients = Sequence["Term | None"]
 
 
-def _axes(x: State, dim: Any) -> list[int]:
-    rank = len(x.axes)
-    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        return list(range(rank))
-    return sorted(int(d) % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim]))
-
-
 def _spread(call: Adjoint, term: Term, x: State, dim: Any, scale: float) -> Sent:
     state = scaled_state(settled(call, term), scale)
-    return [(source(call), Term(broadcast(state, x.shape, _axes(x, dim))))]
+    return [(source(call), Term(broadcast(state, x.shape, axes_of(x, dim))))]
 
 
 @adjoint(overloads("mean.dim", "mean.default"))
@@ -33,7 +27,7 @@ def mean(
 ) -> Sent | None:
     """Mean over axes."""
     term = gradients[0]
-    count = math.prod(x.shape[a] for a in _axes(x, dim))
+    count = math.prod(x.shape[a] for a in axes_of(x, dim))
     return None if term is None else _spread(call, term, x, dim, 1.0 / count)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from wellposed.errors import OptionError
 from wellposed.signals.gradients import Term
+from wellposed.signals.signal import Tag
 
 Sent = Sequence["tuple[int, Term]"]
 """What a rule returns: for ids of values that the operator read, what it adds to their gradients."""
@@ -24,17 +25,19 @@ class AdjointRule:
     Attributes:
         function: the rule.
         whole: whether it takes the gradient as one term; others are asked for every independent term of it.
+        tag: ``exact`` (for infinitely many channels) or ``approximate``.
     """
 
     function: AdjointFunction
     whole: bool = False
+    tag: Tag = "exact"
 
 
 _ADJOINTS: dict[torch._ops.OpOverload, AdjointRule] = {}
 
 
 def adjoint(
-    *ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload], whole: bool = False
+    *ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload], whole: bool = False, tag: Tag = "exact"
 ) -> Callable[[Function], Function]:
     """Register a backward rule for one or several overloads.
 
@@ -45,6 +48,7 @@ def adjoint(
     Args:
         ops: overloads, such as ``torch.ops.aten.relu.default``.
         whole: take the gradient as one term; otherwise the rule, being linear, is asked for every independent term.
+        tag: ``exact``, or ``approximate`` for a rule that stays off however wide the net.
 
     Raises:
         OptionError: an overload has a backward rule already.
@@ -55,7 +59,7 @@ def adjoint(
             for op in (item,) if isinstance(item, torch._ops.OpOverload) else item:
                 if op in _ADJOINTS:
                     raise OptionError(f"{op} has a backward rule already ({_ADJOINTS[op].function.__name__})")
-                _ADJOINTS[op] = AdjointRule(function, whole)
+                _ADJOINTS[op] = AdjointRule(function, whole, tag)
         return function
 
     return register

@@ -6,6 +6,8 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,11 +23,28 @@ from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import masked, mixture, operand
 from wellposed.signals.rules.products import tilt
-from wellposed.signals.state import Atom, State, make_state, new_label, weakest
+from wellposed.signals.state import State, make_state, weakest
 from wellposed.signals.views import merge_atoms, pooled, reshape
 
 SHARPEST = 400.0
 """Logit variance above which a softmax counts as picking one key."""
+
+
+@lru_cache(maxsize=2)
+def _laplace(sigma: float, most: float) -> tuple[Array, Array, Callable[[int], Array]]:
+    """Return a grid in u = ln t, ln E[e^{-t e^x}] on it, and the function that gives t^p E[e^{px} e^{-t e^x}] for p.
+
+    x ~ N(0, sigma²); the grid serves sums over at most ``most`` such terms.
+    """
+    # steps of at most 0.4 in z and in the logit resolve the density and e^{-t e^x}: 1e-9 relative
+    z = np.linspace(-8.0, 8.0, min(1 + 2 * math.ceil(20.0 * max(sigma, 1.0)), 321))
+    w = density(z)
+    w /= w.sum()
+    u = np.linspace(-8.0 * sigma - math.log(most) - 8.0, 8.0 * sigma + 6.0, 900)
+    level = np.minimum(u[:, None] + sigma * z, 50.0)
+    power = np.exp(level)
+    fall = np.log(np.maximum(np.exp(-power) @ w, 1e-300))
+    return u, fall, lambda p: np.exp(p * level - power) @ w
 
 
 @lru_cache(maxsize=4096)
@@ -38,28 +57,50 @@ def participations(keys: tuple[float, ...], sigma2: float) -> Array:
     count = np.array(keys)
     if sigma2 <= 1e-8:
         return np.asarray(1.0 / count)
-    sigma = math.sqrt(min(sigma2, SHARPEST))
-    # steps of at most 0.4 in z and in the logit resolve the density and e^{-t e^x}: 1e-9 relative
-    z = np.linspace(-8.0, 8.0, min(1 + 2 * math.ceil(20.0 * max(sigma, 1.0)), 321))
-    w = density(z)
-    w /= w.sum()
-    u = np.linspace(-8.0 * sigma - math.log(max(keys)) - 8.0, 8.0 * sigma + 6.0, 900)
-    level = np.minimum(u[:, None] + sigma * z, 50.0)
-    power = np.exp(level)
-    laplace = np.exp(-power) @ w
-    second = np.exp(2.0 * level - power) @ w
-    fall = np.log(np.maximum(laplace, 1e-300))
-    values = count * np.trapezoid(second * np.exp((count[:, None] - 1.0) * fall), u, axis=1)
+    u, fall, moment = _laplace(math.sqrt(min(sigma2, SHARPEST)), max(keys))
+    values = count * np.trapezoid(moment(2) * np.exp((count[:, None] - 1.0) * fall), u, axis=1)
     return np.clip(values, 1.0 / count, 1.0)
 
 
-def _participations(keys: Array, sigma2: float) -> Array:
-    """`participations` for many numbers of keys, interpolated in log-log where there are many."""
+@lru_cache(maxsize=4096)
+def choices(keys: tuple[float, ...], sigma2: float) -> tuple[Array, Array]:
+    """Return A3 = E sum_j a_j³ and E sum_{jl} (a_j d_jl - a_j a_l)², as `participations` does A2.
+
+    The second is the squared size of the softmax's derivative, A2 - 2 A3 + E (sum_j a_j²)²: 0 where one key is picked.
+    """
+    count = np.array(keys)
+    if sigma2 <= 1e-8:
+        return 1.0 / count**2, (1.0 - 1.0 / count) / count
+    u, fall, moment = _laplace(math.sqrt(min(sigma2, SHARPEST)), max(keys))
+
+    def expected(values: Array, others: float) -> Array:
+        return np.asarray(np.trapezoid(values * np.exp((count[:, None] - others) * fall), u, axis=1))
+
+    third = count * expected(moment(3), 1.0) / 2.0
+    squared = (count * expected(moment(4), 1.0) + count * (count - 1.0) * expected(moment(2) ** 2, 2.0)) / 6.0
+    second = participations(keys, sigma2)
+    return np.clip(third, 1.0 / count**2, second), np.maximum(second - 2.0 * third + squared, 0.0)
+
+
+def typical_keys(keys: Array) -> Array:
+    """Return the numbers of keys, without repetition, from which those of all queries are interpolated."""
     unique = np.unique(keys)
-    if unique.size > 12:
-        unique = np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3))
+    return np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3)) if unique.size > 12 else unique
+
+
+def interpolated_participations(keys: Array, sigma2: float) -> Array:
+    """`participations` for many numbers of keys, interpolated in log-log where there are many."""
+    unique = typical_keys(keys)
     table = participations(tuple(unique.tolist()), float(f"{sigma2:.6g}"))
     return np.asarray(np.exp(np.interp(np.log(keys), np.log(unique), np.log(table))))
+
+
+def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
+    """`choices` for many numbers of keys, interpolated in ln T as multiples of 1/T² and of 1/T."""
+    unique = typical_keys(keys)
+    third, spread = choices(tuple(unique.tolist()), float(f"{sigma2:.6g}"))
+    at, known = np.log(keys), np.log(unique)
+    return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
 def off_diagonal(x: State, axis: int) -> float:
@@ -70,7 +111,7 @@ def off_diagonal(x: State, axis: int) -> float:
     x = merge_atoms(x, axis) if len(members) > 1 else x
     i = x.axes[axis][0]
     index = tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))
-    return float(kernels.off_diagonal_mean(x.corr[index], [x.atoms[i].size], 0)[0])
+    return float(kernels.off_diagonal_mean(x.corr[index], [x.sizes[i]], 0)[0])
 
 
 @rule(
@@ -95,7 +136,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    a2 = kernels.average(_participations(keys, sigma2))
+    a2 = kernels.average(interpolated_participations(keys, sigma2))
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
     cap = a2
@@ -105,14 +146,14 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
     raw = np.concatenate([raw_same, raw_other], axis=at)
     mean = 1.0 / total
-    lengths = [max(n, min(2, a.size)) for n, a in zip(raw.shape, x.atoms, strict=True)]
+    lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.sizes, strict=True)]
     # along indices where the logits are independent the weights still share their mean
     spread = raw - mean * mean
     var = max(float(spread.ravel()[0]), 0.0)
-    count = len(x.atoms)
+    count = len(x.sizes)
     kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
     return State(
-        x.atoms,
+        x.sizes,
         x.axes,
         np.full((1,) * count, mean),
         np.full((1,) * count, var),
@@ -164,24 +205,11 @@ def attention(
     """
     token = len(q.axes) - 2
     q, k, v = (merge_atoms(x, token) if len(x.axes[token]) > 1 else pooled(x) for x in (q, k, v))
-    width, keys_total = q.shape[-1], k.shape[token]
-    factor = scale if scale is not None else width**-0.5
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
-    r_k, r_q, r_v = off_diagonal(k, token), off_diagonal(q, token), off_diagonal(v, token)
-    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - r_k)
-    mask, extra = _mask(call, attn_mask)
-    sigma2 = max(sigma2 + extra, 0.0)
-    queries = q.shape[token]
-    if is_causal:
-        seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
-    elif mask is not None and mask.shape[-1] == keys_total:
-        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
-        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
-    else:
-        seen = np.array([float(keys_total)])
-    a2 = _participations(seen, sigma2)
+    r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
+    sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
+    a2 = interpolated_participations(seen, sigma2)
     lifted = tilt(v, token, sigma2) * (1.0 - a2)
     ratio = r_v + (1.0 - r_v) * a2 + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
@@ -191,6 +219,28 @@ def attention(
     shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
     return _output(call, q, v, token, ratio, r_out, level)
+
+
+def logits(
+    call: Call, q: State, k: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
+) -> tuple[float, Array, torch.Tensor | None]:
+    """Return the variance of a query's logits over its keys, how many keys each query sees, and the mask, if any.
+
+    The numbers of keys have one entry for each query, or one for all.
+    """
+    width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
+    factor = scale if scale is not None else width**-0.5
+    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
+    mask, extra = _mask(call, attn_mask)
+    if is_causal:
+        seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
+    elif mask is not None and mask.shape[-1] == keys_total:
+        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
+        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
+        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
+    else:
+        seen = np.array([float(keys_total)])
+    return max(sigma2 + extra, 0.0), seen, mask
 
 
 def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
@@ -208,20 +258,18 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
 
 
 def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, level: float) -> State:
-    shape = call.shape()
-    atoms: list[Atom] = []
-    axes: list[tuple[int, ...]] = []
-    kernel = np.ones(())
-    for axis, size in enumerate(shape):
-        if size == 1:
-            axes.append(())
-            continue
-        source = v if axis == len(shape) - 1 else q
-        members = source.axes[axis]
-        axes.append((len(atoms),))
-        atoms.append(Atom(source.atoms[members[0]].label if len(members) == 1 else new_label(), size))
+    made = make_state(
+        call.shape(),
+        v.pooled_mean,
+        kernels.average(v.var),
+        tag=weakest(q.tag, v.tag, "approximate"),
+        roots=q.roots | v.roots | call.root(),
+        inherited=v.inherited,
+        own=v.own,
+        drift=v.drift,
+    )
+    axes, count = made.axes, len(made.sizes)
     # different samples: values keep their own correlation; heads and channels are independent
-    count = len(atoms)
     lengths = [1] * count
     if axes[token]:
         lengths[axes[token][0]] = 2
@@ -232,7 +280,7 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
             lengths[axes[axis][0]] = 2
             i = own[0]
             index = tuple(slice(None) if j == i else 0 for j in range(v.corr.ndim))
-            b = float(kernels.off_diagonal_mean(v.corr[index], [v.atoms[i].size], 0)[0])
+            b = float(kernels.off_diagonal_mean(v.corr[index], [v.sizes[i]], 0)[0])
             between = between + b / level if level > 0 else between
     kernel = np.full(lengths, float(between.ravel()[0]) if count else 1.0)
     kernel[(0,) * count] = 1.0
@@ -240,22 +288,11 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         neighbour = [0] * count
         neighbour[axes[token][0]] = 1
         kernel[tuple(neighbour)] = r_out
-    var = np.full((1,) * count, kernels.average(v.var))
+    var = made.var
     if ratio.size > 1 and axes[token]:
         extent = [1] * count
         extent[axes[token][0]] = ratio.size
         var = var * ratio.reshape(extent)
     else:
         var = var * kernels.average(ratio)
-    return State(
-        tuple(atoms),
-        tuple(axes),
-        np.full((1,) * count, v.pooled_mean),
-        var,
-        np.clip(kernel, -1.0, 1.0),
-        tag=weakest(q.tag, v.tag, "approximate"),
-        roots=q.roots | v.roots | call.root(),
-        inherited=v.inherited,
-        own=v.own,
-        drift=v.drift,
-    )
+    return replace(made, var=var, corr=np.clip(kernel, -1.0, 1.0))

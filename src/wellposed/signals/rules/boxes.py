@@ -13,7 +13,7 @@ from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.product import pair_of
 from wellposed.signals.rules.merge import normalised
-from wellposed.signals.state import Atom, Dims, Link, State
+from wellposed.signals.state import Dims, Link, State
 from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis, Indices
 
@@ -27,11 +27,11 @@ def prepared(x: State, space: list[int]) -> State:
     return x
 
 
-def relabelled(
+def shrunk(
     x: State, space: list[int], steps: list[Axis]
-) -> tuple[tuple[Atom, ...], tuple[tuple[int, ...], ...], list[int]]:
-    """Return the atoms and axes after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
-    atoms = list(x.atoms)
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], list[int]]:
+    """Return sizes and axes after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
+    sizes = list(x.sizes)
     gone = []
     for axis, step in zip(space, steps, strict=True):
         if not x.axes[axis]:
@@ -39,12 +39,12 @@ def relabelled(
         i = x.axes[axis][0]
         if step.out == 1:
             gone.append(i)
-        elif not (step.stride == 1 and step.out == step.size):
-            atoms[i] = Atom(hash((atoms[i].label, step.stride, step.out)), step.out)
-    keep = [i for i in range(len(atoms)) if i not in gone]
+        else:
+            sizes[i] = step.out
+    keep = [i for i in range(len(sizes)) if i not in gone]
     where = {old: new for new, old in enumerate(keep)}
     axes = tuple(tuple(where[i] for i in axis if i not in gone) for axis in x.axes)
-    return tuple(atoms[i] for i in keep), axes, gone
+    return tuple(sizes[i] for i in keep), axes, gone
 
 
 def without(array: Array, gone: list[int]) -> Array:
@@ -120,7 +120,7 @@ def filtered(
     v' = sum over pairs of taps of w w s s R; R' by the same sums at a displacement (signals.md 5.5).
     """
     x = prepared(x, space)
-    atoms, axes, gone = relabelled(x, space, steps)
+    sizes, axes, gone = shrunk(x, space, steps)
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
     dims, used = [i for i, _ in pairs], [step for _, step in pairs]
     # an axis of one position: the window's other taps are padding
@@ -139,8 +139,8 @@ def filtered(
         var = np.full((1,) * mean.ndim, float(np.mean(x.var)) / count * total * total)
         mean = np.full((1,) * mean.ndim, x.pooled_mean * total)
         return x.changed(
-            atoms=atoms, axes=axes, mean=without(mean, gone), var=without(var, gone),
-            corr=np.ones((1,) * len(atoms)), base=None, fn=None, links=(), roots=call.root(), gauss=True,
+            sizes=sizes, axes=axes, mean=without(mean, gone), var=without(var, gone),
+            corr=np.ones((1,) * len(sizes)), base=None, fn=None, links=(), roots=call.root(), gauss=True,
         )  # fmt: skip
     corr = x.corr
     for i, step in pairs:
@@ -154,7 +154,7 @@ def filtered(
         return through(kernel, where, pairs, include_padding) * total
 
     return x.changed(
-        atoms=atoms,
+        sizes=sizes,
         axes=axes,
         mean=without(mean * total, gone),
         var=without(np.maximum(var, 0.0) * total * total, gone),

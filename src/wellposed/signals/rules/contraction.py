@@ -25,7 +25,7 @@ from wellposed.signals.rules.merge import combine, linear
 from wellposed.signals.rules.products import product_of_signals
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.rules.weighted import fresh, scaled_weight, second_moments
-from wellposed.signals.state import Atom, State, new_label
+from wellposed.signals.state import State
 from wellposed.signals.views import pooled
 
 PRODUCTS = overloads(
@@ -175,12 +175,12 @@ def _multiply_weight(
     incoming = kernels.average(means) * count
     weight = scaled_weight(call, weight, incoming, kernels.average(q))
     unit = weight.second_moment * product.scale**2
-    free = [i for i in range(len(data.atoms)) if i not in summed]
+    free = [i for i in range(len(data.sizes)) if i not in summed]
     q_free = means.reshape([means.shape[i] for i in free]) if free else means.reshape(())
     kernel = _pick_zero(raw, summed)
     scale = kernels.autocorrelation(np.sqrt(q_free), kernel.shape)
     corr = kernels.quotient(kernel, scale)
-    atoms = [data.atoms[i] for i in free]
+    atoms = [data.sizes[i] for i in free]
     shift = {old: new for new, old in enumerate(free)}
     sizes_w = dict(zip(weight_axes, weight.shape, strict=True))
     axes: list[tuple[int, ...]] = []
@@ -193,7 +193,7 @@ def _multiply_weight(
         else:
             # an index of the weight alone, or a batch index that the data lack
             axes.append((len(atoms),))
-            atoms.append(Atom(new_label(), size))
+            atoms.append(size)
             q_free, corr = q_free[..., None], corr[..., None]
             if label in data_axes and sizes_w.get(label, 1) == 1:
                 corr = np.concatenate([corr, corr], axis=-1)
@@ -204,7 +204,7 @@ def _multiply_weight(
                 for i in axes[product.out_axes.index(label)]:
                     corr = np.take(corr, [0], axis=i)
     if weight_axes[0] == "e" and "e" not in (*data_axes, *product.out_axes):
-        corr = _dealt_out(corr, axes[0], [atom.size for atom in atoms], sizes_w["e"])
+        corr = _dealt_out(corr, axes[0], atoms, sizes_w["e"])
     return fresh(call, tuple(atoms), tuple(axes), q_free * (unit * count), corr, data, weight)
 
 

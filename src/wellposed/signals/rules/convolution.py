@@ -13,10 +13,10 @@ from wellposed.signals.expansion import UNEVEN, square_kernel
 from wellposed.signals.kernels import Array
 from wellposed.signals.margins import margin
 from wellposed.signals.product import Product, Window
-from wellposed.signals.quadratic import excess
+from wellposed.signals.quadratic import Inverse, excess, inverse_variance
 from wellposed.signals.rules.boxes import box, filtered
 from wellposed.signals.rules.weighted import fresh, scaled_weight, second_moments
-from wellposed.signals.state import Atom, Later, State, new_label, read
+from wellposed.signals.state import Later, State, read
 from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Axis
 
@@ -80,7 +80,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
     incoming = kernels.average(total)
     weight = scaled_weight(call, weight, incoming, before)
     unit = weight.second_moment
-    atoms: list[Atom] = []
+    sizes: list[int] = []
     axes: list[tuple[int, ...]] = []
     order: list[int | None] = []
     drop = set(data.axes[channel_axis])
@@ -89,8 +89,8 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
             if size == 1:
                 axes.append(())
                 continue
-            axes.append((len(atoms),))
-            atoms.append(Atom(new_label(), size))
+            axes.append((len(sizes),))
+            sizes.append(size)
             order.append(None)
             continue
         own = data.axes[product.left_axes.index(label)]
@@ -98,24 +98,21 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
             if size == 1:
                 axes.append(())
             else:  # a single input position spread over several output positions
-                axes.append((len(atoms),))
-                atoms.append(Atom(new_label(), size))
+                axes.append((len(sizes),))
+                sizes.append(size)
                 order.append(None)
             continue
         if label == "n":
-            axes.append(tuple(range(len(atoms), len(atoms) + len(own))))
-            atoms.extend(data.atoms[i] for i in own)
+            axes.append(tuple(range(len(sizes), len(sizes) + len(own))))
+            sizes.extend(data.sizes[i] for i in own)
             order.extend(own)
             continue
-        old = data.atoms[own[0]]
         if size == 1:
             axes.append(())
             drop.add(own[0])
             continue
-        number = int(label[1:])
-        same = size == old.size and window.stride[number] == 1
-        axes.append((len(atoms),))
-        atoms.append(Atom(old.label if same else hash((old.label, window.stride[number], size)), size))
+        axes.append((len(sizes),))
+        sizes.append(size)
         order.append(own[0])
 
     def arrange(array: Array) -> Array:
@@ -128,7 +125,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
                 moved = np.expand_dims(moved, at)
         return np.asarray(moved)
 
-    result = fresh(call, tuple(atoms), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
+    result = fresh(call, tuple(sizes), tuple(axes), arrange(total) * unit, arrange(corr), data, weight)
     if call.independent or product.transposed:
         return result
     read(data.scales)  # convolutions behind each other: each from the one before, not all at once from the last
@@ -208,6 +205,23 @@ def _uneven_filters(
     ]
     if not pairs or math.prod(s.kernel for _, s in pairs) == 1:
         return None
+    dims = [i for i, _ in pairs]
+    kernel, rho = _patch(data, channel_axis, dims)
+    cap = kernels.lag_cap(len(space))
+    return excess(
+        kernel,
+        dims,
+        [s.kernel for _, s in pairs],
+        [s.stride for _, s in pairs],
+        [s.dilation for _, s in pairs],
+        [min(s.out, cap) for _, s in pairs],
+        channels,
+        rho,
+    )
+
+
+def _patch(data: State, channel_axis: int, dims: list[int]) -> tuple[Array, float]:
+    """Return the covariance kernel of what one filter sees, less what all positions share, and that of two channels."""
     covariance = data.covariance()
     members = data.axes[channel_axis]
     rho = 0.0
@@ -218,17 +232,28 @@ def _uneven_filters(
         covariance = kernels.at_zero(covariance, (i,))
     others = [i for i in range(covariance.ndim) if i not in members]
     kernel = covariance - kernels.pair_mean(covariance, data.sizes, others)
-    dims = [i for i, _ in pairs]
-    kernel = kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in dims])
-    cap = kernels.lag_cap(len(space))
-    return excess(
+    return kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in dims]), rho
+
+
+def inverse_of_filters(data: State, product: Product) -> Inverse:
+    """Return what it does to gradients to divide each output channel by its own variance: filters differ in theirs."""
+    data = pooled(data)
+    window = product.window
+    summed = [i for i, label in enumerate(product.left_axes) if label not in product.out_axes]
+    if window is None:
+        return inverse_variance(np.ones(()), [], [1], [1], math.prod(data.shape[i] for i in summed), 0.0)
+    channel_axis = product.left_axes.index("c")
+    space = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]
+    for axis in (*space, channel_axis):
+        data = merge_atoms(data, axis) if len(data.axes[axis]) > 1 else data
+    along = [i for i, axis in enumerate(space) if data.axes[axis]]
+    kernel, rho = _patch(data, channel_axis, [data.axes[space[i]][0] for i in along])
+    return inverse_variance(
         kernel,
-        dims,
-        [s.kernel for _, s in pairs],
-        [s.stride for _, s in pairs],
-        [s.dilation for _, s in pairs],
-        [min(s.out, cap) for _, s in pairs],
-        channels,
+        [data.axes[space[i]][0] for i in along],
+        [window.kernel[i] for i in along],
+        [window.dilation[i] for i in along],
+        data.shape[channel_axis] // product.groups,
         rho,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from wellposed.signals.arguments import rescaled
 from wellposed.signals.call import Call, Unknown
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Atom, State, make_state, new_label
+from wellposed.signals.state import State, make_state
 from wellposed.signals.views import pooled
 
 _VIEWS = (
@@ -89,35 +90,14 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
 def _rows(
     call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
 ) -> State:
-    atoms: list[Atom] = []
-    axes: list[tuple[int, ...]] = []
-    lengths: list[int] = []
-    values: list[float | None] = []
-    for axis, size in enumerate(shape):
-        if size == 1:
-            axes.append(())
-            continue
-        axes.append((len(atoms),))
-        atoms.append(Atom(new_label(), size))
-        rho = equal[axis] if axis < len(equal) else None
-        lengths.append(1 if rho is None else 2)
-        values.append(rho)
-    corr = np.ones(lengths)
-    for index in np.ndindex(*lengths):
+    made = make_state(shape, mean, var, tag=weight.tag, gauss=weight.gauss, roots=call.root())
+    values = [equal[axis] if axis < len(equal) else None for axis, size in enumerate(shape) if size != 1]
+    corr = np.ones([1 if rho is None else 2 for rho in values])
+    for index in np.ndindex(*corr.shape):
         moved = [values[i] for i, k in enumerate(index) if k]
         # equal tokens at random places: two positions agree with one probability however they differ
         corr[index] = 1.0 if not moved else _agree([float(v) for v in moved if v is not None])
-    return State(
-        tuple(atoms),
-        tuple(axes),
-        np.full((1,) * len(atoms), mean),
-        np.full((1,) * len(atoms), var),
-        np.asarray(corr),
-        tag=weight.tag,
-        gauss=weight.gauss,
-        roots=call.root(),
-        own=0.0,
-    )
+    return replace(made, corr=corr)
 
 
 def _agree(shares: list[float]) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from wellposed.signals import kernels
 from wellposed.signals.kernels import Array
 from wellposed.signals.rules.merge import normalised
-from wellposed.signals.state import Atom, State, new_label
+from wellposed.signals.state import State
 from wellposed.signals.views import merge_atoms, pooled
 
 
@@ -19,7 +19,7 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     at = x.axes[axis][0]
     size, old = weights.shape
-    others = tuple(i for i in range(len(x.atoms)) if i != at)
+    others = tuple(i for i in range(len(x.sizes)) if i != at)
     along = np.sqrt(np.broadcast_to(x.var.mean(axis=others), (old,)))
     profile = np.moveaxis(x.corr, at, -1)
     lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
@@ -30,7 +30,7 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     gain = np.maximum(np.diagonal(covariance[(0,) * len(others)]), 0.0)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
-    var = gain.reshape([size if i == at else 1 for i in range(len(x.atoms))]) * share
+    var = gain.reshape([size if i == at else 1 for i in range(len(x.sizes))]) * share
     lags = min(size, kernels.lag_cap(sum(n > 2 for n in x.corr.shape) + 1))
     near = [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
     kernel = np.stack([*near, covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)], axis=-1)
@@ -38,12 +38,12 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
     kernel = np.moveaxis(kernel, -1, at)
     corr = normalised(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
-    atoms = tuple(Atom(new_label(), size) if i == at else a for i, a in enumerate(x.atoms))
+    sizes = tuple(size if i == at else a for i, a in enumerate(x.sizes))
     axes = x.axes
     if size == 1:
         mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))
-        atoms = (*atoms[:at], *atoms[at + 1 :])
+        sizes = (*sizes[:at], *sizes[at + 1 :])
         axes = tuple(tuple(i - (i > at) for i in members if i != at) for members in axes)
     return x.changed(
-        atoms=atoms, axes=axes, mean=mean, var=var, corr=corr, base=None, fn=None, links=(), lever=None, roots=x.roots
+        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, base=None, fn=None, links=(), lever=None, roots=x.roots
     )

@@ -20,7 +20,7 @@ from wellposed.signals.rules.boxes import (
     box,
     pool_steps,
     prepared,
-    relabelled,
+    shrunk,
     tap_classes,
     through,
     window_mean,
@@ -86,14 +86,14 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     """Return the maximum over each window."""
     x = prepared(x, space)
     if not x.var.any():
-        atoms, axes, gone = relabelled(x, space, steps)
+        sizes, axes, gone = shrunk(x, space, steps)
         flat = x.mean.mean(axis=tuple(x.axes[a][0] for a in space if x.axes[a]), keepdims=True)
-        return x.changed(atoms=atoms, axes=axes, mean=without(flat, gone), var=without(np.zeros_like(flat), gone),
+        return x.changed(sizes=sizes, axes=axes, mean=without(flat, gone), var=without(np.zeros_like(flat), gone),
                          corr=without(x.corr, gone), base=None, fn=None, links=())  # fmt: skip
     base, fn = x, Pointwise(("identity",), lambda t: t)
     if x.base is not None and x.fn is not None and not call.independent:
         base, fn = x.base, x.fn
-    atoms, axes, gone = relabelled(x, space, steps)
+    sizes, axes, gone = shrunk(x, space, steps)
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
     dims, used = [i for i, _ in pairs], [step for _, step in pairs]
     window = _Window(call, base, fn, dims, used)
@@ -108,7 +108,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
         return through(kernel, where, pairs, False) * slope
 
     return State(
-        atoms,
+        sizes,
         axes,
         without(mean, gone),
         without(var, gone),

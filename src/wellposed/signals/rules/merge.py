@@ -11,7 +11,7 @@ import torch
 from wellposed.signals import kernels
 from wellposed.signals.alignment import Aligned, align
 from wellposed.signals.arguments import known_state
-from wellposed.signals.blocks import concatenate, joint_spread
+from wellposed.signals.blocks import concatenate, joint_spread, laid_out
 from wellposed.signals.call import Call, Unknown
 from wellposed.signals.dependence import scaled_by
 from wellposed.signals.expansion import marginal
@@ -80,8 +80,8 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     fused = _fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
     if fused is not None:
         return fused
-    x, y = pooled(x), pooled(y)
-    p, q, axes, atoms = align(x, y)
+    x, y = laid_out(x), laid_out(y)
+    p, q, axes, sizes = align(x, y)
     mean = a * p.mean + b * q.mean
     var = a * a * p.var + b * b * q.var
     lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
@@ -108,7 +108,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     links = _links([(x, p, a), (y, q, b)])
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     result = State(
-        atoms,
+        sizes,
         axes,
         mean,
         var,
@@ -202,7 +202,7 @@ def multiply(call: Call, x: State, y: State) -> State:
     if fused is not None:
         return fused
     x, y = pooled(x), pooled(y)
-    p, q, axes, atoms = align(x, y)
+    p, q, axes, sizes = align(x, y)
     cross = _cross(call, x, y, p, q)
     lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
     sp, sq = np.sqrt(p.var), np.sqrt(q.var)
@@ -229,7 +229,7 @@ def multiply(call: Call, x: State, y: State) -> State:
     elif y.lever is not None and not x.roots:
         lever = y.lever
     result = State(
-        atoms,
+        sizes,
         axes,
         mean,
         np.maximum(var, 0.0),
@@ -298,7 +298,7 @@ def mul(call: Call, x: Any, y: Any) -> State:
     source="signals: products, 5.4",
 )
 def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
-    """x / y; by a tensor through the moments of its reciprocal."""
+    """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
     a, b = operand(call, x), operand(call, y)
     if isinstance(b, float):
         a = _filled(call, a)
@@ -307,6 +307,9 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
         number = float(b.mean.ravel()[0])
         if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
             return _keep_lever(a, linear(call, a, 1.0 / number))
+    fused = _fused(call, a, b, ("div",), torch.div) if isinstance(a, State) else None
+    if fused is not None:
+        return fused
     reciprocal = reciprocal_of(call, b)
     if reciprocal is None:
         return None
@@ -380,7 +383,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     """Return the state of a tensor that is x at a share of its positions and y at the others."""
     if share in (0.0, 1.0):
         return x if share == 1.0 else y
-    p, q, axes, atoms = align(pooled(x), pooled(y))
+    p, q, axes, sizes = align(pooled(x), pooled(y))
     mean = share * p.mean + (1 - share) * q.mean
     second = share * (p.mean**2 + p.var) + (1 - share) * (q.mean**2 + q.var)
     var = np.maximum(second - mean**2, 0.0)
@@ -391,7 +394,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kernel[(0,) * kernel.ndim] = kernels.average(var)
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
-        atoms,
+        sizes,
         axes,
         mean,
         var,

@@ -34,7 +34,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         dims = [i for axis in shared for i in x.axes[axis]]
         common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
         lengths = [
-            max(covariance.shape[i], min(2, x.atoms[i].size) if i in dims and x.mean.any() else 1)
+            max(covariance.shape[i], min(2, x.sizes[i]) if i in dims and x.mean.any() else 1)
             for i in range(covariance.ndim)
         ]
         covariance = kernels.promote(covariance, lengths)

@@ -28,7 +28,7 @@ def normalise(
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
         return x.changed(
-            mean=np.zeros((1,) * len(x.atoms)), var=np.full((1,) * len(x.atoms), unit), base=None, fn=None, links=(),
+            mean=np.zeros((1,) * len(x.sizes)), var=np.full((1,) * len(x.sizes), unit), base=None, fn=None, links=(),
             roots=call.root(), inherited=0.0, own=0.0, drift=0.0,
         )  # fmt: skip
     dims = [i for axis in over for i in x.axes[axis]]

@@ -125,7 +125,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
-        base.atoms,
+        base.sizes,
         x.axes,
         mean,
         var,

@@ -14,6 +14,7 @@ from wellposed.signals.rules.maps import mapped
 from wellposed.signals.rules.reduction import averaged
 from wellposed.signals.rules.resize import resized
 from wellposed.signals.state import State
+from wellposed.signals.windows import covering
 
 
 @rule(
@@ -64,15 +65,12 @@ def adaptive_avg_pool(call: Call, x: State, output_size: Any) -> State:
 
 
 def _unequal(call: Call, x: State, space: list[int]) -> State:
-    """Windows of unequal size, or an enlargement: output i averages inputs floor(i n / m) to ceil((i + 1) n / m)."""
+    """Windows of unequal size, or an enlargement."""
     out = call.shape()
     for a in space:
         size, count = x.shape[a], out[a]
         if not x.axes[a]:
             x = resized(x, [a], [count])
         elif size != count:
-            place = np.arange(count)
-            first, last = place * size // count, -(-(place + 1) * size // count)
-            inside = (np.arange(size) >= first[:, None]) & (np.arange(size) < last[:, None])
-            x = mapped(x, a, inside / inside.sum(axis=1, keepdims=True))
+            x = mapped(x, a, covering(size, count))
     return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from wellposed.signals import kernels
 from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.product import Product
-from wellposed.signals.state import Atom, State, new_label, weakest
+from wellposed.signals.state import State, make_state, weakest
 from wellposed.signals.views import merge_atoms, pooled
 
 
@@ -42,29 +43,13 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
     kept = [label for label in labels if label in product.out_axes]
     kernel = kernel.transpose([kept.index(label) for label in product.out_axes])
-    atoms: list[Atom] = []
-    axes: list[tuple[int, ...]] = []
-    dims = []
-    for at, (label, size) in enumerate(zip(product.out_axes, call.shape(), strict=True)):
-        if size == 1:
-            axes.append(())
-            continue
-        axes.append((len(atoms),))
-        atoms.append(Atom(_label_of(left, product.left_axes, right, product.right_axes, label), size))
-        dims.append(at)
-    index = tuple(slice(None) if i in dims else 0 for i in range(kernel.ndim))
-    kernel = np.asarray(kernel[index])
+    kernel = np.asarray(kernel[tuple(0 if size == 1 else slice(None) for size in call.shape())])
     var = max(float(kernel.ravel()[0]), 0.0)
-    corr = np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * len(atoms))
-    if call.independent:
-        corr = np.ones((1,) * len(atoms))
     levers = [name for name in (left.lever, right.lever) if name is not None]
-    return State(
-        tuple(atoms),
-        tuple(axes),
-        np.full((1,) * len(atoms), mean),
-        np.full((1,) * len(atoms), var),
-        corr,
+    made = make_state(
+        call.shape(),
+        mean,
+        var,
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
         roots=left.roots | right.roots | call.root(),
@@ -72,6 +57,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         inherited=left.inherited + right.inherited,
         own=left.own + right.own,
     )
+    return made if call.independent or var == 0 else replace(made, corr=np.clip(kernel / var, -1.0, 1.0))
 
 
 def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:
@@ -90,17 +76,22 @@ def tilt(values: State, axis: int, sigma2: float) -> float:
 
     sigma² (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
     """
-    members = values.axes[axis]
-    if not members:
+    if not values.axes[axis]:
         return 0.0
-    i = members[0]
+    r, r2, width = likeness(values, axis)
+    return sigma2 * (1 - r) * min(1.0, 1.0 / width + r2)
+
+
+def likeness(values: State, axis: int) -> tuple[float, float, float]:
+    """Return mean and mean square of the correlation of two tokens along an axis, and how many features a token has."""
+    i = values.axes[axis][0]
     index = tuple(slice(None) if k == i else 0 for k in range(values.corr.ndim))
     profile = values.corr[index]
-    size = values.atoms[i].size
+    size = values.sizes[i]
     r = float(kernels.off_diagonal_mean(profile, [size], 0)[0])
     r2 = float(kernels.off_diagonal_mean(profile**2, [size], 0)[0])
     width = math.prod(values.shape[1:]) / size if len(values.shape) > 2 else values.shape[-1]
-    return sigma2 * (1 - r) * min(1.0, 1.0 / max(width, 1.0) + r2)
+    return r, r2, max(float(width), 1.0)
 
 
 def _single(state: State) -> State:
@@ -120,7 +111,7 @@ def _on_labels(
     """
     raw = state.covariance()
     if kernels.nonzero(state.mean):
-        lengths = [max(length, min(2, atom.size)) for length, atom in zip(raw.shape, state.atoms, strict=True)]
+        lengths = [max(length, min(2, size)) for length, size in zip(raw.shape, state.sizes, strict=True)]
         raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
     order, missing = [], []
     for at, label in enumerate(labels):
@@ -135,12 +126,3 @@ def _on_labels(
         if size > 1:
             moved = np.concatenate([moved, moved], axis=at)
     return state.pooled_mean, moved
-
-
-def _label_of(left: State, left_axes: tuple[str, ...], right: State, right_axes: tuple[str, ...], label: str) -> int:
-    for state, axes in ((left, left_axes), (right, right_axes)):
-        if label in axes:
-            members = state.axes[axes.index(label)]
-            if members:
-                return state.atoms[members[0]].label
-    return new_label()

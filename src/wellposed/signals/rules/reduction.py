@@ -22,10 +22,10 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
     x = pooled(x)
     dims = [i for axis in over for i in x.axes[axis]]
-    keep = [i for i in range(len(x.atoms)) if i not in dims]
+    keep = [i for i in range(len(x.sizes)) if i not in dims]
     mean = kernels.mean_over(x.mean, dims)
     if call.independent:
-        count = math.prod(x.atoms[i].size for i in dims)
+        count = math.prod(x.sizes[i] for i in dims)
         covariance = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
         var = covariance
     else:
@@ -48,9 +48,9 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
                 axes.append(())
             continue
         axes.append(tuple(where[i] for i in members))
-    many = math.prod(x.atoms[i].size for i in dims) >= 8
+    many = math.prod(x.sizes[i] for i in dims) >= 8
     return x.changed(
-        atoms=tuple(x.atoms[i] for i in keep),
+        sizes=tuple(x.sizes[i] for i in keep),
         axes=tuple(axes),
         mean=reduce(mean),
         var=reduce(np.broadcast_to(var, [n if i in keep else 1 for i, n in enumerate(var.shape)])),
@@ -63,7 +63,8 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     )
 
 
-def _axes(x: State, dim: Any) -> list[int]:
+def axes_of(x: State, dim: Any) -> list[int]:
+    """Return the axes that a reduction over ``dim`` takes: all of them where there is none."""
     rank = len(x.axes)
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(rank))
@@ -73,7 +74,7 @@ def _axes(x: State, dim: Any) -> list[int]:
 @rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)")
 def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
     """Mean over axes."""
-    return averaged(call, x, _axes(x, dim), keepdim=keepdim)
+    return averaged(call, x, axes_of(x, dim), keepdim=keepdim)
 
 
 @rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)")
@@ -81,7 +82,7 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
     """Sum over axes."""
     if not isinstance(x, State):
         return None
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     result = averaged(call, x, axes, keepdim=keepdim)
     return linear(call, result, float(count)).changed(fn=None, base=None)
@@ -101,7 +102,7 @@ def variance(
 
 def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
     """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     x = linear(call, pooled(x), 1.0, -x.pooled_mean)
     second = averaged(call, _square(call, x), axes, keepdim=keepdim)
     first = averaged(call, x, axes, keepdim=keepdim)
@@ -110,7 +111,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     factor = count / (count - lost) if count > lost else 1.0
     level = max(second.pooled_mean - first.second_moment, 0.0) * factor
     return second.changed(
-        mean=np.full((1,) * len(second.atoms), level), var=second.var * factor**2, links=(), base=None, fn=None
+        mean=np.full((1,) * len(second.sizes), level), var=second.var * factor**2, links=(), base=None, fn=None
     )
 
 
@@ -127,8 +128,8 @@ def _root(call: Call, x: State) -> State:
     value = math.sqrt(level)
     relative = x.pooled_var / (4 * level) if level > 0 else 0.0
     return x.changed(
-        mean=np.full((1,) * len(x.atoms), value),
-        var=np.full((1,) * len(x.atoms), relative),
+        mean=np.full((1,) * len(x.sizes), value),
+        var=np.full((1,) * len(x.sizes), relative),
         links=(),
         base=None,
         fn=None,
@@ -142,7 +143,7 @@ def vector_norm(
     """Euclidean norm over axes."""
     if ord != 2:
         return None
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     squares = linear(call, averaged(call, _square(call, pooled(x)), axes, keepdim=keepdim), float(count))
     return _root(call, squares.changed(base=None, fn=None))

@@ -12,7 +12,7 @@ from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.maps import mapped
-from wellposed.signals.state import Atom, State, make_state, new_label
+from wellposed.signals.state import State, make_state
 from wellposed.signals.views import merge_atoms, pooled
 from wellposed.signals.windows import Indices
 
@@ -58,11 +58,11 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
 
 def _resized_axis(x: State, axis: int, size: int) -> State:
     if not x.axes[axis]:
-        atoms = (*x.atoms, Atom(new_label(), size))
-        axes = tuple((len(atoms) - 1,) if i == axis else a for i, a in enumerate(x.axes))
-        return x.changed(atoms=atoms, axes=axes, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
+        sizes = (*x.sizes, size)
+        axes = tuple((len(sizes) - 1,) if i == axis else a for i, a in enumerate(x.axes))
+        return x.changed(sizes=sizes, axes=axes, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
     i = x.axes[axis][0]
-    return x.changed(atoms=tuple(Atom(new_label(), size) if k == i else a for k, a in enumerate(x.atoms)))
+    return x.changed(sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)))
 
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
@@ -71,7 +71,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         size = 1
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]
-    size = x.atoms[i].size
+    size = x.sizes[i]
     total = size + before + after
 
     def extend(array: Array, fill: float) -> Array:
@@ -86,9 +86,8 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
     mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
     if mode != "constant":
         corr = _repeated_positions(corr, i, size, before, after, mode)
-    label = hash((x.atoms[i].label, "pad", before, after))
     return x.changed(
-        atoms=tuple(Atom(label, total) if k == i else a for k, a in enumerate(x.atoms)),
+        sizes=tuple(total if k == i else a for k, a in enumerate(x.sizes)),
         mean=mean,
         var=var,
         corr=corr,
@@ -150,19 +149,18 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         corr = from_sources(x.corr, i, source)
         mean, var = take(x.mean), take(x.var)
         if size == 1:
-            keep = [k for k in range(len(x.atoms)) if k != i]
+            keep = [k for k in range(len(x.sizes)) if k != i]
             where = {old: new for new, old in enumerate(keep)}
             x = x.changed(
-                atoms=tuple(x.atoms[k] for k in keep),
+                sizes=tuple(x.sizes[k] for k in keep),
                 axes=tuple(tuple(where[k] for k in a if k != i) for a in x.axes),
                 mean=np.squeeze(mean[(slice(None),) * i + (slice(0, 1),)], i),
                 var=np.squeeze(var[(slice(None),) * i + (slice(0, 1),)], i),
                 corr=np.take(corr, 0, axis=i), base=None, fn=None, links=(),
             )  # fmt: skip
             continue
-        label = hash((x.atoms[i].label, "resize", size))
         x = x.changed(
-            atoms=tuple(Atom(label, size) if k == i else a for k, a in enumerate(x.atoms)),
+            sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)),
             mean=mean, var=var, corr=corr, base=None, fn=None, links=(),
         )  # fmt: skip
     return x

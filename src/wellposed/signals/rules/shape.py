@@ -16,7 +16,7 @@ from wellposed.signals.call import Call, Unknown
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.merge import mixture, operand
 from wellposed.signals.rules.resize import from_sources
-from wellposed.signals.state import Atom, State, exchangeable, make_state, new_label
+from wellposed.signals.state import State, exchangeable, make_state
 from wellposed.signals.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.windows import Indices
 
@@ -213,13 +213,11 @@ def _reordered(x: State, axis: int, source: Indices) -> State:
     if not x.axes[axis]:
         return x
     i = x.axes[axis][0]
-    size = x.atoms[i].size
     corr = x.corr
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
-    atoms = tuple(a if k != i else Atom(hash((a.label, source.tobytes())), size) for k, a in enumerate(x.atoms))
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
-    return x.changed(atoms=atoms, mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+    return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
 
 
 @rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition")
@@ -271,7 +269,7 @@ def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], 
     for n in index_shape:
         flat *= n
     i = x.axes[axis][0]
-    size = x.atoms[i].size
+    size = x.sizes[i]
     mean = x.mean.mean(axis=i, keepdims=True)
     second = (x.mean**2 + x.var).mean(axis=i, keepdims=True)
     other = kernels.off_diagonal_mean(x.corr, x.sizes, i)
@@ -284,18 +282,18 @@ def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], 
         else same
     )
     if flat == 1:
-        keep = [k for k in range(len(x.atoms)) if k != i]
+        keep = [k for k in range(len(x.sizes)) if k != i]
         where = {old: new for new, old in enumerate(keep)}
         axes = tuple(tuple(where[k] for k in ax if k != i) for ax in x.axes)
         state = x.changed(
-            atoms=tuple(x.atoms[k] for k in keep), axes=axes, mean=np.squeeze(mean, i),
+            sizes=tuple(x.sizes[k] for k in keep), axes=axes, mean=np.squeeze(mean, i),
             var=np.squeeze(np.maximum(second - mean**2, 0.0), i), corr=np.squeeze(corr, i),
             base=None, fn=None, links=(),
         )  # fmt: skip
     else:
-        atoms = tuple(Atom(new_label(), flat) if k == i else a for k, a in enumerate(x.atoms))
+        sizes = tuple(flat if k == i else a for k, a in enumerate(x.sizes))
         state = x.changed(
-            atoms=atoms, mean=mean, var=np.maximum(second - mean**2, 0.0), corr=corr, base=None, fn=None, links=()
+            sizes=sizes, mean=mean, var=np.maximum(second - mean**2, 0.0), corr=corr, base=None, fn=None, links=()
         )
     return reshape(state, shape)
 

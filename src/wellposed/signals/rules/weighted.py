@@ -8,7 +8,7 @@ from wellposed.signals import kernels
 from wellposed.signals.arguments import rescaled
 from wellposed.signals.call import Call
 from wellposed.signals.kernels import Array
-from wellposed.signals.state import Atom, State, weakest
+from wellposed.signals.state import State, weakest
 
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
@@ -25,8 +25,8 @@ def second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     if centred or not kernels.nonzero(data.mean):
         return data.var, covariance
     lengths = [
-        max(length, _needed(data.mean.shape[dim], atom.size))
-        for dim, (length, atom) in enumerate(zip(covariance.shape, data.atoms, strict=True))
+        max(length, _needed(data.mean.shape[dim], size))
+        for dim, (length, size) in enumerate(zip(covariance.shape, data.sizes, strict=True))
     ]
     cap = kernels.lag_cap(sum(n > 2 for n in lengths))
     lengths = [min(n, max(cap, 2)) if n > 2 else n for n in lengths]
@@ -43,7 +43,7 @@ def _needed(mean_length: int, size: int) -> int:
 
 def fresh(
     call: Call,
-    atoms: tuple[Atom, ...],
+    sizes: tuple[int, ...],
     axes: tuple[tuple[int, ...], ...],
     var: Array,
     corr: Array,
@@ -51,14 +51,13 @@ def fresh(
     weight: State,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
-    corr = np.ones((1,) * len(atoms)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
+    corr = np.ones((1,) * len(sizes)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
-    sizes = tuple(atom.size for atom in atoms)
     return State(
-        atoms,
+        sizes,
         axes,
-        np.zeros((1,) * len(atoms)),
+        np.zeros((1,) * len(sizes)),
         var,
         corr,
         tag=weakest(data.tag, weight.tag),

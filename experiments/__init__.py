@@ -1,0 +1,1 @@
+"""The papers' claims, rerun with wellposed on real data: ``python -m experiments`` from the repository's root."""

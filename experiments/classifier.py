@@ -1,0 +1,67 @@
+"""The classifier that Lightning trains: the loss, the optimizer and its schedule."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from experiments.batches import augmented
+
+if TYPE_CHECKING:
+    from experiments.training import Recipe
+
+
+class Classifier(lightning.LightningModule):
+    """A model under a recipe; ``losses`` holds the loss of every step, and training stops at one that is not finite."""
+
+    def __init__(self, model: nn.Module, how: Recipe, steps: int) -> None:
+        super().__init__()
+        self.model, self.how, self.steps = model, how, steps
+        self.losses: list[float] = []
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last loss was not finite."""
+        return bool(self.losses) and not math.isfinite(self.losses[-1])
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Leave the epoch once the loss is not finite."""
+        return -1 if self.diverged else None
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
+        """Return the loss of a batch, None where it is not finite."""
+        x, y = batch
+        if self.how.augment:
+            x = augmented(x)
+        loss = functional.cross_entropy(self.model(x), y, label_smoothing=self.how.label_smoothing)
+        self.losses.append(float(loss.detach()))
+        if self.diverged:
+            self.trainer.should_stop = True
+            return None
+        return loss
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the losses with the weights."""
+        checkpoint["losses"] = self.losses
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the losses up again."""
+        self.losses = checkpoint["losses"]
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer, and the schedule by steps."""
+        how = self.how
+        params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        made: torch.optim.Optimizer
+        if how.optimizer == "sgd":
+            made = torch.optim.SGD(params, lr=how.rate, momentum=how.momentum, weight_decay=how.weight_decay)
+        else:
+            kind = torch.optim.Adam if how.optimizer == "adam" else torch.optim.AdamW
+            made = kind(params, lr=how.rate, weight_decay=how.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda step: how.factor_at(step / self.steps))
+        return {"optimizer": made, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,140 @@
+"""Labelled images, read by the ``datasets`` library: from the hub, from a local Parquet folder, or drawn for tests."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.errors import ExperimentError
+
+if TYPE_CHECKING:
+    import datasets
+
+SYNTHETIC = "synthetic"
+CACHE = Path("build") / "experiments" / "data"
+_IMAGE, _LABEL = ("img", "image"), ("label", "fine_label", "labels")
+_LAYOUT = (
+    "expected the layout of the datasets library's CIFAR-10: a folder with train*.parquet and test*.parquet, with a "
+    f"column of images ({' or '.join(_IMAGE)}) and one of integers ({' or '.join(_LABEL)}); to get it: "
+    "datasets.load_dataset('uoft-cs/cifar10', split=…).to_parquet(…), or give the hub's name itself"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images in memory, each channel standardised by the training images' mean and standard deviation.
+
+    Attributes:
+        x, y: training images ``[count, 3, side, side]`` and labels ``[count]``.
+        test_x, test_y: the same for the test.
+        classes: number of classes.
+    """
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+
+    @property
+    def side(self) -> int:
+        """Height and width, in pixels."""
+        return self.x.shape[-1]
+
+
+def name_of(source: str) -> str:
+    """Return the data's name without its place: the last part of a folder, a hub name without its owner."""
+    return Path(source).name
+
+
+@lru_cache(maxsize=2)
+def load_images(source: str, train: int | None, test: int | None, side: int) -> Images:
+    """Return images from a hub name, a folder of Parquet files, or ``synthetic``.
+
+    Args:
+        source: where from.
+        train: how many training images, from the first on; None for all.
+        test: how many test images.
+        side: images are pooled (or enlarged) to this height and width.
+
+    Raises:
+        ExperimentError: nothing there, or another schema.
+    """
+    if source == SYNTHETIC:
+        return _drawn(train or 256, test or 64, side)
+    parts = [_read(source, split, count) for split, count in (("train", train), ("test", test))]
+    (x, y), (test_x, test_y) = ((_sized(pixels, side), labels) for pixels, labels in parts)
+    std, mean = torch.std_mean(x, dim=(0, 2, 3), keepdim=True)
+    return Images((x - mean) / std, y, (test_x - mean) / std, test_y, int(y.max()) + 1)
+
+
+def _drawn(train: int, test: int, side: int, classes: int = 10) -> Images:
+    """Return noise around one smooth pattern for each class: something that can be learned in seconds."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(classes, 3, 4, 4, generator=generator)
+    patterns = functional.interpolate(coarse, (side, side), mode="bilinear")
+    y = torch.arange(train + test) % classes
+    x = (patterns[y] + torch.randn(train + test, 3, side, side, generator=generator)) / 2**0.5
+    return Images(x[:train], y[:train], x[train:], y[train:], classes)
+
+
+def _sized(pixels: Tensor, side: int) -> Tensor:
+    floats = pixels.float()
+    if pixels.shape[-1] == side:
+        return floats
+    if pixels.shape[-1] % side == 0:
+        return functional.adaptive_avg_pool2d(floats, side)
+    return functional.interpolate(floats, (side, side), mode="bilinear", antialias=True)
+
+
+def _read(source: str, split: str, count: int | None) -> tuple[Tensor, Tensor]:
+    """Return the first ``count`` images of a split as ``[count, 3, height, width]`` of bytes, and their labels."""
+    import numpy as np
+
+    table = _table(source, split)
+    columns = table.column_names
+    image = next((name for name in _IMAGE if name in columns), None)
+    label = next((name for name in _LABEL if name in columns), None)
+    if image is None or label is None:
+        raise ExperimentError(f"{source}, {split}: the columns are {', '.join(columns)}; {_LAYOUT}")
+    chosen = table.select(range(min(count or len(table), len(table))))
+    try:
+        decoded = chosen.cast_column(image, _image_feature())
+        pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in decoded[image]])
+        labels = torch.tensor(chosen[label][:], dtype=torch.int64)
+    except (TypeError, ValueError, OSError) as error:
+        raise ExperimentError(
+            f"{source}, {split}: {image!r} and {label!r} cannot be read ({error}); {_LAYOUT}"
+        ) from error
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), labels
+
+
+def _image_feature() -> Any:
+    import datasets
+
+    return datasets.Image()
+
+
+def _table(source: str, split: str) -> datasets.Dataset:
+    import datasets
+
+    datasets.disable_progress_bars()
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        files = sorted(str(file) for file in folder.rglob(f"{split}*.parquet"))
+        if not files:
+            raise ExperimentError(f"{source} holds no {split}*.parquet; {_LAYOUT}")
+        return datasets.Dataset.from_parquet(files, cache_dir=str(CACHE))
+    if source.startswith((".", "~", os.sep)) or source.count("/") > 1:
+        raise ExperimentError(f"no folder {source}; {_LAYOUT}")
+    try:
+        return datasets.load_dataset(source, split=split, cache_dir=str(CACHE))
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise ExperimentError(f"{source!r} cannot be had from the hub ({error}); {_LAYOUT}") from error

@@ -1,0 +1,31 @@
+"""Batches and the loss, as functions of wellposed that take a loss and batches want them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from experiments.data import Images
+
+Batch = tuple[Tensor, Tensor]
+
+
+def device() -> str:
+    """Return where nets are searched, scored and refined: the GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a batch."""
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def batches_of(images: Images, size: int, count: int, *, flat: bool = False) -> list[Batch]:
+    """Return ``count`` batches of ``size`` training images, from the first on and again as often as needed.
+
+    Images are ``[size, 3, side, side]``, or vectors where ``flat``.
+    """
+    x = images.x.flatten(1) if flat else images.x
+    chosen = (torch.arange(count * size) % len(x)).split(size)
+    return [(x[part].to(device()), images.y[part].to(device())) for part in chosen]

@@ -1,0 +1,31 @@
+"""The figures, drawn from the results by each experiment's own ``draw``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.papers import best
+from experiments.registry import experiments
+from experiments.results import FOLDER, found
+from experiments.settings import from_plain
+
+
+def draw_all(out: Path, folder: Path = FOLDER) -> Iterator[Path]:
+    """Draw a figure for each experiment that has a result beyond smoke; yields the files."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    results = found(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, experiment in experiments().items():
+        result = best(results, name)
+        if result is None:
+            continue
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        experiment.draw(from_plain(result.settings), result.rows, figure)
+        figure.suptitle(f"{name}: {experiment.title} ({result.scale})", fontsize=10)
+        path = out / f"{name.lower()}.png"
+        figure.savefig(path, dpi=100, metadata={"Software": None})
+        yield path

@@ -1,0 +1,29 @@
+"""The papers' models, and small versions that keep their shape; what the benchmarks measure too is shared with them.
+
+Images are ``[batch, 3, side, side]``; all return logits ``[batch, classes]``.
+"""
+
+from benchmarks.dags import Dag
+from benchmarks.dags import Net as DagNet
+from benchmarks.dags import parse as parse_dag
+from benchmarks.nets import all_cnn_c, nas_bench_201, preact_resnet
+
+from experiments.models.cells import parse_cell
+from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, swin, wide_resnet
+from experiments.models.small import net_for_nio
+
+__all__ = [
+    "ACTIVATIONS",
+    "Dag",
+    "DagNet",
+    "all_cnn_c",
+    "coatnet",
+    "densenet_100",
+    "nas_bench_201",
+    "net_for_nio",
+    "parse_cell",
+    "parse_dag",
+    "preact_resnet",
+    "swin",
+    "wide_resnet",
+]

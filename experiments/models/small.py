@@ -1,0 +1,26 @@
+"""The nets of the NIO rows by name, each with or without BN, at the size that a scale asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.nets import preact_resnet, without_norm
+from torch import nn
+
+from experiments.errors import ExperimentError
+from experiments.models.images import densenet_100, wide_resnet
+
+_NETS: dict[str, Callable[..., nn.Module]] = {
+    "resnet": preact_resnet,
+    "wrn": wide_resnet,
+    "densenet": densenet_100,
+}
+
+
+def net_for_nio(name: str, bn: bool, options: dict[str, Any]) -> nn.Module:
+    """Return a ``resnet``, ``wrn`` or ``densenet`` with ``options`` of its builder; without BN no norm is left."""
+    if name not in _NETS:
+        raise ExperimentError(f"no net {name!r}; known: {', '.join(_NETS)}")
+    made = _NETS[name](**options)
+    return made if bn else without_norm(made)

@@ -1,0 +1,56 @@
+"""Numbers as results hold them, and what the experiments say of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean, stdev
+from typing import Any
+
+
+def log2(value: float) -> float:
+    """Return the base-2 logarithm with two digits, as results keep it; -inf for 0."""
+    return round(math.log2(value), 2) if value > 0 else (-math.inf if value == 0 else math.nan)
+
+
+def largest(values: Iterable[float | str]) -> float:
+    """Return the largest of numbers as JSON holds them; infinite where one is NaN."""
+    floats = [float(value) for value in values]
+    return max(math.inf if math.isnan(value) else value for value in floats)
+
+
+def mean(values: Iterable[float | str]) -> float:
+    """Return the mean of numbers as JSON holds them."""
+    return fmean(float(value) for value in values)
+
+
+def standard_error(values: Iterable[float | str]) -> float:
+    """Return the standard error of the mean; NaN for fewer than two values."""
+    floats = [float(value) for value in values]
+    return stdev(floats) / math.sqrt(len(floats)) if len(floats) > 1 else math.nan
+
+
+def paired(one: Iterable[float | str], other: Iterable[float | str]) -> tuple[float, float]:
+    """Return the mean of the differences of pairs, and its standard error."""
+    gaps = [float(a) - float(b) for a, b in zip(one, other, strict=True)]
+    return mean(gaps), standard_error(gaps)
+
+
+def accuracies(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[Any, dict[str, float]]:
+    """Return the mean accuracy of each initialisation (``method``), by the value of one key or those of several."""
+    grouped: dict[Any, dict[str, list[float]]] = {}
+    for row in rows:
+        at = row[keys[0]] if len(keys) == 1 else tuple(row[key] for key in keys)
+        grouped.setdefault(at, {}).setdefault(row["method"], []).append(row["accuracy"])
+    return {at: {method: mean(values) for method, values in by.items()} for at, by in grouped.items()}
+
+
+def percent(value: float) -> str:
+    """Return a share in words."""
+    return f"{100 * value:.1f} %"
+
+
+def points(gap: float, error: float = math.nan) -> str:
+    """Return a difference of shares in words, with its standard error where there is one."""
+    spread = "" if math.isnan(error) else f" ± {100 * error:.1f}"
+    return f"{100 * gap:+.1f}{spread} points"

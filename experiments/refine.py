@@ -1,0 +1,47 @@
+"""Nets under the initialisations that the NIO rows compare: plans, and refinements by gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import wellposed as wp
+from experiments.data import Images
+from experiments.feed import batches_of, cross_entropy, device
+from experiments.initialise import planned
+from experiments.registry import Settings
+
+
+def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, seed: int) -> wp.Plan:
+    """Return the plan of an initialisation (`experiments.initialise`) or of a refinement of ``settings.start``.
+
+    Args:
+        model: the net; it is left as it was.
+        name: of an initialisation or a refinement.
+        images: what a refinement sees, ``settings.refine.batches`` batches of ``settings.refine.batch``.
+        settings: ``refine`` also holds each refinement's own options, under its name.
+        seed: of the plan.
+    """
+    example = images.x[:2].to(device())
+    if name not in wp.gradients.refinements():
+        return planned(model, name, example, seed=seed)
+    how = settings.refine
+    return wp.gradients.find_refinement(name)(
+        model,
+        cross_entropy,
+        batches_of(images, how.batch, how.batches),
+        plan=planned(model, settings.start, example, seed=seed),
+        seed=seed,
+        progress=False,
+        **how.get(name, {}),
+    )
+
+
+def refined(build: Callable[[], nn.Module], name: str, images: Images, settings: Settings, seed: int) -> nn.Module:
+    """Return a fresh net under an initialisation or a refinement (`plan_of`)."""
+    torch.manual_seed(seed)
+    model = build().to(device())
+    plan_of(model, name, images, settings, seed).apply_(model)
+    return model

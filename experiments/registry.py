@@ -1,0 +1,128 @@
+"""What an experiment is, and the table of all of them: one file for each in ``experiments/runs/``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import wellposed as wp
+from experiments.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Settings = Any
+"""An omegaconf ``DictConfig`` in struct mode: the YAML of one experiment and scale; attributes are its keys."""
+Unit = Mapping[str, Any]
+"""One independent piece of work, as JSON: what it varies, by name. Its row in the results starts with it."""
+Row = dict[str, Any]
+Agreement = Literal["agrees", "agrees in direction", "does not agree", "not decided at this scale"]
+SCALES = ("smoke", "laptop", "gpu", "paper")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came out: our figure beside the paper's, whether they agree, and one honest sentence."""
+
+    ours: str
+    agreement: Agreement
+    sentence: str
+
+
+def by_gap(gap: float, error: float, whole: bool) -> Agreement:
+    """Return the verdict on a gain: it counts beyond two standard errors, and is not decided within them.
+
+    Args:
+        gap: the mean gain, positive where the claim has it.
+        error: its standard error; NaN (of a single pair) decides nothing.
+        whole: whether the rest of the claim holds too.
+    """
+    if gap > 2 * error:
+        return "agrees" if whole else "agrees in direction"
+    return "does not agree" if gap < -2 * error else "not decided at this scale"
+
+
+class Experiment(ABC):
+    """One claim of a paper: its pieces of work, how one is run, what they say together, and the figure.
+
+    Attributes:
+        name: the row's id, such as ``A3``; set by `experiment`.
+        title: a few words.
+        source: paper, figure or table.
+        claim: what the paper claims.
+        paper: the paper's own figure, in words.
+    """
+
+    name: str = ""
+    title: ClassVar[str]
+    source: ClassVar[str]
+    claim: ClassVar[str]
+    paper: ClassVar[str]
+
+    @abstractmethod
+    def units(self, settings: Settings) -> Iterable[Unit]:
+        """Return the independent pieces of work, in the order in which they are best run."""
+
+    @abstractmethod
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Do one piece of work and return what it found: JSON values; infinities and NaN come back as strings.
+
+        It may run in another process; it seeds itself, from the unit alone. ``data`` is the data's location.
+        """
+
+    @abstractmethod
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Return what the rows (each a unit and what was found) say of the claim."""
+
+    @abstractmethod
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw the rows into an empty figure."""
+
+
+_EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def experiment(name: str) -> Callable[[type[Experiment]], type[Experiment]]:
+    """Register an experiment under its id; a second one of the same id is refused."""
+
+    def register(kind: type[Experiment]) -> type[Experiment]:
+        if name in _EXPERIMENTS:
+            raise ExperimentError(f"experiment {name} is registered twice")
+        made = kind()
+        made.name = name
+        _EXPERIMENTS[name] = made
+        return kind
+
+    return register
+
+
+def experiments() -> dict[str, Experiment]:
+    """Return all experiments by id, in the order of the papers: A (AutoInit), T (topology), N (NIO)."""
+    for name in _files():
+        find(name)
+    return dict(sorted(_EXPERIMENTS.items(), key=lambda item: ("ATN".find(item[0][0]), item[0])))
+
+
+def find(name: str) -> Experiment:
+    """Return an experiment by its id, in any case; its file alone is imported.
+
+    Raises:
+        ExperimentError: there is none of that id.
+    """
+    name = name.upper()
+    if name not in _EXPERIMENTS:
+        if name not in (files := _files()):
+            raise ExperimentError(f"no experiment {name!r}{wp.errors.near_matches(name, files)}")
+        importlib.import_module(f"experiments.runs.{name.lower()}")
+    return _EXPERIMENTS[name]
+
+
+def _files() -> list[str]:
+    """Return the ids that have a file."""
+    from experiments import runs
+
+    return [module.name.upper() for module in pkgutil.iter_modules(runs.__path__)]

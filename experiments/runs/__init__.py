@@ -1,0 +1,1 @@
+"""One file for each experiment, named by its id; all are found by being here."""

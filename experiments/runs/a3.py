@@ -1,0 +1,104 @@
+"""A3: variance per layer of deep pre-activation ResNets, with and without BN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+import wellposed as wp
+from experiments.data import load_images
+from experiments.initialise import planned
+from experiments.models import preact_resnet
+from experiments.numbers import largest, log2
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = ("he_normal", "default", "autoinit")
+"""He et al. is the ResNets' own, and so the paper's default; "default" is what PyTorch's layers do by themselves."""
+FLOAT_RANGE = math.log2(torch.finfo(torch.float32).max)
+STEADY = 1.0
+"""Octaves by which the second moment may lie above 1 to count as near it, as in A2."""
+
+
+@experiment("A3")
+class VariancePerLayer(Experiment):
+    """Measured and predicted second moments after every convolution and sum."""
+
+    title = "Variance per layer of ResNet-56, -164 and -812, with and without BN"
+    source = "AutoInit, figure 3"
+    claim = (
+        "With the default initialisation signals grow with depth, and without BN at depth 812 beyond the range of "
+        "floating point; with AutoInit they stay near 1 at every depth."
+    )
+    paper = "default at depth 812 without BN: beyond float32; AutoInit: stable at all depths"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield each depth, with and without BN, under each initialisation."""
+        for depth in settings.depths:
+            for bn in (True, False):
+                for method in METHODS:
+                    yield {"depth": depth, "bn": bn, "method": method}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Return log2 of the second moment of every convolution's output and every sum's, measured and predicted."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        torch.manual_seed(settings.seed)
+        model = preact_resnet(unit["depth"], settings.width, bn=unit["bn"])
+        x = images.x[: settings.batch]
+        graph = wp.trace(model, x)
+        plan = planned(graph, unit["method"], seed=settings.seed)
+        measured = wp.measure(graph, plan=plan, draws=settings.draws, inputs=[x], seed=settings.seed)
+        predicted = wp.propagate(graph, weights=plan, inputs=x)
+        kept = [s.name for s in measured if s.op.startswith(("conv2d", "add", "linear"))]
+        return {
+            "measured": [log2(measured[name].second_moment) for name in kept],
+            "predicted": [log2(predicted[name].second_moment) for name in kept],
+        }
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Compare the deepest net without BN under the papers' initialisation and AutoInit."""
+        deepest = max(settings.depths)
+        plain = {row["method"]: row["measured"] for row in rows if row["depth"] == deepest and not row["bn"]}
+        worst = {method: largest(values) for method, values in plain.items()}
+        tops = [(largest(row["measured"]), row["depth"]) for row in rows if row["method"] == "autoinit"]
+        explodes, near = worst["he_normal"] > FLOAT_RANGE, max(tops)[0] <= STEADY
+        linear = all(top < math.log2(depth) for top, depth in tops)
+        ours = f"largest second moment at depth {deepest} without BN: " + ", ".join(
+            f"{method} {_power(values)}" for method, values in plain.items()
+        )
+        ours += f"; AutoInit at any depth, with BN too, at most 2^{max(tops)[0]:.1f}"
+        sentence = (
+            f"AutoInit stays below the number of layers: {'yes' if linear else 'no'}; near 1 (a factor of "
+            f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so that sums grow with "
+            "the number of blocks; He's double with every block."
+        )
+        if explodes and near:
+            return Judgement(ours, "agrees", sentence)
+        direction = linear and worst["he_normal"] > worst["autoinit"]
+        return Judgement(ours, "agrees in direction" if direction else "does not agree", sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw log2 of the second moment over the layers, a panel for each depth."""
+        panels = figure.subplots(1, len(settings.depths), squeeze=False)[0]
+        for panel, depth in zip(panels, settings.depths, strict=True):
+            for row in (row for row in rows if row["depth"] == depth):
+                finite = [float(v) for v in row["measured"]]
+                colour = f"C{METHODS.index(row['method'])}"
+                label = f"{row['method']}, {'BN' if row['bn'] else 'no BN'}"
+                panel.plot(finite, "-" if row["bn"] else "--", color=colour, lw=0.8, label=label)
+            panel.set_title(f"ResNet-{depth}", fontsize=9)
+        panels[0].set_ylabel("log2 of the second moment")
+        figure.supxlabel("convolutions and sums, in order", fontsize=9)
+        panels[0].legend(fontsize=6)
+
+
+def _power(values: Sequence[float | str]) -> str:
+    """Return the largest of logarithms as a power, and whether what comes after it is out of float32's range."""
+    finite = max(float(value) for value in values if math.isfinite(float(value)))
+    beyond = any(not math.isfinite(float(value)) and float(value) != -math.inf for value in values)
+    return f"2^{finite:.1f}" + (", then beyond float32" if beyond else "")

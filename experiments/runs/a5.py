@@ -1,0 +1,77 @@
+"""A5: CoAtNet under eight initialisations, with four activations and without norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from experiments.data import load_images
+from experiments.initialise import initialised
+from experiments.models import coatnet
+from experiments.numbers import accuracies, paired, percent, points
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.training import checkpoint_of, recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@experiment("A5")
+class CoAtNetInitialisations(Experiment):
+    """Accuracy of a net of convolutions and attention, over initialisations and activations."""
+
+    title = "CoAtNet: eight initialisations × GELU, ReLU, SELU, Swish, and no norm"
+    source = "AutoInit, table 1"
+    claim = (
+        "On a net of convolutions and attention AutoInit is the best of eight initialisations, whatever the "
+        "activation, and without norm."
+    )
+    paper = "a table of accuracies on Imagenette: AutoInit first in most columns"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield each variant under each initialisation and seed."""
+        for seed in range(settings.seeds):
+            for variant in settings.variants:
+                for method in settings.methods:
+                    yield {"variant": variant, "method": method, "seed": settings.seed + seed}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Train once; without norm the activation is GELU."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        norm = unit["variant"] != "no_norm"
+        activation = unit["variant"] if norm else "gelu"
+        build = partial(coatnet, images.side, activation, norm=norm, small=settings.small)
+        model = initialised(build, unit["method"], images.x[:2], unit["seed"])
+        kept = checkpoint_of(self.name, settings, unit)
+        return train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Rank AutoInit among the initialisations for each variant, and hold it against the default over all."""
+        table = accuracies(rows, "variant")
+        ranks = {v: 1 + sum(score > by["autoinit"] for score in by.values()) for v, by in table.items()}
+        best = {v: max(by, key=lambda m: by[m]) for v, by in table.items()}
+        ours = "; ".join(
+            f"{v}: AutoInit {percent(by['autoinit'])}, rank {ranks[v]} of {len(by)} "
+            f"(best {best[v]} {percent(by[best[v]])}, default {percent(by['default'])})"
+            for v, by in table.items()
+        )
+        first = [v for v, rank in ranks.items() if rank == 1]
+        mine, default = ([row["accuracy"] for row in rows if row["method"] == m] for m in ("autoinit", "default"))
+        gap, error = paired(mine, default)
+        sentence = (
+            f"AutoInit is first with {', '.join(first) or 'none'}, and {points(gap, error)} from the default over all "
+            f"variants and draws; {settings.seeds} seed(s), {settings.train.epochs} epochs."
+        )
+        return Judgement(ours, by_gap(gap, error, whole=len(first) == len(table)), sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw the accuracies as bars, a group for each variant."""
+        panel = figure.subplots()
+        table, width = accuracies(rows, "variant"), 0.8 / len(settings.methods)
+        for index, method in enumerate(settings.methods):
+            places = [place + width * index for place in range(len(table))]
+            panel.bar(places, [100 * by[method] for by in table.values()], width, label=method)
+        panel.set_xticks([place + 0.4 for place in range(len(table))], list(table))
+        panel.set_ylabel("test accuracy (%)")
+        panel.legend(fontsize=6, ncols=2)

@@ -1,0 +1,98 @@
+"""A6: AutoInit against LSUV, which measures on S samples what AutoInit works out from none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+import wellposed as wp
+from experiments.data import load_images
+from experiments.initialise import initialised
+from experiments.models import ACTIVATIONS, all_cnn_c
+from experiments.numbers import largest, log2, mean, paired, percent, standard_error
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.training import checkpoint_of, recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@experiment("A6")
+class AgainstLSUV(Experiment):
+    """Accuracy after training, and the variance of the outputs at its start, over the number of samples."""
+
+    title = "AutoInit against LSUV on S samples"
+    source = "AutoInit, figure 5"
+    claim = "AutoInit, which needs no data, trains as well as LSUV or better, and LSUV is unreliable where S is small."
+    paper = "a figure: AutoInit above LSUV for most S = 1 … 256; LSUV varies with S"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield AutoInit (no samples), then LSUV on each number of samples, for each activation and seed."""
+        for activation in settings.activations:
+            for seed in range(settings.seeds):
+                for samples in (0, *settings.samples):
+                    yield {"activation": activation, "samples": samples, "seed": settings.seed + seed}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Return the largest deviation of a convolution's variance from 1 on other images, and what training gives."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        build = partial(all_cnn_c, width=settings.width, activation=ACTIVATIONS[unit["activation"]])
+        if unit["samples"] == 0:
+            model = initialised(build, "autoinit", images.x[:2], unit["seed"])
+        else:
+            torch.manual_seed(unit["seed"])
+            model = build()
+            chosen = torch.randperm(len(images.x), generator=torch.Generator().manual_seed(unit["seed"]))
+            wp.gradients.lsuv(model, batches=[images.x[chosen[: unit["samples"]]]], seed=unit["seed"]).apply_(model)
+        measured = wp.measure(model, images.test_x[:32], draws=2, inputs=[images.test_x[:32]], seed=unit["seed"])
+        off = largest(abs(log2(signal.var)) for signal in measured if signal.op.startswith("conv2d"))
+        kept = checkpoint_of(self.name, settings, unit)
+        return {"off": off, **train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Compare mean accuracies with the standard error of each difference, over activations and seeds.
+
+        It agrees where AutoInit is better for most S, as in the paper, and worse for none.
+        """
+        scores = {s: [row["accuracy"] for row in rows if row["samples"] == s] for s in (0, *settings.samples)}
+        off = {s: mean(row["off"] for row in rows if row["samples"] == s) for s in scores}
+        ours = f"accuracy: AutoInit {percent(mean(scores[0]))}; LSUV " + ", ".join(
+            f"S={s} {percent(mean(scores[s]))}" for s in settings.samples
+        )
+        ours += (
+            "; variance off 1 at worst by octaves: AutoInit "
+            + f"{off[0]:.2f}, LSUV "
+            + ", ".join(f"{off[s]:.2f}" for s in settings.samples)
+        )
+        gaps = {s: paired(scores[0], scores[s]) for s in settings.samples}
+        losing = [s for s, (gap, error) in gaps.items() if gap < -2 * error]  # neither, where one seed has no error
+        winning = [s for s, (gap, error) in gaps.items() if gap > 2 * error]
+        sentence = (
+            f"AutoInit is better beyond two standard errors at S = {_list(winning)}, worse at S = {_list(losing)}, "
+            "and not told apart elsewhere."
+        )
+        if losing:
+            return Judgement(ours, "does not agree", sentence)
+        if 2 * len(winning) > len(gaps):
+            return Judgement(ours, "agrees", sentence)
+        return Judgement(ours, "agrees in direction" if winning else "not decided at this scale", sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw accuracy over the number of samples, with AutoInit as a band."""
+        panel = figure.subplots()
+        for index, activation in enumerate(settings.activations):
+            mine = [row for row in rows if row["activation"] == activation]
+            scores = {s: [r["accuracy"] for r in mine if r["samples"] == s] for s in (0, *settings.samples)}
+            means = [100 * mean(scores[s]) for s in settings.samples]
+            errors = [100 * standard_error(scores[s]) for s in settings.samples]
+            panel.errorbar(list(settings.samples), means, errors, color=f"C{index}", label=f"LSUV, {activation}")
+            panel.axhline(100 * mean(scores[0]), color=f"C{index}", ls="--", label=f"AutoInit, {activation}")
+        panel.set(xscale="log", xlabel="samples S", ylabel="test accuracy (%)")
+        panel.legend(fontsize=7)
+
+
+def _list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values)) or "none"

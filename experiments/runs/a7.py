@@ -1,0 +1,134 @@
+"""A7: random activation functions, by default, AutoInit and AutoInit++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+import wellposed as wp
+from experiments.data import load_images
+from experiments.initialise import initialised
+from experiments.models import all_cnn_c
+from experiments.numbers import mean, percent
+from experiments.pangaea import Activation, Expression, X, random_function
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.training import checkpoint_of, recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Scores = NDArray[np.float64]
+RELU = Expression("relu", (X,))
+CHANCE, TRAINS = 0.1, 0.05
+"""A function trains where its accuracy is above chance by `TRAINS`."""
+
+
+@experiment("A7")
+class RandomActivationFunctions(Experiment):
+    """How many random functions train, and how many beat ReLU, under each initialisation."""
+
+    title = "Random PANGAEA activation functions: default, AutoInit, AutoInit++"
+    source = "AutoInit, section 11, figures 8 and 10"
+    claim = (
+        "With AutoInit more random activation functions train, and more beat ReLU, than by default; AutoInit++ more "
+        "still; the distributions of accuracies differ significantly."
+    )
+    paper = "figures: empirical distribution functions of 200 accuracies; AutoInit's lie to the right of the default's"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield ReLU under several seeds, then each random function, under each initialisation."""
+        for seed in range(settings.relu_seeds):
+            for method in settings.methods:
+                yield {"function": "relu", "method": method, "seed": settings.seed + seed}
+        for index in range(settings.functions):
+            for method in settings.methods:
+                yield {"function": index, "method": method, "seed": settings.seed}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Train All-CNN-C with the function; chance where no plan can be made, as where every signal is zero."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        index = unit["function"]
+        function = RELU if index == "relu" else random_function(settings.seed + index, settings.mutations)
+        build = partial(_net, function, settings.width, tuple(settings.dropout))
+        told = {"text": str(function)}
+        try:
+            model = initialised(build, unit["method"], images.x[:2], unit["seed"])
+        except wp.errors.WellposedError as error:
+            note = f"{type(error).__name__}: {str(error).partition(';')[0]}"
+            return told | {"loss": float("inf"), "accuracy": 1 / images.classes, "diverged": True, "note": note[:200]}
+        kept = checkpoint_of(self.name, settings, unit)
+        return told | train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Count what trains and what beats ReLU's mean under the default; test the distributions against each other."""
+        from scipy import stats
+
+        scores = _scores(settings, rows)
+        base, *others = settings.methods
+        relu = mean(r["accuracy"] for r in rows if r["function"] == "relu" and r["method"] == base)
+        trains = {m: int((v > CHANCE + TRAINS).sum()) for m, v in scores.items()}
+        beats = {m: int((v > relu).sum()) for m, v in scores.items()}
+        ours = f"of {settings.functions} functions " + "; ".join(
+            f"{m}: {trains[m]} train, {beats[m]} beat ReLU's {percent(relu)}" for m in settings.methods
+        )
+        tests = []
+        for method in others:
+            mine, its = scores[method], scores[base]
+            rank = stats.mannwhitneyu(mine, its, alternative="greater").pvalue
+            smirnov = stats.ks_2samp(mine, its, alternative="less").pvalue
+            tests.append(
+                f"{method}: Mann–Whitney p = {rank:.2g}, Kolmogorov–Smirnov {smirnov:.2g}, {_epps_singleton(mine, its)}"
+            )
+        more = all(trains[m] > trains[base] and beats[m] >= beats[base] for m in others)
+        still = trains["autoinit++"] >= trains["autoinit"] and beats["autoinit++"] >= beats["autoinit"]
+        sure = [stats.mannwhitneyu(scores[m], scores[base], alternative="greater").pvalue < 0.05 for m in others]
+        sentence = f"Against {base}, {'; '.join(tests)} (one-sided but the last)."
+        if more and still and all(sure):
+            return Judgement(ours, "agrees", sentence)
+        return Judgement(ours, "agrees in direction" if more else "does not agree", sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw the empirical distribution functions of the accuracies."""
+        panel = figure.subplots()
+        for index, (method, values) in enumerate(_scores(settings, rows).items()):
+            panel.ecdf(100 * values, color=f"C{index}", label=method)
+            relu = [r["accuracy"] for r in rows if (r["function"], r["method"]) == ("relu", method)]
+            panel.axvline(100 * mean(relu), color=f"C{index}", ls=":", lw=0.8)
+        panel.set(xlabel="test accuracy (%); dotted: ReLU", ylabel="share of the functions at or below")
+        panel.legend(fontsize=7)
+
+
+def _net(function: Expression, width: int, dropout: tuple[float, float, float]) -> nn.Sequential:
+    """Return All-CNN-C with the function, whose factors are its own in each layer and channel."""
+    model = all_cnn_c(width=width, dropout=dropout, activation=nn.Identity)
+    for index, layer in enumerate(model):
+        if isinstance(layer, nn.Conv2d):
+            model[index + 1] = Activation(function, layer.out_channels)
+    return model
+
+
+def _scores(settings: Settings, rows: Sequence[Row]) -> dict[str, Scores]:
+    """Return the random functions' accuracies for each initialisation."""
+    return {
+        m: np.array([r["accuracy"] for r in rows if r["method"] == m and r["function"] != "relu"], dtype=np.float64)
+        for m in settings.methods
+    }
+
+
+def _epps_singleton(mine: Scores, its: Scores) -> str:
+    """Return the Epps–Singleton test in words; it takes five values a side, and some spread among them."""
+    from scipy import stats
+
+    try:
+        return (
+            f"Epps–Singleton {stats.epps_singleton_2samp(mine, its).pvalue:.2g}"
+            if len(its) >= 5
+            else "too few for Epps–Singleton"
+        )
+    except (ValueError, np.linalg.LinAlgError):
+        return "Epps–Singleton not defined"

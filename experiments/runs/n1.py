@@ -1,0 +1,103 @@
+"""N1: initialisations and refinements over nets with and without BN, each at its best rate."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from experiments.data import load_images
+from experiments.models import net_for_nio
+from experiments.numbers import mean, paired, percent, points, standard_error
+from experiments.refine import refined
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.training import recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Net = tuple[str, bool]
+WARM_UP = "warm-up"
+"""The start, with one epoch of linear warm-up."""
+
+
+@experiment("N1")
+class MethodsByNets(Experiment):
+    """Test accuracies; each method has the best rate of a grid, by the training loss."""
+
+    title = "Methods × nets, with and without BN"
+    source = "NIO, tables 1 and 2"
+    claim = (
+        "ResNets, DenseNets and Wide ResNets are more accurate after NIO than from heuristic initialisations and "
+        "learned ones (MetaInit, GradInit), with BN and without."
+    )
+    paper = "two tables of accuracies on CIFAR-10 after 500 epochs, better with NIO than with the others"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield each method on each net, by draw of the weights."""
+        for net in settings.nets:
+            for bn in settings.bn:
+                for seed in range(settings.seeds):
+                    for method in settings.methods:
+                        yield {"net": str(net), "bn": bn, "method": method, "seed": settings.seed + seed}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Refine once, and train from there at each rate."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        build = partial(net_for_nio, unit["net"], unit["bn"], settings.nets[unit["net"]])
+        method = settings.start if unit["method"] == WARM_UP else unit["method"]
+        model = refined(build, method, images, settings, unit["seed"])
+        runs = []
+        for rate in settings.rates:
+            how = recipe(settings.train, rate=rate, warmup=int(unit["method"] == WARM_UP))
+            runs.append(train(copy.deepcopy(model), images, how, unit["seed"]).as_row() | {"rate": rate})
+        return {"runs": runs}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Compare NIO with the start, net by net and draw by draw, and count where it is the best of all."""
+        scores = {net: at_best_rates(settings, rows, net) for net in _nets(rows)}
+        told = []
+        for net, by in scores.items():
+            ranked = sorted(by, key=lambda method: -mean(by[method]))
+            told.append(f"{_named(net)}: " + ", ".join(f"{m} {percent(mean(by[m]))}" for m in ranked))
+        first = sum(max(by, key=lambda method: mean(by[method])) == "nio" for by in scores.values())
+        nio, start = ([value for by in scores.values() for value in by[method]] for method in ("nio", settings.start))
+        gap, error = paired(nio, start)
+        sentence = (
+            f"NIO is first on {first} of {len(scores)} nets, and {points(gap, error)} from "
+            f"{settings.start} over all nets and draws, after {settings.train.epochs} epochs; each method has the best "
+            f"of {len(settings.rates)} rates by training loss; NIO takes {settings.refine.nio.iterations} iterations."
+        )
+        return Judgement("; ".join(told), by_gap(gap, error, whole=first == len(scores)), sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw mean accuracies with standard errors, a group for each net."""
+        panel = figure.subplots()
+        nets = _nets(rows)
+        for index, method in enumerate(settings.methods):
+            by = [at_best_rates(settings, rows, net)[method] for net in nets]
+            places = [i + (index - len(settings.methods) / 2) / (len(settings.methods) + 2) for i in range(len(nets))]
+            errors = [100 * standard_error(values) for values in by]
+            panel.errorbar(places, [100 * mean(values) for values in by], errors, fmt="o", ms=4, label=method)
+        panel.set_xticks(range(len(nets)), [_named(net) for net in nets], fontsize=7)
+        panel.set_ylabel("test accuracy (%)")
+        panel.legend(fontsize=6)
+
+
+def _nets(rows: Sequence[Row]) -> list[Net]:
+    return list(dict.fromkeys((row["net"], row["bn"]) for row in rows))
+
+
+def _named(net: Net) -> str:
+    return net[0] if net[1] else f"{net[0]} without BN"
+
+
+def at_best_rates(settings: Settings, rows: Sequence[Row], net: Net) -> dict[str, list[float]]:
+    """Return each method's accuracies by draw, at the rate with the smallest mean training loss over draws."""
+    found = {}
+    for method in settings.methods:
+        mine = [row for row in rows if (row["net"], row["bn"]) == net and row["method"] == method]
+        best = min(range(len(settings.rates)), key=lambda k: mean(row["runs"][k]["loss"] for row in mine))
+        found[method] = [float(row["runs"][best]["accuracy"]) for row in mine]
+    return found

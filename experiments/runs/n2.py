@@ -1,0 +1,136 @@
+"""N2: time and memory of an iteration of NIO over the number of sub-batches D and their overlap r."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from benchmarks.common import measured
+from torch import nn
+
+import wellposed as wp
+from experiments.data import load_images
+from experiments.feed import Batch, batches_of, cross_entropy, device
+from experiments.models import net_for_nio
+from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEP = "training step"
+ITERATIONS = 100
+"""T, of Algorithm 3."""
+HARDLY = 1.5
+"""How many times the cheapest setting's time the dearest may take for the cost to hardly grow."""
+VERDICTS: tuple[Agreement, ...] = ("does not agree", "does not agree", "agrees in direction", "agrees")
+"""By how many of the three parts of the claim hold: time over D and r, memory over D, share of a training."""
+
+
+@experiment("N2")
+class Cost(Experiment):
+    """Processor time and growth of the peak memory, in a process of its own; on a GPU wall time and its peak memory."""
+
+    title = "Time and memory of NIO over D and r"
+    source = "NIO, table 3"
+    claim = (
+        "The cost of NIO hardly grows with the number of sub-batches D and their overlap r, its memory falls with D, "
+        "and a whole refinement costs next to nothing beside the training."
+    )
+    paper = "a table of time and memory over D and r; in the abstract: negligible cost compared with the training time"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield a training step, and an iteration for each D and r."""
+        yield {"what": STEP, "D": 0, "r": 0.0}
+        for count in settings.sub_batches:
+            for overlap in settings.overlaps:
+                yield {"what": "NIO", "D": count, "r": overlap}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Time one step, or an iteration: the difference between refinements of one iteration and of some more."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        build = partial(net_for_nio, "resnet", settings.bn, settings.net)
+        (batch,) = batches_of(images, settings.batch, 1)
+        cost = _on_gpu if torch.cuda.is_available() else measured
+        if unit["what"] == STEP:
+            seconds, memory = cost(_step, build, batch, repeats=settings.repeats)
+            return {"seconds": seconds, "memory_mb": memory}
+        told = {"sub_batches": unit["D"], "overlap": unit["r"], "engine": settings.engine}
+        short, _ = cost(_nio, build, batch, told, 1, repeats=settings.repeats)
+        long, memory = cost(_nio, build, batch, told, 1 + settings.iterations, repeats=settings.repeats)
+        return {"seconds": (long - short) / settings.iterations, "memory_mb": memory}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Compare the dearest setting with the cheapest, memory over D, and a whole refinement with a training."""
+        step, *others = rows
+        times = {(row["D"], row["r"]): float(row["seconds"]) / float(step["seconds"]) for row in others}
+        memory = {(row["D"], row["r"]): float(row["memory_mb"]) / float(step["memory_mb"]) for row in others}
+        least, most = min(times, key=lambda k: times[k]), max(times, key=lambda k: times[k])
+        few, many = settings.sub_batches[0], settings.sub_batches[-1]
+        grows = times[most] / times[least]
+        falls = all(memory[many, r] < memory[few, r] for r in settings.overlaps)
+        share = ITERATIONS * times[most] / settings.training_steps
+        ours = (
+            f"an iteration takes {times[least]:.1f} (D={least[0]}, r={least[1]}) to {times[most]:.1f} (D={most[0]}, "
+            f"r={most[1]}) training steps; memory at r={settings.overlaps[0]}: "
+            + ", ".join(f"D={d} {memory[d, settings.overlaps[0]]:.2f}" for d in settings.sub_batches)
+            + " of a training step's"
+        )
+        sentence = (
+            f"Time grows by {grows:.1f} times from the cheapest setting to the dearest, where the sub-batches hold "
+            f"{_samples(*most) / _samples(*least):.1f} times the samples (up to {HARDLY} times is hardly); "
+            f"memory falls with D: {'yes' if falls else 'not at every r'}; {ITERATIONS} iterations of the "
+            f"dearest take {100 * share:.2g} % of training by {settings.training_steps:,} steps (below 1 % is next to "
+            "nothing)."
+        )
+        return Judgement(ours, VERDICTS[(grows <= HARDLY) + falls + (share < 0.01)], sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw time and memory over r, a line for each D."""
+        step, *others = rows
+        panels = figure.subplots(1, 2)
+        for panel, key, label in zip(panels, ("seconds", "memory_mb"), ("time", "memory"), strict=True):
+            for count in settings.sub_batches:
+                mine = [float(row[key]) / float(step[key]) for row in others if row["D"] == count]
+                panel.plot(list(settings.overlaps), mine, "o-", ms=3, label=f"D = {count}")
+            panel.set(xlabel="overlap r", ylabel=f"{label} / that of a training step", ylim=(0, None))
+        panels[0].legend(fontsize=7)
+
+
+def _samples(count: int, overlap: float) -> float:
+    """Return the samples of D sub-batches that share r with their neighbours, in batches."""
+    return count / (count - (count - 1) * overlap)
+
+
+def _step(model: nn.Module, batch: Batch) -> Callable[[], Any]:
+    """Return a call that takes one step of SGD with momentum."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model, batch).backward()
+        optimizer.step()
+
+    return step
+
+
+def _nio(model: nn.Module, batch: Batch, told: dict[str, Any], iterations: int) -> Callable[[], Any]:
+    """Return a call that refines for some iterations."""
+    return partial(wp.gradients.nio, model, cross_entropy, [batch], iterations=iterations, progress=False, **told)
+
+
+def _on_gpu(prepare: Callable[..., Callable[[], Any]], build: Callable[[], nn.Module], *told: Any, repeats: int) -> Any:
+    """Return the least wall time of a call in seconds, and the peak of the GPU's memory above the model's in MB."""
+    call = prepare(build().to(device()), *told)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(repeats + 1):  # the first warms up
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[1:]), (torch.cuda.max_memory_allocated() - before) / 2**20

@@ -1,0 +1,93 @@
+"""N3: a Swin transformer trained without warm-up."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from experiments.data import load_images
+from experiments.models import swin
+from experiments.numbers import mean, paired, percent, points
+from experiments.refine import refined
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.training import recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Arm = tuple[str, bool]
+
+
+@experiment("N3")
+class SwinWithoutWarmUp(Experiment):
+    """Accuracies over rates, with and without warm-up, from the model's own initialisation and others."""
+
+    title = "Swin transformer without warm-up"
+    source = "NIO, table 5"
+    claim = "Without warm-up a Swin transformer trains badly from its own initialisation, and well after NIO."
+    paper = "a table on ImageNet: stable training and competitive accuracy without warm-up"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield each initialisation, by draw of the weights."""
+        for seed in range(settings.seeds):
+            for method in settings.methods:
+                yield {"method": method, "seed": settings.seed + seed}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Refine once, and train from there at each rate, without warm-up and with it."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        build = partial(swin, size=settings.data.side, small=settings.small, classes=images.classes)
+        model = refined(build, unit["method"], images, settings, unit["seed"])
+        runs = []
+        for rate in settings.rates:
+            for warm in (False, True):
+                how = recipe(settings.train, rate=rate, warmup=settings.warmup if warm else 0)
+                found = train(copy.deepcopy(model), images, how, unit["seed"])
+                runs.append({"rate": rate, "warm_up": warm, **found.as_row()})
+        return {"runs": runs}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Compare, rate by rate and draw by draw, the default's warm-up and NIO's none with the default's none."""
+        scores = _scores(settings, rows)
+        best = {arm: max(mean(values) for values in by) for arm, by in scores.items()}
+        ours = "accuracy at the best rate, without → with warm-up: " + ", ".join(
+            f"{m} {percent(best[m, False])} → {percent(best[m, True])}" for m in settings.methods
+        )
+        pooled = {arm: [value for at in by for value in at] for arm, by in scores.items()}
+        helps = paired(pooled["default", True], pooled["default", False])
+        nio = paired(pooled["nio", False], pooled["default", False])
+        sentence = (
+            f"Over all rates ({', '.join(map(str, settings.rates))}) and draws warm-up changes the default by "
+            f"{points(*helps)}, and NIO in place of warm-up by {points(*nio)}, after {settings.train.epochs} epochs."
+        )
+        clear = [gap > 2 * error for gap, error in (helps, nio)]
+        if all(clear):
+            return Judgement(ours, "agrees", sentence)
+        if nio[0] < -2 * nio[1]:
+            return Judgement(ours, "does not agree", sentence)
+        return Judgement(ours, "agrees in direction" if clear[1] else "not decided at this scale", sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw accuracy over the rate, solid without warm-up."""
+        panel = figure.subplots()
+        for (method, warm), by in _scores(settings, rows).items():
+            line = "--" if warm else "-"
+            colour = f"C{list(settings.methods).index(method)}"
+            label = f"{method}, {'warm-up' if warm else 'none'}"
+            panel.plot(
+                list(settings.rates), [100 * mean(v) for v in by], line, marker="o", ms=3, color=colour, label=label
+            )
+        panel.set(xscale="log", xlabel="learning rate (AdamW)", ylabel="test accuracy (%)")
+        panel.legend(fontsize=7)
+
+
+def _scores(settings: Settings, rows: Sequence[Row]) -> dict[Arm, list[list[float]]]:
+    """Return accuracies by rate and draw, for each arm."""
+    found: dict[Arm, list[list[float]]] = {}
+    for method in settings.methods:
+        for warm in (False, True):
+            runs = [[r for r in row["runs"] if r["warm_up"] == warm] for row in rows if row["method"] == method]
+            found[method, warm] = [[float(run["accuracy"]) for run in at] for at in zip(*runs, strict=True)]
+    return found

@@ -1,0 +1,153 @@
+"""T5: cells of NAS-Bench-201 under one recipe for all, and under weights and rates from each cell's graph."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from statistics import stdev
+from typing import TYPE_CHECKING
+
+import torch
+from benchmarks.nets import Cell, random_cell
+from torch import nn
+
+import wellposed as wp
+from experiments.data import load_images
+from experiments.feed import device
+from experiments.initialise import planned
+from experiments.maximal_rates import search_rate
+from experiments.models import nas_bench_201, parse_cell
+from experiments.numbers import mean, paired, percent, points
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.settings import as_plain, from_plain
+from experiments.training import recipe, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIXED = "fixed"
+"""He et al.'s initialisation and one rate for all cells; the others are rules, with weights by in-degree."""
+
+
+@experiment("T5")
+class Cells(Experiment):
+    """Accuracies of random cells, the gain, and what becomes of their ranking."""
+
+    title = "NAS-Bench-201 under the fixed recipe and under ours"
+    source = "topology, figure 4"
+    claim = (
+        "With initialisation and learning rate from the architecture the nets of NAS-Bench-201 become more accurate, "
+        "the best ones change places (Kendall's τ falls towards the top), and accuracies come nearer to each other."
+    )
+    paper = "a figure; in the abstract: rankings are easily changed by better training"
+
+    def units(self, settings: Settings) -> Iterator[Unit]:
+        """Yield each cell under each recipe; cells by the seed that draws them, no two alike."""
+        for seed in _distinct(settings.cells, settings.seed):
+            for how in (FIXED, *settings.rules):
+                yield {"cell": seed, "recipe": str(how)}
+
+    def run(self, settings: Settings, unit: Unit, data: str) -> Row:
+        """Train one cell once: at the fixed rate, or at the base cell's found rate times the rule's ratio."""
+        images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+        example = images.x[:4]
+        torch.manual_seed(unit["cell"])
+        model = _net(settings, random_cell(unit["cell"]))
+        rate = float(settings.train.rate)
+        if unit["recipe"] == FIXED:
+            planned(model, "he_normal", example, seed=unit["cell"]).apply_(model)
+        else:
+            _plan(model, example, unit["cell"]).apply_(model)
+            base, relative = _base(json.dumps(as_plain(settings)), data)
+            told = wp.rates.relative(model, example, rule=unit["recipe"])
+            rate = base * told.value / relative[unit["recipe"]]
+        found = train(model, images, recipe(settings.train, rate=rate), unit["cell"])
+        return {"rate": rate, **found.as_row()}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Give the gain, τ between the rankings of the top cells (the widest share first), and the spread."""
+        from scipy.stats import kendalltau
+
+        fixed = _accuracies(rows, FIXED)
+        told = [f"{FIXED}: mean {percent(mean(fixed))}, spread {percent(stdev(fixed))}"]
+        verdicts = {}
+        for rule in settings.rules:
+            ours = _accuracies(rows, rule)
+            gains = [o - f for o, f in zip(ours, fixed, strict=True)]
+            gap, error = paired(ours, fixed)
+            top, taus = [], []
+            for share in settings.top:
+                kept = sorted(range(len(fixed)), key=lambda i: -fixed[i])[: max(2, math.ceil(share * len(fixed)))]
+                tau = float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic)
+                taus.append(tau)
+                top.append(f"top {100 * share:.0f} % τ {'–' if math.isnan(tau) else f'{tau:.2f}'}")
+            told.append(
+                f"{rule}: mean {percent(mean(ours))} (gain {points(gap, error)}, "
+                f"{sum(gain > 0 for gain in gains)} of {len(gains)} gain), spread {percent(stdev(ours))}, "
+                f"{', '.join(top)}"
+            )
+            verdicts[rule] = (gap, error, stdev(ours) < stdev(fixed) and taus[-1] < taus[0])
+        gap, error, rest = verdicts["paths"]
+        sentence = (
+            f"{len(fixed)} cells, {settings.train.epochs} epochs; the fixed rate is {settings.train.rate}, the rules "
+            "scale the rate that a search finds for the base cell; the verdict is that of `paths`, the paper's rule: "
+            "on the gain first, then on spread and τ."
+        )
+        return Judgement("; ".join(told), by_gap(gap, error, whole=rest), sentence)
+
+    def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
+        """Draw the accuracies of each rule over those of the fixed recipe."""
+        panel = figure.subplots()
+        fixed = [100 * value for value in _accuracies(rows, FIXED)]
+        for rule in settings.rules:
+            panel.plot(fixed, [100 * value for value in _accuracies(rows, rule)], "o", ms=4, label=rule)
+        panel.plot([min(fixed), max(fixed)], [min(fixed), max(fixed)], "k--", lw=0.6)
+        panel.set(xlabel="accuracy under the fixed recipe (%)", ylabel="accuracy with weights and rate by the rule (%)")
+        panel.legend(fontsize=7)
+
+
+def _distinct(count: int, first: int) -> list[int]:
+    """Return the first seeds that draw different cells."""
+    seen: list[Cell] = []
+    seeds: list[int] = []
+    for seed in range(first, first + 100 * count):
+        if len(seeds) < count and (cell := random_cell(seed)) not in seen:
+            seen.append(cell)
+            seeds.append(seed)
+    return seeds
+
+
+def _net(settings: Settings, cell: Cell) -> nn.Module:
+    return nas_bench_201(cell, settings.per_stage, settings.channels, bn=settings.bn)
+
+
+def _plan(model: nn.Module, example: torch.Tensor, seed: int) -> wp.Plan:
+    """Return weights by in-degree, as the paper has them (eq. 17)."""
+    return wp.plan(model, example, method="topology", seed=seed)
+
+
+@lru_cache(maxsize=1)
+def _base(told: str, data: str) -> tuple[float, dict[str, float]]:
+    """Return the base cell's maximal rate and each rule's relative one, worked out once in each process.
+
+    ``told`` is the settings as JSON.
+    """
+    settings = from_plain(json.loads(told))
+    images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
+    example = images.x[:4]
+
+    def build() -> nn.Module:
+        return _net(settings, parse_cell(settings.base)).to(device())
+
+    model = build().cpu()
+    plan = _plan(model, example, settings.seed)
+    found = search_rate(build, images, settings, flat=False, initialize=plan, optimizer="momentum")
+    plan.apply_(model)
+    relative = {rule: wp.rates.relative(model, example, rule=rule).value for rule in settings.rules}
+    return float(2.0 ** found["true"]), relative
+
+
+def _accuracies(rows: Sequence[Row], recipe_: str) -> list[float]:
+    return [float(row["accuracy"]) for row in rows if row["recipe"] == recipe_]

@@ -1,0 +1,171 @@
+"""Training by Lightning: one recipe for all experiments, resumed from its last epoch where it was killed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+from benchmarks.nets import import_extras
+from torch import nn
+
+import wellposed as wp
+from experiments.batches import Batches
+from experiments.data import Images
+from experiments.feed import device
+from experiments.journal import digest
+from experiments.registry import Settings, Unit
+from experiments.settings import as_plain
+
+CHECKPOINTS = Path("build") / "experiments" / "checkpoints"
+LONG = 20
+"""Epochs from which on a run keeps a checkpoint after each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a net is trained.
+
+    Attributes:
+        epochs, batch: passes over the training images, and images in a batch.
+        optimizer: ``sgd`` (with ``momentum``), ``adam`` or ``adamw``.
+        rate: the learning rate.
+        weight_decay: of all parameters, as the papers have it.
+        schedule: ``constant``; ``cosine`` to 0; ``steps``: times ``factor`` after each of the epochs ``milestones``.
+        warmup: epochs of linear warm-up before the schedule.
+        augment: random crops of images padded by an eighth of their side, and random mirroring.
+        label_smoothing: of the cross entropy.
+        clip: largest gradient norm; None for any.
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+    warmup: int = 0
+    augment: bool = False
+    label_smoothing: float = 0.0
+    clip: float | None = None
+
+    def factor_at(self, epoch: float) -> float:
+        """Return what the rate is multiplied by, ``epoch`` epochs (a fraction too) after the start."""
+        if epoch < self.warmup:
+            return epoch / self.warmup
+        if self.schedule == "cosine":
+            left = max(self.epochs - self.warmup, 1)
+            return (1 + math.cos(math.pi * (epoch - self.warmup) / left)) / 2
+        return self.factor ** sum(epoch >= at for at in self.milestones) if self.schedule == "steps" else 1.0
+
+
+def recipe(settings: Mapping[str, Any], **changes: Any) -> Recipe:
+    """Return the recipe of ``settings.train``, with changes."""
+    known = {str(key): value for key, value in settings.items()} | changes
+    return Recipe(**known | {"milestones": tuple(known.get("milestones", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training came to.
+
+    Attributes:
+        loss: mean training loss over the last quarter of the steps; infinite where it diverged.
+        accuracy: share of the test images that are classified rightly; chance where an output is not finite.
+        diverged: whether a loss or an output was not finite.
+    """
+
+    loss: float
+    accuracy: float
+    diverged: bool
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the figures for a result."""
+        return {"loss": self.loss, "accuracy": self.accuracy, "diverged": self.diverged}
+
+
+def checkpoint_of(name: str, settings: Settings, unit: Unit) -> str:
+    """Return the name of a unit's checkpoint: another one for each experiment, settings, unit and version."""
+    key = {"settings": as_plain(settings), "unit": dict(unit), "version": wp.__version__}
+    return f"{name}-{digest(key)}".lower()
+
+
+def train(
+    model: nn.Module,
+    images: Images,
+    how: Recipe,
+    seed: int,
+    *,
+    checkpoint: str | None = None,
+) -> Trained:
+    """Train a classifier in place; return its loss and its accuracy on the test.
+
+    Args:
+        model: maps images to logits.
+        images: training and test.
+        how: the recipe.
+        seed: of the order of the batches, of augmentation and dropout.
+        checkpoint: a name (`checkpoint_of`) under which runs of `LONG` epochs or more keep their last epoch, from which
+            they go on after a kill; it is removed at their end.
+    """
+    import_extras()  # Lightning imports torchvision too, where it is installed
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from experiments.classifier import Classifier
+
+    torch.manual_seed(seed)
+    batches = Batches(images, how.batch, seed)
+    module = Classifier(model, how, len(batches))
+    folder = CHECKPOINTS / checkpoint if checkpoint and how.epochs >= LONG else None
+    last = folder / "last.ckpt" if folder else None
+    with _quiet():
+        trainer = lightning.Trainer(
+            max_epochs=how.epochs,
+            accelerator="auto",
+            devices=1,
+            logger=False,
+            callbacks=[ModelCheckpoint(folder, save_last=True)] if folder else [],
+            enable_checkpointing=folder is not None,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            gradient_clip_val=how.clip,
+        )
+        trainer.fit(module, batches, ckpt_path=str(last) if last is not None and last.exists() else None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    score = accuracy(model, images) if not module.diverged else None
+    tail = module.losses[-max(len(module.losses) // 4, 1) :]
+    return Trained(
+        loss=fmean(tail) if score is not None else math.inf,
+        accuracy=1 / images.classes if score is None else score,
+        diverged=score is None,
+    )
+
+
+def accuracy(model: nn.Module, images: Images, batch: int = 500) -> float | None:
+    """Return the share of test images that are classified rightly, None where an output is not finite."""
+    model.to(device()).eval()
+    with torch.inference_mode():
+        outputs = torch.cat([model(x.to(device())).cpu() for x in images.test_x.split(batch)])
+    return float((outputs.argmax(1) == images.test_y).float().mean()) if outputs.isfinite().all() else None
+
+
+class _quiet(warnings.catch_warnings):
+    """Silence what Lightning says of choices that are ours."""
+
+    def __enter__(self) -> Any:
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        entered = super().__enter__()
+        warnings.simplefilter("ignore")
+        return entered

@@ -1,0 +1,82 @@
+"""Real backward passes: the gradient by every tensor of a graph, seen while it passes and then let go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from wellposed.checks.moments import Accumulator
+from wellposed.errors import UnsupportedError
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.run import Interpreter, seeded
+from wellposed.signals.reach import Added, cancelling
+
+
+def there_and_back(
+    graph: Graph,
+    added: Sequence[Added],
+    parameters: Mapping[str, Tensor],
+    inputs: Mapping[int, Tensor],
+    seed: int,
+    cotangents: Mapping[int, float],
+    generator: torch.Generator,
+    forward: Accumulator,
+    backward: Accumulator,
+) -> None:
+    """Run a graph forward and back, and record the moments of every signal and of every gradient.
+
+    The tensors given are only read; the random state is left as it was.
+
+    Args:
+        graph: from `wellposed.trace`.
+        added: biases, gains and shifts, the gradients by which may be sums that cancel.
+        parameters: a tensor for every parameter name.
+        inputs: tensors by value id.
+        seed: of random operators.
+        cotangents: variances of the normal numbers that stand for dL/d(output), by value id.
+        generator: draws them.
+        forward: takes the moments of the signals.
+        backward: takes those of the gradients.
+
+    Raises:
+        UnsupportedError: an operator cannot be differentiated.
+    """
+    leaves: dict[int, Tensor] = {}
+
+    def leaf(value: int, tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            leaves[value] = tensor = tensor.detach().requires_grad_()
+        return tensor
+
+    def observe(node: Node, outputs: Sequence[Tensor]) -> None:
+        forward.observe(node, [output.detach() for output in outputs])
+        for value, output in zip(node.outputs, outputs, strict=True):
+            if output.requires_grad:
+                output.register_hook(partial(backward.record, value))
+
+    weights = {name: leaf(graph.parameters[name].value, tensor) for name, tensor in parameters.items()}
+    given = {value: leaf(value, tensor) for value, tensor in ({**graph.example, **inputs}).items()}
+    with seeded(seed, parameters.values()), torch.enable_grad():
+        results = Interpreter(graph, weights, {}, given, observe).outputs()
+        ends = {v: r for v, r in zip(graph.outputs, results, strict=True) if v in cotangents and r.requires_grad}
+        drawn = [
+            (torch.randn(end.shape, generator=generator) * cotangents[value] ** 0.5).to(end)
+            for value, end in ends.items()
+        ]
+        if not ends:
+            return
+        try:
+            found = torch.autograd.grad(list(ends.values()), list(leaves.values()), drawn, allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:
+            raise UnsupportedError(
+                f"the gradients of {graph.model} cannot be measured, since an operator has no derivative: {error}. "
+                "Measure it without backward=True"
+            ) from error
+    for value, gradient in zip(leaves, found, strict=True):
+        if gradient is not None:
+            backward.record(value, gradient)
+    for value in list(cancelling(graph, added, backward.second_moment)):
+        backward.set(value, 0.0, 0.0)

@@ -1,0 +1,122 @@
+"""The command ``report``: what a model is like before its first training step, in the terminal or as a page."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from wellposed.cli import show
+from wellposed.cli.arguments import (
+    Distribution,
+    Method,
+    Model,
+    Only,
+    Option,
+    Seed,
+    Skip,
+    TargetVariance,
+    method_options,
+)
+from wellposed.errors import OptionError
+
+
+def report(
+    context: typer.Context,
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file; needs wellposed[report].")
+    ] = None,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", "-p", help="A saved plan; without it one is made by --method.")
+    ] = None,
+    method: Method = "autoinit",
+    seed: Seed = 0,
+    target_variance: TargetVariance = None,
+    distribution: Distribution = None,
+    only: Only = None,
+    skip: Skip = None,
+    option: Option = None,
+    draws: Annotated[
+        int, typer.Option("--draws", min=0, help="Real passes that are measured for each initialisation; 0 predicts.")
+    ] = 4,
+    meta: Annotated[
+        bool, typer.Option("--meta", help="Build MODEL without weights, however large it is: predictions alone.")
+    ] = False,
+    training: Annotated[
+        bool,
+        typer.Option(
+            "--training",
+            help="MODEL is a function that returns (model, loss_fn, batches): also show how gradients agree.",
+        ),
+    ] = False,
+) -> None:
+    """Show what MODEL is like before its first training step: its own initialisation, beside that of a plan."""
+    options = method_options(target_variance, distribution, only, skip, option)
+    if plan_file is not None and (options or method != "autoinit"):
+        raise OptionError("--plan is a finished plan: leave out --method and its options, or make the plan by them")
+    if training and meta:
+        raise OptionError(
+            "--training takes gradients of real weights, which --meta does not build; leave one of them out"
+        )
+    with show.err().status("loading") as status:
+        from wellposed import plans, reports, zoo
+        from wellposed.graphs.tree import example_of
+        from wellposed.reports.html import require_plotly
+        from wellposed.reports.paths import require_writable
+
+        if output is not None:  # before the long work
+            require_plotly()
+            require_writable(output)
+        planned = None if plan_file is None else plans.Plan.load(plan_file)
+        loss_fn, batches = None, None
+        if training:
+            told = zoo.load_training(model)
+            loss_fn, batches = told.loss_fn, [told.first()]
+            module = told.make()
+            args, kwargs = example_of(batches[0])
+        else:
+            module, args, kwargs = zoo.load(model, device="meta" if meta else "cpu")
+        found = reports.report(
+            module,
+            *args,
+            plan=planned,
+            method=method,
+            options=options,
+            loss_fn=loss_fn,
+            batches=batches,
+            draws=draws,
+            seed=seed,
+            progress=status.update,
+            command=_command(context),
+            **kwargs,
+        )
+        if output is not None:
+            status.update("writing")
+            found.to_html(output)
+    if output is None:
+        show.out().print(found.table())
+    else:
+        show.out().print(
+            f"{escape(found.judgement.sentence)}\n[dim]written to[/dim] {escape(str(output))}", soft_wrap=True
+        )
+    if found.failure is not None:
+        raise typer.Exit(2)
+
+
+def _command(context: typer.Context) -> str:
+    """Return the command line that says what was asked for, defaults left out."""
+    words = ["wellposed", context.info_name or "report"]
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.param_type_name == "argument":
+            words.append(str(value))
+        elif value is True:
+            words.append(parameter.opts[0])
+        elif value is not None and value is not False and value != parameter.get_default(context):
+            for item in value if isinstance(value, list | tuple) else [value]:
+                words += [parameter.opts[0], str(item)]
+    return shlex.join(words)

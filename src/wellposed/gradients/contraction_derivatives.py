@@ -1,0 +1,191 @@
+"""Contractions whose gradients are differentiated again by the kernels of the first derivatives.
+
+Autograd differentiates the gradient of a convolution by convolutions with the batch as channels. Here a contraction
+takes a *factor* on request, a scalar s of value one on the weight W: with y = C(x, sW),
+
+    ∂J/∂s = ⟨G, Cᵀ(ḡ, W)⟩ + ⟨x, Cᵀ(c, W)⟩,
+
+for the cotangents G of the gradient by x and c of y, whose products are formed anyway. A second derivative by the
+scale of a weight so takes four products where the one by the weight itself takes six.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+aten = torch.ops.aten
+Factors: TypeAlias = Mapping[int, tuple[Tensor, Tensor]]
+"""By the identity of a weight: a twin of it, which collects the gradient of its products, and its factor."""
+
+
+class _Products(Protocol):
+    """The three products of a contraction C(x, W)."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return C(x, W) + b."""
+
+    def backward(
+        self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients by x and by W, where they are wanted."""
+
+    def bias(self, cotangent: Tensor) -> Tensor:
+        """Return the gradient by b."""
+
+
+class _Convolution:
+    def __init__(self, *options: Any) -> None:
+        self._options = options  # stride, padding, dilation, transposed, output padding, groups
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found: Tensor = aten.convolution.default(x, weight, bias, *self._options)
+        return found
+
+    def backward(
+        self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        mask = [by_input, by_weight, False]
+        found = aten.convolution_backward.default(cotangent, x, weight, None, *self._options, mask)
+        return found[0], found[1]
+
+    def bias(self, cotangent: Tensor) -> Tensor:
+        return cotangent.sum([0, *range(2, cotangent.ndim)])
+
+
+class _Linear:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found: Tensor = aten.linear.default(x, weight, bias)
+        return found
+
+    def backward(
+        self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        rows = cotangent.reshape(-1, cotangent.shape[-1])
+        return (
+            torch.matmul(cotangent, weight) if by_input else None,
+            torch.matmul(rows.T, x.reshape(-1, x.shape[-1])) if by_weight else None,
+        )
+
+    def bias(self, cotangent: Tensor) -> Tensor:
+        return cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+
+
+class _Contraction(Function):
+    """y = C(x, sW) + b, where s is one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None, products: _Products
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, factor)
+        ctx.products = products
+        ctx.has_bias = bias is not None
+        return products.forward(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        x, weight, factor = ctx.saved_tensors
+        by_input, by_weight = ctx.needs_input_grad[:2]
+        bias = ctx.products.bias(cotangent) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        if torch.is_grad_enabled():
+            given = (cotangent, x, weight if factor is None else weight.detach(), factor, ctx.products)
+            of_input, of_weight = _contraction_backward(*given, by_input, by_weight)
+            return of_input, of_weight, bias, None, None
+        if factor is None:
+            return (*ctx.products.backward(cotangent, x, weight, by_input, by_weight), bias, None, None)
+        of_input, _ = ctx.products.backward(cotangent, x, weight, True, False)
+        return of_input, None, bias, _inner(x, of_input), None
+
+
+class _ContractionBackward(Function):
+    """The gradients of a contraction by x and by W, which are not multiplied by the factor where they are by W."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cotangent: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        factor: Tensor | None,
+        products: _Products,
+        by_input: bool,
+        by_weight: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        ctx.save_for_backward(cotangent, x, weight, factor)
+        ctx.products = products
+        ctx.set_materialize_grads(False)
+        return products.backward(cotangent, x, weight, by_input, by_weight)
+
+    @staticmethod
+    def backward(ctx: Any, to_input: Tensor | None, to_weight: Tensor | None) -> tuple[Any, ...]:
+        cotangent, x, weight, factor = ctx.saved_tensors
+        by_cotangent = by_x = by_weight = by_factor = None
+        if to_input is not None:
+            by_cotangent = ctx.products.forward(to_input, weight, None)
+            if factor is not None:
+                by_factor = _inner(by_cotangent, cotangent)
+            elif ctx.needs_input_grad[2]:
+                by_weight = ctx.products.backward(cotangent, to_input, weight, False, True)[1]
+        if to_weight is not None:
+            other = ctx.products.forward(x, to_weight, None)
+            if by_cotangent is None:
+                by_cotangent = other
+            else:
+                by_cotangent = by_cotangent + other if torch.is_grad_enabled() else by_cotangent.add_(other)
+            if ctx.needs_input_grad[1]:
+                by_x = ctx.products.backward(cotangent, x, to_weight, True, False)[0]
+        return by_cotangent, by_x, by_weight, by_factor, None, None, None
+
+
+# Autograd's functions have no annotations.
+_contracted: Callable[..., Tensor] = _Contraction.apply
+_contraction_backward: Callable[..., tuple[Tensor | None, Tensor | None]] = _ContractionBackward.apply
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner product, in float32 at least."""
+    if a.dtype in (torch.float32, torch.float64):
+        return torch.dot(a.reshape(-1), b.reshape(-1))
+    return (a.float() * b.float()).sum()
+
+
+def _contraction(
+    factored: Factors, x: Tensor, weight: Tensor, bias: Tensor | None, products: _Products
+) -> Tensor | None:
+    twin, factor = factored.get(id(weight), (weight, None))
+    return _contracted(x, twin, bias, factor, products)
+
+
+def convolution(
+    factored: Factors,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Return what `torch.nn.functional.conv2d` and its like do, or None where that is left to them."""
+    dims = weight.ndim - 2
+    if isinstance(padding, str) or input.ndim != weight.ndim:
+        return None
+    options = [list(_each(value, dims)) for value in (stride, padding, dilation)]
+    return _contraction(factored, input, weight, bias, _Convolution(*options, False, [0] * dims, groups))
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    many = (value,) if isinstance(value, int) else tuple(value)
+    return many * dims if len(many) == 1 else many
+
+
+def linear(factored: Factors, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """Return what `torch.nn.functional.linear` does, or None where that is left to it."""
+    if weight.ndim != 2:
+        return None
+    return _contraction(factored, input, weight, bias, _Linear())

@@ -1,0 +1,59 @@
+"""Tensors that autograd does not keep, as they can be made again from others that it keeps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+
+Recipe: TypeAlias = Callable[[], Tensor]
+
+
+class Remade:
+    """Tensors that are not kept for the backward pass, with the recipes by which they are made again.
+
+    A recipe counts while the tensor that it makes lives, as another may come to lie where it was, and until it is
+    changed in place.
+    """
+
+    def __init__(self) -> None:
+        self._recipes: dict[int, tuple[weakref.ref[Tensor], int, Recipe]] = {}
+        self._last: tuple[Recipe, Tensor] | None = None  # what one operator keeps its neighbour keeps too
+        self._open = True
+
+    def note(self, tensor: Tensor, recipe: Recipe) -> None:
+        """Make ``tensor`` again by ``recipe`` wherever it would be kept."""
+        if self._open:
+            self._recipes[tensor.data_ptr()] = (weakref.ref(tensor), tensor._version, recipe)
+
+    def recipe(self, tensor: Tensor) -> Recipe | None:
+        """Return how ``tensor`` is made again, where that is known."""
+        known = self._recipes.get(tensor.data_ptr())
+        if known is None:
+            return None
+        alive, version, recipe = known[0](), *known[1:]
+        if alive is None or alive._version != version:
+            return None
+        # A transposed square has the same place and shape.
+        same = (alive.shape, alive.stride(), alive.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+        return recipe if same else None
+
+    def pack(self, tensor: Tensor) -> Tensor | Recipe:
+        """Return what autograd keeps for ``tensor``."""
+        return self.recipe(tensor) or tensor
+
+    def unpack(self, kept: Tensor | Recipe) -> Tensor:
+        """Return the tensor."""
+        if isinstance(kept, Tensor):
+            return kept
+        if self._last is None or self._last[0] is not kept:
+            self._last = (kept, kept())
+            self.note(self._last[1], kept)  # a gradient that is to be differentiated keeps it once more
+        return self._last[1]
+
+    def forget(self) -> None:
+        """Drop what is noted, and note no more; recipes that autograd keeps stay."""
+        self._recipes.clear()
+        self._open = False

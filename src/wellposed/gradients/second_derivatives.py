@@ -1,0 +1,82 @@
+"""Gradients that are cheap to differentiate again, in time and in memory.
+
+Within `cheap_second_derivatives` convolutions, linear maps, batch norms and rectifiers are run by functions whose
+second derivatives take the kernels of the first ones. What these can work out again in one pass over a tensor, autograd
+does not keep: the output of a rectifier behind a batch norm, and the gradient that leaves a batch norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from wellposed.gradients.contraction_derivatives import Factors, convolution, linear
+from wellposed.gradients.norm_derivatives import batch_norm, relu
+from wellposed.gradients.remade import Remade
+
+
+@contextmanager
+def cheap_second_derivatives(factored: Factors | None = None) -> Iterator[None]:
+    """Run operators, in the block, by functions whose gradients are cheap to differentiate again.
+
+    What those do not cover (mixed precision, padding by name, batch norm by running statistics) runs as ever, and so
+    does what activation checkpointing runs: it runs again when gradients are taken, out of reach of the block.
+
+    Args:
+        factored: the weights whose products are to have a factor.
+    """
+    remade = Remade()
+    with saved_tensors_hooks(remade.pack, remade.unpack), _Functions(factored or {}, remade):
+        try:
+            yield
+        finally:
+            remade.forget()
+
+
+class _Functions(TorchFunctionMode):
+    """Puts the functions here in the place of those that are called."""
+
+    def __init__(self, factored: Factors, remade: Remade) -> None:
+        super().__init__()
+        self._factored, self._remade = factored, remade
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run ``func``, by the function here where there is one."""
+        given = kwargs or {}
+        found = None
+        if func in _FUNCTIONS and torch.is_grad_enabled():
+            x = args[0] if args else given["input"]
+            if self._keeps() and not torch.is_autocast_enabled(x.device.type):
+                by = self._factored if func in _CONTRACTIONS else self._remade
+                found = _FUNCTIONS[func](by, *args, **given)
+        return func(*args, **given) if found is None else found
+
+    def _keeps(self) -> bool:
+        """Whether what an operator keeps would come to us, and not to the hooks of activation checkpointing."""
+        hooks = None if _INNERMOST_HOOKS is None else _INNERMOST_HOOKS(True)
+        return hooks is not None and bool(hooks[0] == self._remade.pack)
+
+
+# Earlier releases of torch do not tell: there operators run as ever.
+_INNERMOST_HOOKS: Callable[[bool], Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_CONTRACTIONS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    torch.conv1d: convolution,
+    torch.conv2d: convolution,
+    torch.conv3d: convolution,
+    F.linear: linear,
+}
+_FUNCTIONS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    **_CONTRACTIONS,
+    F.batch_norm: batch_norm,
+    F.relu: relu,
+    torch.relu: relu,
+}

@@ -1,0 +1,167 @@
+"""`report`: everything about a model before its first training step, found out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from wellposed import methods
+from wellposed.checks.batches import Inputs
+from wellposed.errors import OptionError, PlanError, TraceError
+from wellposed.graphs import Graph, graph_of
+from wellposed.graphs.tree import describe
+from wellposed.plans import Plan
+from wellposed.reports.judge import judge
+from wellposed.reports.parts import (
+    Stages,
+    affordable,
+    agreement_of,
+    parameter_rows,
+    rate_rows,
+    signals_of,
+    versions,
+)
+from wellposed.reports.record import Label, Provenance, Report
+from wellposed.reports.structure import structure_of
+
+if TYPE_CHECKING:
+    from wellposed.gradients import Agreement
+    from wellposed.gradients.problem import LossFunction
+
+
+def report(
+    model: nn.Module | Graph,
+    *args: Any,
+    plan: Plan | None = None,
+    method: str = "autoinit",
+    options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction | None = None,
+    batches: Iterable[Any] | None = None,
+    draws: int = 4,
+    inputs: Inputs = None,
+    seed: int = 0,
+    training: bool = True,
+    progress: Callable[[str], None] | None = None,
+    command: str | None = None,
+    **kwargs: Any,
+) -> Report:
+    """Find out everything about a model before its first training step; the model is only read.
+
+    What cannot be found out (a rule that refuses, passes too large to be made, a forward that fails half way) is said
+    in the report, and the rest of it is made all the same.
+
+    Args:
+        model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
+        *args: example inputs.
+        plan: the plan that the model's own weights are compared with; None makes one by ``method``.
+        method: as in `wellposed.plan`.
+        options: of the method, by name; also ``only`` and ``skip``.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of a batch; with ``batches``, the report shows how well the
+            gradients of its sub-batches agree, layer by layer.
+        batches: batches for ``loss_fn``; the first is used.
+        draws: number of real passes that are measured for each initialisation; 0 predicts only.
+        inputs: as for `wellposed.measure`; the prediction is told the same.
+        seed: of the plan, and of weights, inputs and random operators of the real passes.
+        training: the mode to trace in.
+        progress: called with the name of each stage when it begins.
+        command: what made the report, to be shown in it; by default the call in words.
+        **kwargs: example inputs by keyword.
+
+    Returns:
+        A `Report`: ``.to_html(path)``, ``.table()``, or shown by itself in a notebook.
+
+    Raises:
+        OptionError: an unknown method or option, options beside a finished plan, a negative number of draws, a loss
+            without batches (or batches without a loss), or a loss beside a graph.
+        InputError: inputs or batches that do not fit the model.
+        PlanError: the plan does not fit the model, or ``method`` cannot plan it as asked.
+        UnsupportedError: parameters of a kind that cannot be traced.
+        TraceError: the model's forward fails before its first operation.
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 0:
+        raise OptionError(f"draws must be an integer of at least 0, received {draws!r}")
+    if (loss_fn is None) != (batches is None):
+        given, missing = ("batches", "loss_fn") if loss_fn is None else ("loss_fn", "batches")
+        raise OptionError(f"{given} was given without {missing}; give both for the agreement of gradients, or neither")
+    if loss_fn is not None and isinstance(model, Graph):
+        raise OptionError("loss_fn takes the model itself; give wellposed.report the model in place of its graph")
+    if plan is not None and options:
+        raise OptionError(
+            f"plan is a finished plan: leave out the options {', '.join(options)}, or make the plan by them"
+        )
+    objects: dict[str, Any] = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs}
+    asked = {name: f"<{type(value).__name__}>" for name, value in objects.items() if value is not None}
+    plain: dict[str, Any] = {"options": dict(options)} if options else {}
+    plain |= {"method": method} if plan is None else {}
+    plain |= {"draws": draws, "seed": seed, "training": training}
+    asked |= {name: repr(value) for name, value in plain.items()}
+    stages = Stages(progress)
+    graph, failure = None, None
+    with stages.stage("tracing"):
+        try:
+            graph = graph_of(model, args, kwargs, training)
+        except TraceError as error:
+            if error.partial is None:
+                raise
+            graph, failure = error.partial, str(error)
+    structure = structure_of(graph)
+    if plan is not None:
+        _require_fit(graph, plan)
+    else:
+
+        def make() -> Plan:
+            return methods.plan(graph, method=method, seed=seed, **(options or {}))
+
+        with stages.stage("planning"):
+            plan = make() if options or method != "autoinit" else stages.attempt("no plan", make)
+    agreement: dict[Label, Agreement] = {}
+    if loss_fn is not None and batches is not None and isinstance(model, nn.Module) and not failure:
+        with stages.stage("gradients"):
+            agreement = agreement_of(model, loss_fn, batches, plan, training, seed, stages)
+    draws = affordable(graph, draws, stages)
+    initialisations = signals_of(graph, plan, inputs, draws, seed, stages)
+    with stages.stage("learning rates"):
+        rules, multipliers = ((), {}) if failure else rate_rows(graph, plan)
+    with stages.stage("parameters"):
+        parameters = parameter_rows(graph, plan, multipliers)
+    return Report(
+        model=graph.model,
+        judgement=judge(structure, initialisations, failure),
+        structure=structure,
+        initialisations=initialisations,
+        plan=plan,
+        parameters=parameters,
+        rates=rules,
+        agreement=agreement,
+        failure=failure,
+        notes=(*stages.notes, *(plan.warnings if plan is not None else ())),
+        provenance=Provenance(
+            versions=versions(),
+            seed=seed,
+            draws=draws,
+            training=graph.training,
+            inputs=plan.inputs if plan is not None else "",
+            seconds=stages.seconds,
+            command=command or _call(model, args, kwargs, asked),
+        ),
+    )
+
+
+def _require_fit(graph: Graph, plan: Plan) -> None:
+    for name, parameter in graph.parameters.items():
+        said = plan.prescriptions.get(name)
+        if said is None or said.shape != parameter.shape:
+            planned = "does not hold it" if said is None else f"was made for shape {said.shape}"
+            raise PlanError(
+                f"the plan does not fit {graph.model}: parameter {name!r} has shape {parameter.shape}, and the plan "
+                f"{planned}; make a plan for this model"
+            )
+
+
+def _call(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    """Return the call in words: values that cannot be written down are described."""
+    shown = ["graph" if isinstance(model, Graph) else "model", *(f"<{describe((arg,), {})}>" for arg in args)]
+    shown += [f"{name}=<{describe((), {name: value})}>" for name, value in kwargs.items()]
+    return f"wellposed.report({', '.join([*shown, *(f'{name}={value}' for name, value in options.items())])})"

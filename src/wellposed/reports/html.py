@@ -1,0 +1,288 @@
+"""The report as one self-contained page: no request leaves it, and every text of the model is escaped."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from wellposed.errors import OptionError
+from wellposed.reports.data import coverage_source, page_data, script_json
+from wellposed.reports.summary import agreement_summary, check_summary, depth_summary
+
+if TYPE_CHECKING:
+    from wellposed.reports.record import Report
+
+SCRIPTS = ("page.js", "tables.js", "graph.js", "plots.js")
+LEVELS = {"good": "✓", "fair": "!", "bad": "✗"}
+_CONTENT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""Content security policy: the browser itself refuses whatever would leave the page."""
+
+
+def require_plotly() -> None:
+    """Raise `OptionError` with the remedy where plotly, which draws the plots, is not installed."""
+    try:
+        importlib.import_module("plotly.offline")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "plotly":
+            raise
+        raise OptionError('the page of a report needs plotly: pip install "wellposed[report]"') from error
+
+
+def page(report: Report) -> str:
+    """Return the page as one HTML document.
+
+    Raises:
+        OptionError: plotly is not installed.
+    """
+    require_plotly()
+    from plotly.offline import get_plotlyjs
+
+    assets = resources.files("wellposed.reports") / "assets"
+    script = "\n".join((assets / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    title = escape(report.model)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{_CONTENT}">
+<link rel="icon" href="data:,">
+<title>{title}: wellposed report</title>
+<style>
+{(assets / "page.css").read_text(encoding="utf-8")}
+</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the report</a>
+<noscript>Plots, the graph and the large tables need JavaScript.</noscript>
+{_header(report)}
+<main id="main">
+{_signals(report)}
+{_graph(report)}
+{_parameters(report)}
+{_rates(report)}
+{_agreement(report)}
+{_coverage(report)}
+{_every_signal()}
+{_provenance(report)}
+</main>
+<script type="application/json" id="data">{script_json(page_data(report))}</script>
+<script>
+{script}
+makeTables();
+makeGraph();
+</script>
+<script>{get_plotlyjs()}</script>
+<script>makePlots();</script>
+</body>
+</html>
+"""
+
+
+def frame(report: Report) -> str:
+    """Return the page inside a frame, as notebooks show it: neither's styles reach the other."""
+    return (
+        f'<iframe title="{escape(report.model)}: wellposed report" srcdoc="{escape(page(report))}" '
+        'style="width:100%;height:80vh;border:1px solid #8884;border-radius:8px"></iframe>'
+    )
+
+
+def _section(name: str, title: str, body: str, lead: str = "") -> str:
+    told = f'<p class="lead">{lead}</p>' if lead else ""
+    head = f'<h2 id="{name}-title">{title}</h2>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{told}\n{body}\n</section>'
+
+
+def _header(report: Report) -> str:
+    structure = report.structure
+    numbers = sum(math.prod(row.shape) for row in report.parameters if not row.tied)
+    facts = {
+        "operations": f"{len(structure.operations):,}",
+        "parameters": f"{len(report.parameters):,} ({_short(numbers)} numbers)",
+        "mode": "training" if report.provenance.training else "evaluation",
+        "plan": escape(report.plan.method) if report.plan is not None else "none",
+    }
+    cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
+    failure = f'<pre class="failure" role="alert">{escape(report.failure)}</pre>' if report.failure else ""
+    checks = "".join(f"<li>{escape(line)}</li>" for line in check_summary(report))
+    level = report.judgement.level
+    sections = {
+        "signals": "Signals",
+        "graph": "Graph",
+        "parameters": "Parameters",
+        "rates": "Learning rates",
+        "agreement": "Agreement of gradients" if report.agreement else "",
+        "coverage": "Coverage",
+        "every-signal": "Every signal",
+        "provenance": "Provenance",
+    }
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in sections.items() if title)
+    return f"""<header>
+<p class="brand">wellposed report</p>
+<h1>{escape(report.model)}</h1>
+<div class="verdict {level}"><span class="mark" aria-hidden="true">{LEVELS[level]}</span>
+<p>{escape(report.judgement.sentence)}</p></div>
+{failure}
+<dl class="facts">{cards}</dl>
+<ul class="checks">{checks}</ul>
+<nav aria-label="Sections">{links}</nav>
+</header>"""
+
+
+def _signals(report: Report) -> str:
+    captions = {
+        "forward": depth_summary(report, "forward"),
+        "backward": depth_summary(report, "backward"),
+    }
+    figures = "".join(
+        f'<h3 id="{name}-title">{title}</h3><figure><div class="legend" id="legend-{name}"></div>'
+        f'<div class="plot" id="plot-{name}" role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
+        f'</div><figcaption id="{name}-text">{escape(captions[name])} The numbers are in the table '
+        '<a href="#every-signal">every signal</a>.</figcaption></figure>'
+        for name, title in (("forward", "Forward: signals"), ("backward", "Backward: gradients"))
+    )
+    controls = """<div class="controls" role="group" aria-label="What the plots show">
+<label>operations <select id="plot-which"><option value="main">outputs of weights, and sums</option>
+<option value="all">all</option></select></label>
+<label>module <select id="plot-module"><option value="0">whole model</option></select></label>
+<label>gradients <select id="plot-scale"><option value="element">per element, E[g²]</option>
+<option value="tensor">whole tensor, ‖g‖²</option></select></label></div>"""
+    merges = '<div class="table" id="table-merges"></div>' if report.structure.merges else "<p>No branches meet.</p>"
+    lead = (
+        "Second moment of every signal over depth, on a logarithmic scale. Lines are predicted, circles are measured "
+        "on real passes; each branch of the network is a line of its own, from where it leaves to where it joins."
+    )
+    return _section(
+        "signals",
+        "Signals and gradients over depth",
+        controls + figures + "<h3>Where branches meet</h3>" + merges,
+        lead,
+    )
+
+
+def _graph(report: Report) -> str:
+    body = """<div class="controls" role="group" aria-label="What the graph shows">
+<label>colour <select id="graph-colour"></select></label>
+<label>find <input id="graph-find" type="search" placeholder="name of an operation" autocomplete="off"></label>
+<span class="buttons"><button type="button" id="graph-in" aria-label="Zoom in">+</button>
+<button type="button" id="graph-out" aria-label="Zoom out">−</button>
+<button type="button" id="graph-fit">fit</button>
+<button type="button" id="graph-unfold">unfold one level</button>
+<button type="button" id="graph-fold">fold all</button></span></div>
+<div class="legend" id="graph-legend"></div>
+<figure><svg id="graph-picture" role="group" aria-label="The model's graph, folded by module" tabindex="0"></svg>
+<figcaption id="graph-details" aria-live="polite">Click a module, or press Enter on it, to unfold it. \
+Drag or use two fingers to move and zoom; by keyboard, Tab and the arrows go from box to box, + and − zoom, 0 fits. \
+What the graph holds is in the table <a href="#every-signal">every signal</a>.</figcaption></figure>"""
+    return _section(
+        "graph",
+        "The graph",
+        body,
+        "Every operation of the forward pass, folded by module and coloured by second moment.",
+    )
+
+
+def _parameters(report: Report) -> str:
+    lead = (
+        "“rate ×” is the plan's factor on the learning rate; “layer rate ×” is in inverse proportion to the layer's "
+        "share of the neural tangent kernel, with mean 1 over parameters."
+    )
+    return _section("parameters", "Parameters", '<div class="table" id="table-parameters"></div>', lead)
+
+
+def _rates(report: Report) -> str:
+    rows = [
+        (row.rule, "–" if row.value is None else f"{row.value:.4g}", "; ".join((row.reason, *row.warnings)))
+        for row in report.rates
+    ]
+    lead = (
+        "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule means "
+        "something (wellposed lr MODEL --base OTHER)."
+    )
+    body = static_table("What each learning-rate rule says", ("rule", "relative rate", "why"), rows)
+    return _section(
+        "rates",
+        "Learning-rate rules side by side",
+        body if rows else "<p>None was asked: the forward did not run to its end.</p>",
+        lead,
+    )
+
+
+def _agreement(report: Report) -> str:
+    if not report.agreement:
+        return ""
+    body = (
+        '<figure><div class="legend" id="legend-agreement"></div>'
+        '<div class="plot" id="plot-agreement" role="img" aria-labelledby="agreement-title" '
+        'aria-describedby="agreement-text"></div>'
+        f'<figcaption id="agreement-text">{escape(agreement_summary(report))}</figcaption></figure>'
+        '<div class="table" id="table-agreement"></div>'
+    )
+    lead = "GradCosine of the gradients of two sub-batches, layer by layer: 1 where they point the same way."
+    return _section("agreement", "Agreement of gradients", body, lead)
+
+
+def _coverage(report: Report) -> str:
+    predicted = coverage_source(report)
+    if predicted is None:
+        return _section("coverage", "Coverage", "<p>There is no prediction to tell of.</p>")
+    counts = Counter(str(signal.tag) for signal in predicted)
+    tags = ("exact", "approximate", "sampled", "assumed")
+    lists = []
+    for tag in tags[1:]:
+        if counts[tag]:
+            names = "".join(f"<li><code>{escape(s.name)}</code> {escape(s.op)}</li>" for s in predicted if s.tag == tag)
+            lists.append(f"<details><summary>{counts[tag]:,} {tag}</summary><ul class='names'>{names}</ul></details>")
+    body = static_table("Signals by how they were predicted", tags, [[f"{counts[tag]:,}" for tag in tags]])
+    lead = (
+        "Exact rules hold in the limit of many channels; approximate ones state their source; sampled operators were "
+        "run on samples of their inputs; assumed ones were taken to pass their input's moments on. A signal is tagged "
+        "by the weakest rule on its way."
+    )
+    return _section("coverage", "Coverage", body + "".join(lists), lead)
+
+
+def _every_signal() -> str:
+    return _section("every-signal", "Every signal", '<div class="table" id="table-signals"></div>')
+
+
+def _provenance(report: Report) -> str:
+    told = report.provenance
+    rows = [
+        ("inputs", told.inputs or "–"),
+        ("seed", str(told.seed)),
+        ("measured passes", str(told.draws)),
+        ("time", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told.seconds.items())),
+        *told.versions.items(),
+    ]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+    body = static_table("How this report was made", ("what", "value"), rows)
+    body += f'<h3>To make it again</h3><pre tabindex="0">{escape(told.command)}</pre>'
+    if notes:
+        body = f'<h3>Notes</h3><ul class="notes">{notes}</ul>' + body
+    return _section("provenance", "Notes and provenance", body)
+
+
+def static_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a small table as HTML, everything in it escaped."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    title = escape(caption)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}'
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _short(count: int) -> str:
+    """Return a count as people say it: ``25.6 M``."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)

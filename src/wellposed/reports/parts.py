@@ -1,0 +1,242 @@
+"""The parts of a report, each of which is found out once, or leaves a note that says why it is missing."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor, nn
+
+from wellposed import rates
+from wellposed.checks.batches import Inputs, batches, described, is_described
+from wellposed.checks.measure import passes
+from wellposed.checks.moments import moments
+from wellposed.checks.verdict import compare
+from wellposed.errors import InputError, OptionError, WellposedError
+from wellposed.graphs import Graph
+from wellposed.plans import Plan, Prescription, drawn_or_own
+from wellposed.rates.relative import find_rate_rule
+from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
+from wellposed.signals import Signals, propagate
+from wellposed.signals.contraction import contractions
+from wellposed.signals.propagation import cotangent_variances
+
+if TYPE_CHECKING:
+    from wellposed.gradients import Agreement
+    from wellposed.gradients.problem import LossFunction
+
+LARGEST = 2**33
+"""Bytes of parameters up to which real passes are made."""
+SLOW = 5e8
+"""Multiplications of one pass up to which rule ``maximal_update``, which makes dozens of passes, is run."""
+OVERHEAD = 2.5e5
+"""Multiplications that take as long as calling one operator."""
+
+_PACKAGES = ("wellposed", "torch", "numpy", "scipy", "plotly", "torchvision", "timm", "transformers")
+T = TypeVar("T")
+
+
+class Stages:
+    """What happens while a report is made: the time of each stage, and notes on what is missing."""
+
+    def __init__(self, progress: Callable[[str], None] | None = None) -> None:
+        self._progress = progress
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce a stage, and time it."""
+        if self._progress is not None:
+            self._progress(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def attempt(self, what: str, call: Callable[[], T]) -> T | None:
+        """Return what ``call`` does, or None with a note on ``what`` is missing and why.
+
+        Raises:
+            OptionError, InputError: what was asked for is at fault, and not what was found.
+        """
+        try:
+            return call()
+        except (OptionError, InputError):
+            raise
+        except (WellposedError, RuntimeError, MemoryError) as error:  # what PyTorch raises are RuntimeErrors
+            self.notes.append(f"{what}: {error}")
+            return None
+
+
+def signals_of(
+    graph: Graph, plan: Plan | None, inputs: Inputs, draws: int, seed: int, stages: Stages
+) -> tuple[Initialisation, ...]:
+    """Return the signals under the model's own weights, where it has any, and under the plan.
+
+    Raises:
+        InputError: inputs that do not fit the graph.
+    """
+    given: Sequence[Mapping[int, Tensor]] = ()
+    if draws or not is_described(inputs):
+        given = list(batches(graph, inputs, max(draws, 1), seed))
+    told = inputs if is_described(inputs) else described(graph, given)
+    labels: list[tuple[Label, Plan | None]] = [("own", None)]
+    if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
+        stages.notes.append("own init: the model is on the meta device, and its parameters have no values to look at")
+        labels.clear()
+    if plan is not None:
+        labels.append(("plan", plan))
+    cotangents = cotangent_variances(graph, 1.0)
+    found = []
+    for label, weights in labels:
+        title = "the plan" if weights is not None else "the model's own weights"
+
+        def predict(backward: bool, weights: Plan | None = weights) -> Signals:
+            return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
+
+        def measure(backward: bool, weights: Plan | None = weights) -> Signals:
+            return passes(graph, given, weights, seed, cotangents if backward else None)
+
+        with stages.stage("predicting"):
+            predicted = _both_ways(stages, f"predicted {{}} under {title}", predict)
+        measured, verdict = None, None
+        if draws:
+            with stages.stage("measuring"):
+                measured = _both_ways(stages, f"measured {{}} under {title}", measure)
+        if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
+            weight_draws = 1 if weights is None else draws
+            verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
+        found.append(Initialisation(label, predicted, measured, verdict))
+    return tuple(found)
+
+
+def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:
+    """Return signals with gradients, or without them where those fail, or None; with notes."""
+    found = stages.attempt(what.format("gradients"), lambda: call(True))
+    if found is not None:
+        return found
+    return stages.attempt(what.format("signals"), lambda: call(False))
+
+
+def affordable(graph: Graph, draws: int, stages: Stages) -> int:
+    """Return the number of real passes to make: none for a model whose weights take too much memory."""
+    size = sum(parameter.tensor.nbytes for parameter in graph.parameters.values())
+    if not draws or size <= LARGEST:
+        return draws
+    stages.notes.append(
+        f"measured signals: the parameters take {size / 1e9:,.0f} GB, and real passes are made up to "
+        f"{LARGEST / 1e9:.0f} GB; everything that is shown is predicted"
+    )
+    return 0
+
+
+def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Mapping[str, float]]:
+    """Return what every learning-rate rule says of the weights that the plan draws, and multipliers by parameter."""
+    rows = []
+    multipliers: Mapping[str, float] = {}
+    for rule in rates.rate_rules():
+        if rule == "maximal_update" and (why := _too_slow(graph)):
+            rows.append(RateRow(rule, None, why))
+            continue
+        told = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
+        try:
+            found = rates.relative(graph, rule=rule, plan=told, per_layer=rule == "ntk")
+        except (WellposedError, RuntimeError) as error:
+            rows.append(RateRow(rule, None, str(error)))
+            continue
+        multipliers = found.per_parameter or multipliers
+        rows.append(RateRow(rule, found.value, found.reason, tuple(found.warnings)))
+    return tuple(rows), multipliers
+
+
+def _too_slow(graph: Graph) -> str:
+    """Return why rule ``maximal_update`` is not run, or ``""``."""
+    if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
+        return "not run: it makes real passes, and the model is on the meta device"
+    uses = contractions(graph)
+    cost = sum(math.prod(graph.values[graph.nodes[use.node].outputs[0]].shape) * use.fan_in for use in uses)
+    if cost + OVERHEAD * len(graph) <= SLOW:
+        return ""
+    return (
+        f"not run: it makes dozens of real passes of {len(graph):,} operations and {float(cost):.2g} multiplications "
+        "each; ask for it with wellposed.rates.relative(model, ..., rule='maximal_update')"
+    )
+
+
+def agreement_of(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    loss_batches: Iterable[Any],
+    plan: Plan | None,
+    training: bool,
+    seed: int,
+    stages: Stages,
+) -> dict[Label, Agreement]:
+    """Return how well the gradients of two sub-batches agree, layer by layer, for each initialisation."""
+    from wellposed.gradients.cosine import of_sub_batches
+    from wellposed.gradients.problem import Batch, Problem
+
+    def scores() -> dict[Label, Agreement]:
+        problem = Problem(model, loss_fn, training=training, seed=seed)
+        batch = Batch.of(next(iter(loss_batches), None))
+        starts: dict[Label, dict[str, Tensor]] = {"own": problem.parameters}
+        if plan is not None:
+            starts["plan"] = drawn_or_own(problem.parameters, plan, plan.seed, plan.model)
+        with problem.running():
+            return {label: of_sub_batches(problem, start, batch, 2, 0.2, by="layer") for label, start in starts.items()}
+
+    return stages.attempt("agreement of gradients", scores) or {}
+
+
+def parameter_rows(graph: Graph, plan: Plan | None, multipliers: Mapping[str, float]) -> tuple[ParameterRow, ...]:
+    """Return one row for each parameter, tied names included, in the model's order."""
+    said = plan.prescriptions if plan is not None else {}
+    return tuple(
+        _row(name, place > 0, parameter.tensor, said.get(name), multipliers.get(parameter.name))
+        for parameter in graph.parameters.values()
+        for place, name in enumerate(parameter.names)
+    )
+
+
+def _row(name: str, tied: bool, tensor: Tensor, said: Prescription | None, multiplier: float | None) -> ParameterRow:
+    numbers = tensor.detach().reshape(-1) if tensor.is_floating_point() and tensor.numel() else None
+    return ParameterRow(
+        name=name,
+        shape=tuple(tensor.shape),
+        tied=tied,
+        op=said.op if said is not None else None,
+        fan_in=said.fan_in if said is not None else None,
+        fan_out=said.fan_out if said is not None else None,
+        distribution=said.how if said is not None else "",
+        std_now=None if numbers is None or numbers.is_meta else math.sqrt(moments(numbers)[1]),
+        std_planned=_planned_std(said) if said is not None else None,
+        rate=said.lr_multiplier if said is not None else None,
+        layer_rate=multiplier,
+        reason=said.reason if said is not None else "",
+    )
+
+
+def _planned_std(said: Prescription) -> float | None:
+    """Return the standard deviation that a prescription gives, where it is a number that is known beforehand."""
+    if said.action != "write" or said.distribution in ("centering", "rescale"):
+        return None
+    return 0.0 if said.distribution == "constant" else said.std
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that are installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

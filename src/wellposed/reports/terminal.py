@@ -1,0 +1,106 @@
+"""The report in a terminal: sparklines over depth and the worst operations, in 80 columns."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wellposed.reports.data import Direction, signals_of
+from wellposed.reports.judge import moment, moments_by_name, weighted_names
+from wellposed.reports.record import Initialisation, Report
+from wellposed.reports.sparkline import depth_lines
+from wellposed.reports.summary import check_summary
+from wellposed.signals import Signals
+
+WIDTH = 80
+WORST = 10
+_STYLES = {"good": ("✓", "green"), "fair": ("!", "yellow"), "bad": ("✗", "bold red")}
+_HEADINGS: dict[Direction, str] = {
+    "forward": "signals over depth, E[x²] of the outputs of weights:",
+    "backward": "gradients over depth, E[g²] by the outputs of weights:",
+}
+
+
+def table(report: Report) -> Group:
+    """Return the report as a rich renderable that fits `WIDTH` columns."""
+    mark, style = _STYLES[report.judgement.level]
+    parts: list[RenderableType] = [
+        Text.assemble((f"{report.model} ", "bold"), f"{len(report.structure.operations):,} operations"),
+        Text.assemble((f"{mark} ", style), report.judgement.sentence),
+    ]
+    if report.failure is not None:
+        parts.append(Text(report.failure, style="red"))
+    for direction, heading in _HEADINGS.items():
+        series = dict(_series(report, direction))
+        if series:
+            parts.append(Text(heading, style="dim"))
+            parts += [Text(line, no_wrap=True) for line in depth_lines(series, WIDTH)]
+    if rows := worst_operations(report, WORST):
+        parts += [Text("worst operations:", style="dim"), _worst_table(report, rows)]
+    parts += [Text(line) for line in check_summary(report)]
+    parts += [
+        Text(f"{row.rule}: " + ("–" if row.value is None else f"relative rate {row.value:.4g}"), style="dim")
+        for row in report.rates
+    ]
+    parts += [Text.assemble(("note: ", "yellow"), note) for note in report.notes]
+    return Group(*parts)
+
+
+def seen(item: Initialisation, direction: Direction) -> Signals | None:
+    """Return what was measured in a direction, or else what was predicted."""
+    return signals_of(item, direction, "measured") or signals_of(item, direction, "predicted")
+
+
+def _series(report: Report, direction: Direction) -> Iterator[tuple[str, list[float]]]:
+    names = weighted_names(report.structure)
+    for item in report.initialisations:
+        signals = seen(item, direction)
+        levels = [moment(signal) for signal in signals or () if signal.name in names]
+        if levels:
+            yield item.title, levels
+
+
+def worst_operations(report: Report, limit: int) -> list[str]:
+    """Return the weighted operations whose signals lie farthest from second moment 1, or gradients from the median.
+
+    Distances are in octaves, under the model's own weights where it has any; zeros that stand for a gate or a readout
+    are no fault, and infinities and NaN come first.
+    """
+    names = weighted_names(report.structure)
+    found: dict[str, float] = {}
+    for direction in _HEADINGS:
+        signals = seen(report.initialisations[0], direction) if report.initialisations else None
+        levels = {
+            signal.name: moment(signal) * (math.prod(signal.shape) if direction == "backward" else 1)
+            for signal in signals or ()
+            if signal.name in names
+        }
+        proper = [level for level in levels.values() if math.isfinite(level) and level > 0]
+        centre = 1.0 if direction == "forward" or not proper else statistics.median(proper)
+        for name, level in levels.items():
+            if level:
+                octaves = abs(math.log2(level / centre)) if math.isfinite(level) else math.inf
+                found[name] = max(octaves, found.get(name, 0.0))
+    return sorted(found, key=lambda name: -found[name])[:limit]
+
+
+def _worst_table(report: Report, names: list[str]) -> Table:
+    shown = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", width=WIDTH)
+    shown.add_column("operation", overflow="fold", ratio=1)
+    columns = []
+    for direction in _HEADINGS:
+        symbol = "E[x²]" if direction == "forward" else "E[g²]"
+        for item in report.initialisations:
+            signals = seen(item, direction)
+            if signals is not None:
+                columns.append(moments_by_name(signals))
+                shown.add_column(Text(f"{symbol}\n{item.title}"), justify="right", no_wrap=True)
+    for name in names:
+        cells = [f"{levels[name]:.2g}" if name in levels else "–" for levels in columns]
+        shown.add_row(Text(name), *cells)
+    return shown

@@ -1,0 +1,85 @@
+"""Data: Parquet folders are read as they are; what is missing or of another form is named."""
+
+import io
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from experiments.data import load_images, name_of
+from experiments.errors import ExperimentError
+from PIL import Image
+from pyarrow import parquet
+
+
+def write(folder, split, pixels, labels, image="img", label="label"):
+    """Write pictures ``[count, side, side, 3]`` as PNG, which loses nothing."""
+    cells = []
+    for picture in pixels:
+        buffer = io.BytesIO()
+        Image.fromarray(picture).save(buffer, "PNG")
+        cells.append({"bytes": buffer.getvalue(), "path": None})
+    parquet.write_table(pyarrow.table({image: cells, label: labels}), folder / f"{split}.parquet")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.data.CACHE", tmp_path / "cache")
+    made = tmp_path / "pictures"
+    made.mkdir()
+    return made
+
+
+def test_images_are_read_and_standardised(folder):
+    rng = np.random.default_rng(0)
+    train = rng.integers(0, 256, (6, 4, 4, 3), dtype=np.uint8)
+    test = rng.integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
+    write(folder, "train", train, [0, 1, 2, 0, 1, 2])
+    write(folder, "test", test, [0, 1, 2, 0, 1])
+    images = load_images(str(folder), 6, 3, 4)
+    mean, std = train.mean((0, 1, 2)), train.reshape(-1, 3).std(0, ddof=1)
+    assert torch.allclose(images.x, torch.tensor((train - mean) / std).permute(0, 3, 1, 2).float(), atol=1e-5)
+    assert torch.allclose(images.test_x, torch.tensor((test[:3] - mean) / std).permute(0, 3, 1, 2).float(), atol=1e-5)
+    assert images.y.tolist() == [0, 1, 2, 0, 1, 2]
+    assert images.test_y.tolist() == [0, 1, 2]
+    assert images.classes == 3
+    pooled = load_images(str(folder), 4, 3, 2)
+    raw = train[:4].astype(float).reshape(4, 2, 2, 2, 2, 3).mean((2, 4))
+    expected = (raw - raw.mean((0, 1, 2))) / raw.reshape(-1, 3).std(0, ddof=1)
+    assert torch.allclose(pooled.x, torch.tensor(expected).permute(0, 3, 1, 2).float(), atol=1e-5)
+
+
+def test_drawn_images_need_no_data():
+    images = load_images("synthetic", 20, 10, 8)
+    assert images.x.shape == (20, 3, 8, 8)
+    assert images.test_y.shape == (10,)
+
+
+def test_a_missing_folder_is_named_with_what_to_do():
+    with pytest.raises(ExperimentError, match=r"no folder \./nowhere; expected the layout .* to get it: datasets"):
+        load_images("./nowhere", 1, 1, 8)
+
+
+def test_a_missing_split_is_named(folder):
+    write(folder, "train", np.zeros((1, 4, 4, 3), np.uint8), [0])
+    with pytest.raises(ExperimentError, match=r"holds no test\*\.parquet"):
+        load_images(str(folder), 1, 1, 4)
+
+
+def test_another_schema_is_named(folder):
+    for split in ("train", "test"):
+        write(folder, split, np.zeros((1, 4, 4, 3), np.uint8), [0], image="photo")
+    with pytest.raises(ExperimentError, match="the columns are photo, label; expected"):
+        load_images(str(folder), 1, 1, 4)
+
+
+def test_columns_of_another_kind_are_named(folder):
+    for split in ("train", "test"):
+        write(folder, split, np.zeros((1, 4, 4, 3), np.uint8), ["cat"])
+    with pytest.raises(ExperimentError, match="'img' and 'label' cannot be read"):
+        load_images(str(folder), 1, 1, 4)
+
+
+def test_a_place_is_told_by_its_name_alone():
+    assert name_of("/some/where/cifar10") == "cifar10"
+    assert name_of("uoft-cs/cifar10") == "cifar10"

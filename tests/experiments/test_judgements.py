@@ -1,0 +1,191 @@
+"""Judgements follow the rows: rows made up to agree with a claim, in direction alone, and to contradict it."""
+
+import pytest
+from experiments.registry import find
+from experiments.settings import load_settings
+
+AGREES, DIRECTION, NOT = "agrees", "agrees in direction", "does not agree"
+
+
+def judged(name, found, *overrides):
+    """Judge the rows that ``found(unit)`` gives for every unit at laptop scale."""
+    settings = load_settings(name, "laptop", overrides)
+    rows = [{**unit, **found(unit)} for unit in find(name).units(settings)]
+    return find(name).judge(settings, rows)
+
+
+def accuracy(value, diverged=False):
+    return {"accuracy": value, "loss": 2.0, "diverged": diverged}
+
+
+def gain(method, worst=0.2, best=0.5):
+    """Return a row that is better under AutoInit."""
+    return accuracy(best if method.startswith("autoinit") else worst)
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (lambda unit: gain(unit["method"]), AGREES),
+        (lambda unit: accuracy(0.5) if unit["value"] == "elu" else gain(unit["method"]), AGREES),
+        (lambda unit: gain(unit["method"], 0.5, 0.2) if unit["value"] == "elu" else gain(unit["method"]), DIRECTION),
+        (lambda unit: gain(unit["method"], 0.5, 0.2), NOT),
+        (lambda unit: accuracy(0.5), NOT),
+        (lambda unit: gain(unit["method"], *((0.5, 0.2) if unit["vary"] == "activation" else ())), NOT),  # by chance
+    ],
+)
+def test_a1(found, outcome):
+    assert judged("A1", found).agreement == outcome
+
+
+@pytest.mark.parametrize(
+    ("autoinit", "default", "outcome"),
+    [([0.1, -0.9], [0.0, -5.0], AGREES), ([0.1, 2.0], [0.0, -5.0], DIRECTION), ([0.1, 6.0], [0.0, 5.0], NOT)],
+)
+def test_a2(autoinit, default, outcome):
+    found = judged("A2", lambda unit: {"measured": autoinit if unit["method"] == "autoinit" else default})
+    assert found.agreement == outcome
+    assert f"(worst by 2^{max(map(abs, autoinit)):.2f})" in found.ours
+
+
+def variances(he, autoinit):
+    return lambda unit: {"measured": {"he_normal": he, "autoinit": autoinit}.get(unit["method"], [0.0, -1.0])}
+
+
+@pytest.mark.parametrize(
+    ("he", "autoinit", "outcome"),
+    [
+        ([1.0, 240.0, "nan"], [0.0, 1.0], AGREES),
+        ([1.0, "inf"], [0.0, 1.0], AGREES),
+        ([1.0, 240.0, "nan"], [0.0, 5.0], DIRECTION),  # in range, and not near 1
+        ([1.0, 100.0], [0.0, 1.0], DIRECTION),
+        ([1.0, 240.0], [0.0, 7.0], NOT),  # more than ResNet-56 has layers
+        ([1.0, 4.0], [0.0, 5.0], NOT),
+    ],
+)
+def test_a3(he, autoinit, outcome):
+    assert judged("A3", variances(he, autoinit)).agreement == outcome
+
+
+def test_a3_tells_what_lies_beyond_floats():
+    told = judged("A3", variances([1.0, 240.0, "nan"], [0.0, 5.0])).ours
+    assert "he_normal 2^240.0, then beyond float32, default 2^0.0, autoinit 2^5.0;" in told
+
+
+def rates(limits, best):
+    """Return a rule for A4: a method trains to ``best`` at rates up to its limit."""
+
+    def found(unit):
+        trains = unit["part"] == "schedules" or 1e-5 <= unit["at"] <= limits[unit["method"]]
+        return accuracy(best[unit["method"]] if trains else 0.1)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "best", "outcome"),
+    [
+        ({"he_normal": 1e-4, "autoinit": 0.1}, {"he_normal": 0.3, "autoinit": 0.4}, AGREES),
+        ({"he_normal": 1e-4, "autoinit": 0.1}, {"he_normal": 0.5, "autoinit": 0.4}, DIRECTION),
+        ({"he_normal": 1e-5, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, DIRECTION),  # one decade
+        ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.5, "autoinit": 0.4}, NOT),
+        ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, NOT),  # one part of three
+    ],
+)
+def test_a4(limits, best, outcome):
+    found = judged("A4", rates(limits, best))
+    assert found.agreement == outcome
+    assert f"up to {limits['he_normal']:g}" in found.ours
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (lambda unit: gain(unit["method"]), AGREES),
+        (lambda unit: accuracy({"autoinit": 0.4, "he_normal": 0.5}.get(unit["method"], 0.3)), DIRECTION),
+        (lambda unit: gain(unit["method"], 0.5, 0.2), NOT),
+        (lambda unit: accuracy(0.1), "not decided at this scale"),  # where nothing trains, nothing is told apart
+        (
+            lambda unit: gain(unit["method"], *((0.5, 0.2) if unit["variant"] == "selu" else ())),
+            "not decided at this scale",
+        ),
+    ],
+)
+def test_a5(found, outcome):
+    assert judged("A5", found).agreement == outcome
+
+
+def lsuv(autoinit, others, noise=0.001):
+    def found(unit):
+        value = autoinit if unit["samples"] == 0 else others.get(unit["samples"], autoinit)
+        return accuracy(value + noise * unit["seed"] * (unit["samples"] == 0)) | {"off": 0.5}
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (lsuv(0.5, {1: 0.3, 4: 0.3, 16: 0.3}), AGREES),
+        (lsuv(0.5, {1: 0.3}), DIRECTION),
+        (lsuv(0.5, {1: 0.3, 256: 0.6}), NOT),
+        (lsuv(0.5, {}, noise=0.0), "not decided at this scale"),
+        (lsuv(0.5, dict.fromkeys((1, 4, 16, 64, 256), 0.502), noise=0.001), "not decided at this scale"),
+    ],
+)
+def test_a6(found, outcome):
+    assert judged("A6", found).agreement == outcome
+
+
+def functions(shift):
+    """Return accuracies spread over the functions; ``shift`` says how much better each initialisation is."""
+
+    def found(unit):
+        index = 20 if unit["function"] == "relu" else unit["function"]
+        return accuracy(0.1 + 0.005 * index + shift.get(unit["method"], 0.0)) | {"text": "f"}
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shift", "outcome"),
+    [
+        ({"autoinit": 0.1, "autoinit++": 0.12}, AGREES),
+        ({"autoinit": 0.12, "autoinit++": 0.1}, DIRECTION),  # both better, and "++" not more so
+        ({"autoinit": 0.02, "autoinit++": -0.02}, NOT),
+        ({"autoinit": 0.02, "autoinit++": 0.02}, DIRECTION),  # not significant with forty functions
+        ({"glorot_uniform": 0.1}, NOT),
+    ],
+)
+def test_a7(shift, outcome):
+    found = judged("A7", functions(shift))
+    assert found.agreement == outcome
+    assert "Epps–Singleton" in found.sentence
+
+
+def cells(gain_, spread, swap):
+    """Return a rule for T5: accuracies spread over the cells; ``swap`` puts the best four in the opposite order."""
+    order = list(dict.fromkeys(unit["cell"] for unit in find("T5").units(load_settings("T5", "laptop"))))
+
+    def found(unit):
+        place = order.index(unit["cell"])
+        if unit["recipe"] == "fixed":
+            return accuracy(0.3 + 0.01 * place)
+        placed = 2 * len(order) - 5 - place if swap and place >= len(order) - 4 else place
+        return accuracy(0.3 + gain_ + spread * placed)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (cells(0.1, 0.005, swap=True), AGREES),
+        (cells(0.1, 0.005, swap=False), DIRECTION),  # nearer to each other, and none changes its place
+        (cells(0.1, 0.02, swap=True), DIRECTION),
+        (cells(0.0375, 0.005, swap=False), "not decided at this scale"),
+        (cells(-0.1, 0.005, swap=True), NOT),
+    ],
+)
+def test_t5(found, outcome):
+    assert judged("T5", found).agreement == outcome

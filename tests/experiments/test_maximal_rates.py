@@ -1,0 +1,132 @@
+"""What the experiments on learning rates make of rates: against a net whose best rate is known, and by hand."""
+
+import math
+import random
+from statistics import NormalDist
+
+import pytest
+import torch
+from benchmarks.nets import random_cell
+from experiments.data import Images
+from experiments.feed import batches_of
+from experiments.maximal_rates import (
+    agreement_of,
+    dag_of,
+    octaves_off,
+    search_rate,
+    told_rates,
+    worst_of,
+)
+from experiments.registry import find
+from experiments.runs.t5 import _distinct
+from experiments.settings import from_plain, load_settings
+from torch import nn
+
+SETTINGS = from_plain(
+    {
+        "seed": 0,
+        "rules": ["paths"],
+        "search": {
+            "steps": 1,
+            "batch": 4,
+            "seeds": 1,
+            "probes": 1,
+            "grid": {"first": -3, "step": 1.0, "count": 6, "widen": 0},
+        },
+    }
+)
+
+
+class Quadratic(nn.Module):
+    """Logits (a, 0) of one sample of class 0 each: the loss falls monotonically in a, so the largest rate is best."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return torch.stack([self.a.expand(len(x)), torch.zeros(len(x))], dim=1)
+
+
+def images(count=4, side=2, classes=2):
+    x = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+    y = torch.zeros(count, dtype=torch.int64)
+    return Images(x, y, x, y, classes)
+
+
+def test_the_search_gives_the_curve_that_gradient_descent_has():
+    row = search_rate(Quadratic, images(), SETTINGS, flat=True)
+    assert row["true"] == pytest.approx(2.0)  # the grid's last: each larger step lowers this loss more
+    for exponent, loss in row["curve"]:
+        a = 2.0**exponent / 2  # one step from 0: the slope is -1/2 there
+        assert loss == pytest.approx(math.log(1 + math.exp(-a)), rel=1e-5)
+
+
+def test_a_search_takes_images_from_the_first_on_and_again():
+    few = images(count=3)
+    (one, _), (two, _) = batches_of(few, 2, 2, flat=True)
+    assert torch.equal(torch.cat([one, two]), few.x.flatten(1)[[0, 1, 2, 0]])
+
+
+def test_rules_are_told_as_logarithms_and_the_paper_s_closed_form():
+    """Chains of n weighted edges after a stem have one path of n + 1 activations: rate (n + 1)^(-3/2)."""
+    settings = load_settings("T1", "smoke", ["rules=[paths]"])
+    for unit in find("T1").units(settings):
+        net = dag_of(settings, unit)
+        told = told_rates(lambda net=net: net.build(), torch.zeros(2, 3 * 16 * 16), settings)
+        assert told["paths"] == pytest.approx(-1.5 * math.log2(unit["depth"] + 1), abs=1e-3)
+
+
+def rows_of(true, told):
+    return [{"true": a, "kernel": None, "rules": {"rule": b}} for a, b in zip(true, told, strict=True)]
+
+
+def test_octaves_are_counted_from_the_first_net():
+    assert octaves_off(rows_of([-1.0, -2.0, 3.0], [4.0, 4.0, 9.0]), "rule") == pytest.approx([1.0, 1.0])
+
+
+def test_agreement_holds_the_paper_s_r_against_the_interval():
+    rng = random.Random(0)
+    told = [rng.gauss(0, 0.3) for _ in range(200)]
+    exact = rows_of([value - 3 for value in told], told)
+    assert agreement_of(exact[:100], "rule", 0.9) == "agrees"
+    loose = rows_of([value + rng.gauss(0, 0.3) for value in told], told)  # r of about 0.7
+    assert agreement_of(loose, "rule", 0.95) == "agrees in direction"
+    assert agreement_of(rows_of([rng.gauss(0, 0.3) for _ in told], told), "rule", 0.9) == "does not agree"
+    assert agreement_of(rows_of([-value for value in told], told), "rule", 0.9) == "does not agree"
+    assert agreement_of(exact[:3], "rule", 0.9) == "not decided at this scale"
+
+
+def test_the_interval_holds_the_true_r_as_often_as_it_says():
+    """r of pairs with a true correlation of 0.8 reaches 0.8 within the one-sided bound in 97.5 % of the draws.
+
+    Logarithms vary so little here that rates are linear in them.
+    """
+    rng, true, draws, reached = random.Random(1), 0.8, 400, 0
+    for _ in range(draws):
+        x = [rng.gauss(0, 0.01) for _ in range(30)]
+        y = [true * v + math.sqrt(1 - true**2) * rng.gauss(0, 0.01) for v in x]
+        reached += agreement_of(rows_of(y, x), "rule", true) == "agrees"
+    expected = NormalDist().cdf(1.96)
+    assert abs(reached / draws - expected) < 4 * math.sqrt(expected * (1 - expected) / draws)
+
+
+def test_the_least_favourable_verdict_counts():
+    assert worst_of(["agrees", "agrees in direction"]) == "agrees in direction"
+    assert worst_of(["agrees", "does not agree", "not decided at this scale"]) == "does not agree"
+
+
+def test_cells_are_drawn_once_each():
+    seeds = _distinct(30, 0)
+    cells = [tuple(random_cell(seed).items()) for seed in seeds]
+    assert len(seeds) == len(set(cells)) == 30
+    assert len(set(range(seeds[-1])) - set(seeds)) > 0  # so many that some are drawn twice
+
+
+@pytest.mark.parametrize("name", ["T2", "T3"])
+def test_topologies_are_what_the_settings_say_at_every_scale(name):
+    for scale in ("smoke", "laptop", "gpu", "paper"):
+        settings = load_settings(name, scale)
+        units = list(find(name).units(settings))
+        assert len(units) == len(settings.topologies) + len(settings.cnn_topologies) * len(settings.kernels)
+        assert {dag_of(settings, unit).activation for unit in units} == {"relu" if name == "T2" else "gelu"}

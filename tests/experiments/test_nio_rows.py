@@ -1,0 +1,97 @@
+"""What the experiments on NIO make of their rows, by hand; and that refinements start where they say."""
+
+import pytest
+import torch
+from experiments.data import load_images
+from experiments.models import net_for_nio
+from experiments.refine import plan_of, refined
+from experiments.registry import find
+from experiments.runs.n1 import at_best_rates
+from experiments.runs.n2 import STEP
+from experiments.settings import from_plain, load_settings
+from torch import nn
+
+
+def test_the_rate_is_chosen_by_the_training_loss_and_not_by_the_test():
+    settings = from_plain({"methods": ["a"], "rates": [0.1, 0.2]})
+    runs = [{"loss": 1.0, "accuracy": 0.3}, {"loss": "inf", "accuracy": 0.9}]
+    rows = [{"net": "n", "bn": True, "method": "a", "runs": runs}]
+    assert at_best_rates(settings, rows, ("n", True)) == {"a": [0.3]}
+
+
+def test_a_refinement_scales_the_draws_of_the_start():
+    settings = load_settings("N4", "smoke")
+    images = load_images("synthetic", 32, 8, 8)
+    torch.manual_seed(0)
+    model = net_for_nio("resnet", False, settings.nets.resnet)
+    weights = {}
+    for name in (settings.start, "nio"):
+        plan_of(model, name, images, settings, seed=3).apply_(model)
+        weights[name] = {n: p.detach().clone() for n, p in model.named_parameters() if p.ndim > 1}
+    factors = [float((weights["nio"][n] / w).median()) for n, w in weights[settings.start].items()]
+    for (name, start), factor in zip(weights[settings.start].items(), factors, strict=True):
+        assert torch.allclose(weights["nio"][name], factor * start)
+    assert len({round(factor, 4) for factor in factors}) > 1
+
+
+NETS = {
+    "resnet": {"depth": 8, "width": 4},
+    "densenet": {"growth": 4, "layers": 1},
+    "wrn": {"depth": 10, "widen": 1},
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_without_bn_has_no_norm(name):
+    kinds = {bn: {type(module) for module in net_for_nio(name, bn, NETS[name]).modules()} for bn in (True, False)}
+    assert nn.BatchNorm2d in kinds[True]
+    assert nn.BatchNorm2d not in kinds[False]
+
+
+def test_what_is_refined_is_reproducible():
+    settings = load_settings("N1", "smoke")
+    images = load_images("synthetic", 32, 16, 8)
+    one, other = (
+        refined(lambda: net_for_nio("wrn", False, settings.nets.wrn), "nio", images, settings, 1) for _ in "ab"
+    )
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def rows_of_cost(times, memory):
+    rows = [{"what": STEP, "D": 0, "r": 0.0, "seconds": 1.0, "memory_mb": 100.0}]
+    keys = [(d, r) for d in (2, 4) for r in (0.0, 0.5)]
+    return rows + [
+        {"what": "NIO", "D": d, "r": r, "seconds": t, "memory_mb": m}
+        for (d, r), t, m in zip(keys, times, memory, strict=True)
+    ]
+
+
+def test_cost_is_judged_by_time_memory_and_the_share_of_a_training():
+    settings = from_plain(
+        {"sub_batches": [2, 4], "overlaps": [0.0, 0.5], "training_steps": 100_000, "engine": "double_backward"}
+    )
+    judge = find("N2").judge
+    good = judge(settings, rows_of_cost([4.0, 4.5, 4.2, 5.0], [90.0, 95.0, 60.0, 70.0]))
+    assert good.agreement == "agrees"
+    assert "100 iterations of the dearest take 0.5 %" in good.sentence
+    assert "hold 1.6 times the samples" in good.sentence  # 4 / (4 - 3/2) against 1
+    falls, grows = [90.0, 95.0, 60.0, 70.0], [90.0, 95.0, 91.0, 96.0]
+    for times, memory in (([30.0] * 4, falls), ([3.0] * 4, grows), ([3.0, 4.0, 3.5, 5.0], falls)):
+        assert judge(settings, rows_of_cost(times, memory)).agreement == "agrees in direction"
+    for times, memory in (([30.0] * 4, grows), ([20.0, 4.0, 3.5, 5.0], falls)):
+        assert judge(settings, rows_of_cost(times, memory)).agreement == "does not agree"
+
+
+def test_layers_are_counted_by_ratio_and_cosine():
+    settings = from_plain({"samples": 4, "refine": {"nio": {"iterations": 1}}})
+    before = {"cosine": 0.5, "norm": 1.0, "ratio": 3.0, "cosines": [0.1, 0.2, 0.3], "ratios": [2.0, 3.0, "inf"]}
+    after = {"cosine": 0.4, "norm": 1.0, "ratio": 2.0, "cosines": [0.2, 0.1, 0.2], "ratios": [1.5, 2.0, 9.0]}
+    mixed = {"net": "resnet", "bn": True, "seed": 0, "before": before, "after": after}
+    met = mixed | {"after": after | {"cosines": [0.2, 0.3, 0.2]}}
+    judgement = find("N4").judge(settings, [mixed])
+    assert judgement.agreement == "does not agree"
+    assert "Of 3 layers (all nets and draws) the norm ratio falls in 3 and the cosine rises in 1" in judgement.sentence
+    assert "most layers of 1 of 1 nets and draws, the cosine rises in most layers of 0," in judgement.sentence
+    assert find("N4").judge(settings, [met, met]).agreement == "agrees"
+    assert find("N4").judge(settings, [met, met, mixed]).agreement == "agrees in direction"
+    assert find("N4").judge(settings, [met, mixed]).agreement == "does not agree"

@@ -1,0 +1,98 @@
+"""Training: schedules, augmentation, divergence, and going on after a kill."""
+
+import math
+
+import pytest
+import torch
+from experiments.batches import Batches, augmented
+from experiments.data import load_images
+from experiments.training import Recipe, train
+from torch import nn
+
+from experiments import training
+
+
+def test_schedules():
+    steps = Recipe(10, 4, 0.1, schedule="steps", milestones=(4, 8), factor=0.1)
+    assert [steps.factor_at(e) for e in (0, 3.9, 4, 8)] == pytest.approx([1, 1, 0.1, 0.01])
+    cosine = Recipe(10, 4, 0.1, schedule="cosine", warmup=2)
+    assert [cosine.factor_at(e) for e in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-12)
+    assert Recipe(10, 4, 0.1, schedule="constant").factor_at(9) == 1
+
+
+def test_augmented_images_are_crops_of_the_padded_ones():
+    torch.manual_seed(0)
+    x = torch.arange(1, 65.0).view(1, 1, 8, 8).expand(40, 3, 8, 8)
+    out = augmented(x)
+    padded = nn.functional.pad(x[:1], (1,) * 4)
+    windows = [padded[0, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
+    allowed = windows + [window.flip(2) for window in windows]
+    which = [next(k for k, window in enumerate(allowed) if torch.equal(picture, window)) for picture in out]
+    assert len(set(which)) > 9  # both halves are used
+
+
+def test_each_epoch_holds_every_image_once_in_an_order_of_its_own():
+    images = load_images("synthetic", 20, 10, 8)
+    batches = Batches(images, 8, seed=3)
+    epochs = []
+    for epoch in range(2):
+        batches.set_epoch(epoch)
+        epochs.append(torch.cat([x for x, _ in batches]))
+    assert len(batches) == 3
+    for seen in epochs:
+        assert torch.equal(seen.sum((1, 2, 3)).sort().values, images.x.sum((1, 2, 3)).sort().values)
+    assert not torch.equal(*epochs)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10))
+
+
+def test_training_learns_and_repeats_bit_for_bit():
+    images = load_images("synthetic", 256, 100, 8)
+    how = Recipe(12, 32, 0.05)
+    models = [net(), net()]
+    first, second = (train(model, images, how, 1) for model in models)
+    assert first == second
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
+    assert first.accuracy > 0.3  # chance is 0.1, and 0.03 its standard error
+    assert first.loss < math.log(10)
+    assert not first.diverged
+
+
+def test_a_run_that_diverges_is_stopped_and_counts_as_chance():
+    images = load_images("synthetic", 64, 32, 8)
+    found = train(net(), images, Recipe(50, 32, 1e30), 0)
+    assert found.diverged
+    assert found.loss == math.inf
+    assert found.accuracy == 0.1
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINTS", tmp_path)
+    monkeypatch.setattr(training, "LONG", 3)
+    images = load_images("synthetic", 64, 32, 8)
+    how = Recipe(3, 32, 0.02)
+    whole = train(net(), images, how, 0)
+    seen = []
+
+    class Killed(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            if self.training and len(seen) == 5:
+                raise RuntimeError("killed")
+            return self.inner(x)
+
+    def kept(model):
+        killed = Killed()
+        killed.inner = model
+        return killed
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(kept(net()), images, how, 0, checkpoint="run")
+    before = len(seen)
+    resumed = train(kept(net()), images, how, 0, checkpoint="run")
+    assert len(seen) - before == 2 + 1  # the third epoch and the test
+    assert resumed == whole
+    assert not list(tmp_path.iterdir())  # nothing is left of it

@@ -1,0 +1,189 @@
+"""Plans that keep the gradient, and the compromise with those that keep the signal, against real backward passes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wellposed as wp
+from wellposed.errors import OptionError, PlanError
+from wellposed.methods import directions
+from wellposed.signals.contraction import contractions
+
+WHITE = wp.Input.white()
+X = torch.zeros(32, 48)
+
+
+def chain(*widths: int, activation: type[nn.Module] | None = None) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), *([activation()] if activation else [])]
+    return nn.Sequential(*layers[: -1 if activation else None])
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(48, 128), nn.Linear(128, 10)
+        self.up = nn.ModuleList(nn.Linear(128, 256) for _ in range(3))
+        self.down = nn.ModuleList(nn.Linear(256, 128) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + down(torch.relu(up(torch.tanh(x))))
+        return self.head(x)
+
+
+NETS = {
+    "relu": (lambda: chain(48, 256, 100, 300, 64, activation=nn.ReLU), X),
+    "tanh": (lambda: chain(48, 256, 100, 300, 64, activation=nn.Tanh), X),
+    "gelu": (lambda: chain(48, 256, 100, 300, 64, activation=nn.GELU), X),
+    "conv": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.Tanh(),
+            nn.Conv2d(64, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 36, 10),
+        ),
+        torch.zeros(4, 3, 16, 16),
+    ),
+    "residual": (Residual, X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [1.0, 0.25])
+@pytest.mark.parametrize("name", NETS)
+def test_backward_plans_keep_the_gradient_by_what_enters_each_weight(name: str, target: float) -> None:
+    make, example = NETS[name]
+    graph = wp.trace(make(), example)
+    plan = wp.plan(graph, direction="backward", target_variance=target, inputs=WHITE)
+    measured = wp.measure(graph, plan=plan, draws=24, inputs=WHITE, backward=True)
+    assert measured.gradients is not None
+    assert measured.input_gradients is not None
+    readers = graph.users()
+    checked = 0
+    for use in contractions(graph):
+        if len(readers[use.data]) == 1:  # a residual stream has other readers
+            value = graph.values[use.data]
+            found = (measured.input_gradients if value.kind == "input" else measured.gradients)[value.name]
+            error = math.log2(found.var / target)
+            assert abs(error) < 4 * found.log2_error + 4 / 100, (value.name, error, found.log2_error)
+            checked += 1
+            assert "Σ E[g²]" in plan.prescriptions[use.parameter].reason
+    assert checked >= 4
+
+
+@pytest.mark.parametrize("direction", ["backward", "both"])
+def test_linear_layers_get_the_variances_of_glorot_and_bengio(direction: str) -> None:
+    plan = wp.plan(chain(48, 256, 100, 64), X, direction=direction, inputs=WHITE)
+    for name, (fan_in, fan_out) in {"0": (48, 256), "1": (256, 100), "2": (100, 64)}.items():
+        expected = 1.0 / fan_out if direction == "backward" else 2.0 / (fan_in + fan_out)
+        assert plan.prescriptions[f"{name}.weight"].std ** 2 == pytest.approx(expected, rel=1e-9)
+
+
+def test_both_is_the_harmonic_mean_of_the_two() -> None:
+    graph = wp.trace(chain(48, 256, 100, 64, activation=nn.Tanh), X)
+    forward, backward, both = (
+        wp.plan(graph, direction=d, inputs=WHITE).prescriptions for d in ("forward", "backward", "both")
+    )
+    for name in ("0.weight", "2.weight", "4.weight"):
+        mean = 2.0 / (forward[name].std ** -2 + backward[name].std ** -2)
+        assert both[name].std ** 2 == pytest.approx(mean, rel=1e-9)
+        assert both[name].signal_after != pytest.approx(1.0, rel=1e-3)  # what the weight really makes
+    assert "harmonic mean" in both["2.weight"].reason
+
+
+def test_convolutions_count_the_outputs_that_an_input_enters() -> None:
+    """Fan-out: 64 channels x 9 taps over a stride of 2 x 2, but for the border."""
+    model = nn.Conv2d(16, 64, 3, stride=2)
+    plan = wp.plan(model, torch.zeros(1, 16, 33, 33), direction="backward", inputs=WHITE)
+    outputs, inputs = 64 * 16 * 16, 16 * 33 * 33
+    assert plan.prescriptions["weight"].std ** 2 == pytest.approx(inputs / (outputs * 16 * 9), rel=1e-6)
+
+
+def test_before_a_norm_the_forward_choice_stands() -> None:
+    model = nn.Sequential(
+        nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 80), nn.Tanh(), nn.Linear(80, 9)
+    )
+    forward = wp.plan(model, X, inputs=WHITE).prescriptions
+    backward = wp.plan(model, X, direction="backward", inputs=WHITE).prescriptions
+    assert backward["0.weight"].std == forward["0.weight"].std
+    assert "a norm takes its scale out" in backward["0.weight"].reason
+    assert backward["5.weight"].std ** 2 == pytest.approx(1 / 9)
+
+
+@pytest.mark.parametrize("direction", ["backward", "both"])
+def test_before_a_norm_the_signal_is_kept_whatever_scales_stand_before(direction: str) -> None:
+    model = nn.Sequential(
+        nn.Linear(48, 256), nn.Tanh(), nn.Linear(256, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 9)
+    )
+    plan = wp.plan(model, X, direction=direction, inputs=WHITE).prescriptions
+    assert plan["0.weight"].signal_after > 1.1  # makes the next weight's input larger than the forward plan's is
+    assert plan["2.weight"].signal_after == pytest.approx(1.0)
+    assert "a norm takes its scale out" in plan["2.weight"].reason
+
+
+def test_closed_gates_and_kept_weights_are_left_alone() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.branch, self.gate = nn.Linear(48, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+            nn.init.zeros_(self.gate.weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            return x + self.gate(torch.tanh(self.branch(x)))
+
+    model = Gated()
+    plan = wp.plan(model, X, direction="backward", inputs=WHITE, skip=["stem.*"])
+    assert plan.prescriptions["stem.weight"].action == "keep"
+    assert plan.prescriptions["gate.weight"].action == "keep"
+    forward = wp.plan(model, X, inputs=WHITE, skip=["stem.*"]).prescriptions
+    assert plan.prescriptions["branch.weight"].std == forward["branch.weight"].std  # no gradient arrives there
+
+
+def test_embeddings_and_tied_weights_keep_the_forward_choice() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.mix = nn.Embedding(50, 32), nn.Linear(32, 32)
+            self.head = nn.Linear(32, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, indices: Tensor) -> Tensor:
+            return self.head(self.mix(self.table(indices)))
+
+    tokens = torch.zeros(4, 8, dtype=torch.int64)
+    backward = wp.plan(Tied(), tokens, direction="backward").prescriptions
+    assert backward["mix.weight"].std ** 2 == pytest.approx(1 / (32 * 50 * backward["table.weight"].std ** 2), rel=1e-6)
+
+
+def test_scales_that_do_not_settle_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directions, "MOST", 2)
+    with pytest.raises(PlanError, match=r"weight: its scale has not settled after 2 passes .* Sequential"):
+        wp.plan(chain(48, 64, 64, 9, activation=nn.Tanh), X, direction="backward", inputs=WHITE)
+
+
+def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(48, 64), nn.Linear(64, 9)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x).cumsum(-1))
+
+    assert not wp.plan(Sums(), X, direction="backward", inputs=WHITE).warnings
+    monkeypatch.setattr("wellposed.signals.backward.LIMIT", 0)  # nothing may be run on samples
+    (said,) = wp.plan(Sums(), X, direction="backward", inputs=WHITE).warnings
+    assert said.startswith("gradients were taken to pass cumsum.default unchanged")
+
+
+def test_options_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(OptionError, match="unknown direction 'sideways'"):
+        wp.plan(chain(48, 9), X, direction="sideways")
+    with pytest.raises(OptionError, match="state='independent' says nothing of gradients"):
+        wp.plan(chain(48, 9), X, direction="both", state="independent")

@@ -1,0 +1,134 @@
+"""The command ``report``: what it prints or writes, and with which exit code."""
+
+import pytest
+import torch
+from rich.cells import cell_len
+
+import wellposed as wp
+from wellposed.reports import parts
+
+MODELS = """
+import torch
+from torch import nn
+
+
+def net():
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(16, 4)), (torch.zeros(8, 16),)
+
+
+def training():
+    model, (example,) = net()
+    loss = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return model, loss, [(torch.randn(8, 16), torch.arange(8) % 4)]
+
+
+def no_batches():
+    model, loss, _ = training()
+    return model, loss, []
+
+
+def dies():
+    model, _ = net()
+    return nn.Sequential(model, nn.Linear(5, 5)), (torch.zeros(8, 16),)
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    (tmp_path / "net.py").write_text(MODELS)
+    return f"{tmp_path / 'net.py'}:net"
+
+
+def test_the_terminal_shows_it_in_eighty_columns(run, net):
+    code, out, err = run("report", net, columns=80)
+    assert (code, err) == (0, "")
+    assert max(cell_len(line) for line in out.splitlines()) <= 80
+    assert "Well initialised: with its own weights" in out
+    assert "worst operations:" in out
+    assert sum("▁" in line or "█" in line for line in out.splitlines()) == 4
+
+
+def test_a_page_is_written_with_the_command_that_makes_it_again(run, net, tmp_path):
+    page = tmp_path / "report.html"
+    code, out, _ = run(
+        "report", net, "-o", page, "--seed", 3, "--draws", 2, "--method", "kaiming", "--only", "*.weight"
+    )
+    assert code == 0
+    assert f"written to {page}" in out
+    text = page.read_text()
+    assert (
+        f"wellposed report {net} --output {page} --method kaiming --seed 3 --only &#x27;*.weight&#x27; --draws 2"
+        in text
+    )
+    assert "<dd>kaiming</dd>" in text
+
+
+def test_a_saved_plan_is_shown(run, net, tmp_path, monkeypatch):
+    assert run("plan", net, "--method", "xavier", "-o", tmp_path / "plan.json")[0] == 0
+    monkeypatch.setattr("wellposed.methods.plan", None)  # the saved one is enough
+    page = tmp_path / "report.html"
+    assert run("report", net, "--plan", tmp_path / "plan.json", "-o", page, "--draws", 2)[0] == 0
+    assert "<dd>xavier</dd>" in page.read_text()
+
+
+def test_a_training_adds_the_agreement_of_gradients(run, net, tmp_path):
+    page = tmp_path / "report.html"
+    code, _, _ = run("report", net.replace(":net", ":training"), "--training", "-o", page, "--draws", 0)
+    assert code == 0
+    assert 'id="plot-agreement"' in page.read_text()
+    assert "--draws 0 --training</pre>" in page.read_text()
+
+
+@pytest.mark.parametrize("words", [("report", "--training"), ("score",), ("refine", "--start", "kaiming")])
+def test_a_training_without_batches_is_bad_usage(run, net, words):
+    command, *options = words
+    code, _, err = run(command, net.replace(":net", ":no_batches"), *options)
+    assert code == 2
+    assert "the function of a training must return batches" in err
+
+
+def test_a_model_without_weights_is_predicted(run, net, monkeypatch):
+    def refuses(*_, **__):
+        raise AssertionError("a measured pass")
+
+    monkeypatch.setattr(parts, "LARGEST", 0)
+    monkeypatch.setattr(parts, "passes", refuses)
+    code, out, _ = run("report", net, "--meta")
+    assert code == 0
+    assert "The model has no values yet" in out
+    assert "own init: the model is on the meta device" in out.replace("\n", " ")
+
+
+def test_a_forward_that_dies_is_shown_and_is_no_success(run, net):
+    code, out, _ = run("report", net.replace(":net", ":dies"))
+    assert code == 2
+    assert "The model's forward fails; 13 operations ran before it did" in out
+    assert "mat1 and mat2 shapes cannot be multiplied" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-o", "missing/report.html"), "cannot write a report to"),
+        (("--plan", "plan.json", "--method", "xavier"), "--plan is a finished plan"),
+        (("--training", "--meta"), "--training takes gradients of real weights"),
+    ],
+)
+def test_bad_usage_is_said_before_the_model_is_built(run, net, monkeypatch, words, message):
+    def refuses(*_, **__):
+        raise AssertionError("the model was built")
+
+    monkeypatch.setattr("wellposed.zoo.load", refuses)
+    code, out, err = run("report", net, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_it_is_what_the_function_finds(run, net):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (torch.nn.Linear(16, 16), torch.nn.ReLU())]
+    found = wp.report(torch.nn.Sequential(*layers, torch.nn.Linear(16, 4)), torch.zeros(8, 16), draws=4)
+    _, out, _ = run("report", net, columns=200)
+    assert found.judgement.sentence in " ".join(out.split())

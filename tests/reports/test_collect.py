@@ -1,0 +1,265 @@
+"""What a report finds out, what it says where something is missing, and that the model stays as it was."""
+
+import math
+import re
+
+import pytest
+import torch
+from tests.reports.nets import Dies, loss, mlp, residual
+from torch import nn
+
+import wellposed as wp
+from wellposed.errors import InputError, OptionError, PlanError, TraceError
+from wellposed.reports import parts
+
+
+@pytest.fixture(scope="module")
+def report():
+    model, example = residual()
+    return wp.report(model, example, draws=3, seed=1)
+
+
+def test_it_shows_the_own_weights_and_the_plan_both_ways(report):
+    assert [item.label for item in report.initialisations] == ["own", "plan"]
+    for item in report.initialisations:
+        names = [signal.name for signal in item.predicted]
+        assert names == [signal.name for signal in item.measured]
+        assert {signal.name for signal in item.predicted.gradients} <= set(names)
+        assert {signal.name for signal in item.measured.gradients} == {s.name for s in item.predicted.gradients}
+        assert {comparison.direction for comparison in item.verdict.comparisons} == {"forward", "backward"}
+    assert report.notes == ()
+    assert report.failure is None
+
+
+def test_its_figures_are_those_of_the_analyses_themselves(report):
+    model, example = residual()
+    plan = wp.plan(model, example, seed=1)
+    assert report.plan == plan
+    own, planned = report.initialisations
+    assert own.predicted == wp.propagate(wp.trace(model, example), backward=True)
+    assert planned.measured == wp.measure(model, example, plan=plan, draws=3, seed=1, backward=True)
+    checked = wp.check(model, example, plan=plan, draws=3, seed=1, backward=True)
+    assert planned.verdict == checked
+    assert own.verdict == wp.check(model, example, draws=3, seed=1, backward=True)
+    rates = {row.rule: row.value for row in report.rates}
+    assert rates["ntk"] == wp.rates.relative(model, example, rule="ntk", plan=plan).value
+    assert rates["paths"] == wp.rates.relative(model, example, rule="paths").value
+    multipliers = wp.rates.relative(model, example, rule="ntk", plan=plan, per_layer=True).per_parameter
+    assert {row.name: row.layer_rate for row in report.parameters} == multipliers
+
+
+def test_the_parameters_are_told_as_they_are_and_as_they_will_be(report):
+    model, _ = residual()
+    for row in report.parameters:
+        tensor, said = model.get_parameter(row.name), report.plan.prescriptions[row.name]
+        assert row.shape == tuple(tensor.shape)
+        assert row.std_now == pytest.approx(float(tensor.detach().double().std(correction=0)), rel=1e-5)
+        assert row.std_planned == (0.0 if said.distribution == "constant" else said.std)
+        assert (row.fan_in, row.fan_out, row.reason) == (said.fan_in, said.fan_out, said.reason)
+
+
+def test_a_good_model_is_called_good_and_a_bad_one_bad():
+    model, example = mlp(30)
+    before = wp.report(model, example, draws=2)
+    assert before.judgement.level == "bad"
+    assert before.judgement.sentence.startswith("Badly initialised: with its own weights, ")
+    seen = before.initialisations[0].measured
+    norms = [
+        math.sqrt(signal.second_moment * seen.gradients[signal.name].second_moment) * math.prod(signal.shape)
+        for signal in seen
+        if signal.name in seen.gradients
+    ]
+    mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.sentence).groups()
+    said = float(mantissa) * 10 ** int(exponent.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
+    assert said == float(f"{max(norms) / min(norms):.2g}")
+    wp.initialize_(model, example)
+    after = wp.report(model, example, draws=2)
+    assert after.judgement.level == "good"
+    assert after.judgement.sentence.startswith("Well initialised")
+
+
+def test_zero_initialised_gates_are_no_fault():
+    model, example = residual()
+    wp.initialize_(model, example)
+    with torch.no_grad():
+        for block in model[1]:
+            block.down.weight.zero_()
+            block.down.bias.zero_()
+    found = wp.report(model, example, draws=0)
+    assert found.judgement.level == "good"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training):
+    model, example = residual()
+    model.append(nn.Dropout(0.5))
+    model.append(nn.BatchNorm1d(16))
+    model.eval()
+    model[0].weight.requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batches = [(torch.randn(8, 16), torch.randint(0, 16, (8,)))]
+    state = torch.get_rng_state()
+    wp.report(model, example, draws=2, training=training, loss_fn=loss, batches=batches)
+    assert torch.equal(torch.get_rng_state(), state)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not any(module.training for module in model.modules())
+    assert [p.requires_grad for p in model.parameters()][:2] == [False, True]
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_gradients_agree_as_the_score_says():
+    model, example = mlp(3)
+    batches = [(torch.randn(24, 32), torch.randint(0, 4, (24,)))]
+    plan = wp.plan(model, example)
+    found = wp.report(model, example, plan=plan, loss_fn=loss, batches=batches, draws=0).agreement
+    assert list(found) == ["own", "plan"]
+    assert found["own"] == wp.gradients.gradcosine(model, loss, batches[0], by="layer")
+    plan.apply_(model)
+    assert found["plan"] == wp.gradients.gradcosine(model, loss, batches[0], by="layer")
+
+
+def test_a_forward_that_dies_half_way_is_shown_as_far_as_it_came():
+    found = wp.report(Dies(), torch.randn(4, 8), draws=2)
+    assert [operation.name for operation in found.structure.operations] == ["first", "relu", "second", "relu#2"]
+    assert "'wrong' (Linear)" in found.failure
+    assert "mat1 and mat2 shapes cannot be multiplied" in found.failure
+    assert found.judgement.level == "bad"
+    assert "4 operations ran" in found.judgement.sentence
+    own = found.initialisations[0]
+    assert [signal.name for signal in own.measured] == ["first", "relu", "second", "relu#2"]
+    assert found.rates == ()
+
+
+def test_a_forward_that_dies_at_once_is_an_error():
+    with pytest.raises(TraceError, match="failed in Linear"):
+        wp.report(nn.Linear(4, 4), torch.zeros(2, 5))
+
+
+def test_infinite_and_nan_signals_stay():
+    model, example = mlp(4)
+    with torch.no_grad():
+        model[2].weight.mul_(1e30)
+        model[4].weight.mul_(1e30)
+    found = wp.report(model, example, draws=2)
+    own = found.initialisations[0].measured
+    assert not math.isfinite(own["4"].second_moment)
+    assert not math.isfinite(own["8"].second_moment)
+    assert "signals are infinite or NaN from 4 on" in found.judgement.sentence
+    assert found.judgement.level == "bad"
+
+
+def test_a_model_on_meta_has_a_plan_and_no_weights_of_its_own():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    found = wp.report(model, torch.zeros(8, 16), draws=2)
+    assert [item.label for item in found.initialisations] == ["plan"]
+    assert found.initialisations[0].verdict.ok
+    assert any("meta device" in note for note in found.notes)
+    assert all(row.std_now is None for row in found.parameters)
+    assert next(row for row in found.rates if row.rule == "maximal_update").value is None
+    assert found.judgement.sentence.startswith("The model has no values yet")
+
+
+def test_a_model_that_is_too_large_is_predicted_only(monkeypatch):
+    monkeypatch.setattr(parts, "LARGEST", 1000)
+    model, example = mlp(2)
+    found = wp.report(model, example, draws=2)
+    assert all(item.measured is None and item.verdict is None for item in found.initialisations)
+    assert any("everything that is shown is predicted" in note for note in found.notes)
+
+
+def test_dear_passes_are_left_out_and_it_says_so(monkeypatch):
+    monkeypatch.setattr(parts, "SLOW", 1.0)
+    model, example = mlp(2)
+    row = next(row for row in wp.report(model, example, draws=0).rates if row.rule == "maximal_update")
+    assert row.value is None
+    assert "wellposed.rates.relative" in row.reason
+
+
+def test_batches_are_measured_and_told_to_the_prediction():
+    model, _ = mlp(2)
+    given = [torch.randn(16, 32) * 3 for _ in range(2)]
+    found = wp.report(model, given[0], inputs=iter(given), draws=2)
+    own, plan = found.initialisations
+    told = {"0": wp.Input.from_batch(torch.cat(given))}
+    graph = wp.trace(model, given[0])
+    assert own.predicted == wp.propagate(graph, inputs=told, backward=True)
+    assert plan.predicted == wp.propagate(graph, inputs=told, weights=found.plan, backward=True)
+    assert plan.measured == wp.measure(graph, inputs=given, plan=found.plan, draws=2, backward=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": -1}, "draws must be an integer of at least 0"),
+        ({"draws": True}, "draws must be an integer of at least 0"),
+        ({"loss_fn": loss}, "loss_fn was given without batches"),
+        ({"batches": []}, "batches was given without loss_fn"),
+    ],
+)
+def test_options_are_checked_before_the_work(options, message):
+    model, example = mlp(1)
+    with pytest.raises(OptionError, match=message):
+        wp.report(model, example, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"method": "autoinitt"}, OptionError, "did you mean 'autoinit'"),
+        ({"options": {"target": 2.0}}, OptionError, "'target' is no option of method 'autoinit'"),
+        ({"options": {"only": "nothing.*"}}, PlanError, "nothing"),
+        ({"plan": 32, "options": {"only": "0.*"}}, OptionError, "leave out the options only"),
+        ({"plan": 8}, PlanError, r"'0.weight' has shape \(32, 32\), and the plan was made for shape \(8, 8\)"),
+        ({"inputs": {"nothing": wp.Input()}, "draws": 0}, InputError, "no input 'nothing'"),
+        ({"loss_fn": loss, "batches": [None]}, InputError, "holds no tensor"),
+    ],
+)
+def test_what_was_asked_wrongly_is_an_error_and_no_note(given, error, message):
+    model, example = mlp(1)
+    if "plan" in given:
+        given = given | {"plan": wp.plan(*mlp(1, width=given["plan"]))}
+    with pytest.raises(error, match=message):
+        wp.report(model, example, **given)
+
+
+def test_a_loss_needs_the_model():
+    model, example = mlp(1)
+    with pytest.raises(OptionError, match="takes the model itself"):
+        wp.report(wp.trace(model, example), loss_fn=loss, batches=[])
+
+
+def test_a_loss_that_fails_leaves_a_note():
+    model, example = mlp(1)
+    found = wp.report(model, example, draws=0, loss_fn=lambda m, b: m(b), batches=[torch.randn(8, 32)])
+    assert found.agreement == {}
+    assert any(note.startswith("agreement of gradients: the loss function returned") for note in found.notes)
+
+
+def test_another_method_plans():
+    model, example = mlp(2)
+    found = wp.report(model, example, method="kaiming", options={"only": "0.*"}, draws=0)
+    assert found.plan.method == "kaiming"
+    assert {row.name for row in found.parameters if row.std_planned is not None} == {"0.weight", "0.bias"}
+    asked = "options={'only': '0.*'}, method='kaiming', draws=0, seed=0, training=True)"
+    assert found.provenance.command.endswith(asked)
+
+
+def test_tied_parameters_are_told_apart_with_a_plan_and_without():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    graph = wp.trace(model, torch.zeros(2, 4))
+    for plan in (wp.plan(graph), None):
+        tied = {row.name: row.tied for row in parts.parameter_rows(graph, plan, {})}
+        assert tied == {"0.weight": False, "0.bias": False, "2.weight": True, "2.bias": False}
+
+
+@pytest.mark.parametrize(
+    ("model", "example"), [(nn.Identity(), torch.randn(2, 3)), (nn.Flatten(), torch.ones(2, 3).long())]
+)
+def test_a_model_without_weights_has_nothing_to_initialise(model, example):
+    found = wp.report(model, example, draws=2)
+    assert (found.judgement.level, found.parameters) == ("good", ())
+    assert "nothing to initialise" in found.judgement.sentence
