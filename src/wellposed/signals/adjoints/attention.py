@@ -219,3 +219,36 @@ def _made(
     extent = [1] * len(made.sizes)
     extent[i] = by_token.size
     return replace(made, var=by_token.reshape(extent), corr=np.clip(corr, -1.0, 1.0))
+
+
+@adjoint(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate")
+def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **__: Any) -> Sent | None:
+    """dL/dx_j = a_j (g_j - sum_l a_l g_l): what the gradients by all keys have in common cancels.
+
+    Its second moment by key is that of g times E sum_{jl} (a_j d_jl - a_j a_l)² / T; it sums to zero over the keys.
+    """
+    term, made = gradients[0], call.run.states.get(call.node.outputs[0])
+    axis = dim % len(x.axes)
+    if term is None or made is None or made.softmax is None:
+        return None
+    g = settled(call, term)
+    g = merge_atoms(g, axis) if len(g.axes[axis]) > 1 else pooled(g)
+    if not g.axes[axis]:
+        return None
+    keys, i = g.shape[axis], g.axes[axis][0]
+    spread = float(interpolated_choices(np.full(1, float(keys)), made.softmax[0])[1][0])
+    alone = kernels.average(g.var) * (1.0 - off_diagonal(g, axis))
+    # of two queries: the part of their correlation that is not common to all keys
+    same = np.take(g.corr, [0], axis=i)
+    other = kernels.off_diagonal_mean(g.corr, g.sizes, i)
+    apart = same - other
+    level = float(apart.ravel()[0])
+    corr = apart / level if level > 0 else np.ones((1,) * apart.ndim)
+    corr = np.concatenate([corr, -corr / max(keys - 1, 1)], axis=i)
+    count = len(g.sizes)
+    back = g.changed(
+        mean=np.zeros((1,) * count), var=np.full((1,) * count, spread / keys * alone), corr=np.clip(corr, -1.0, 1.0),
+        base=None, fn=None, links=(), blocks=(), block_axis=-1,
+    )  # fmt: skip
+    value = call.value_of(0)
+    return [] if value is None else [(value, Term(back))]

@@ -44,7 +44,7 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     if left_fixed and not right_fixed and product.window is None:
         product = _swapped(product)
     elif not right_fixed:
-        return None  # a product of two signals: differentiated on samples
+        return _by_signals(call, term, states, product)
     if product.left not in states or product.right not in states:
         return None
     gradient = scaled_state(settled(call, term), product.scale)
@@ -88,6 +88,19 @@ def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
     for key, value in kwargs.items():
         walk(call.node.kwargs[key], value)
     return found
+
+
+def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> Sent | None:
+    """The gradients by two signals that are multiplied: each is that of the result times the other signal."""
+    if product.window is not None or product.left not in states or product.right not in states:
+        return None
+    gradient = scaled_state(settled(call, term), product.scale)
+    sides = (product, _swapped(product))
+    return [
+        (side.left, Term(_by_data(call, gradient, states[side.right], side, states[side.left].shape)))
+        for side in sides
+        if side.left in call.wanted
+    ]
 
 
 def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, shape: tuple[int, ...]) -> State:
