@@ -6,7 +6,6 @@ python benchmarks/report.py [--operations 1000 20000] [--models torchvision:resn
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
+from browser import ARGUMENTS, CHROMIUM, seconds_to_open
 from common import RESULTS, markdown, write
 from wellposed import zoo
 
@@ -29,16 +29,6 @@ COLUMNS = {
     "megabytes": "size (MB)",
     "open_s": "opening (processor s)",
 }
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 class Block(nn.Module):
@@ -64,21 +54,11 @@ def opening(path: Path) -> float:
     """Return what the browser's thread computes until everything is drawn, in seconds: the least of three openings."""
     from playwright.sync_api import sync_playwright
 
-    times = []
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
         context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=shutil.which("chromium"), headless=True, args=list(ARGUMENTS)
+            profile, executable_path=CHROMIUM, headless=True, args=ARGUMENTS
         )
-        for _ in range(3):
-            page = context.new_page()
-            session = context.new_cdp_session(page)
-            session.send("Performance.enable", {"timeDomain": "threadTicks"})
-            page.goto(path.as_uri())
-            while not page.evaluate("document.documentElement.dataset.ready === 'true'"):
-                page.wait_for_timeout(5)
-            metrics = {item["name"]: item["value"] for item in session.send("Performance.getMetrics")["metrics"]}
-            times.append(metrics["TaskDuration"])
-            page.close()
+        times = [seconds_to_open(context, path) for _ in range(3)]
         context.close()
     return min(times)
 

@@ -61,7 +61,7 @@ def exchanging() -> Iterator[Callable[[T], list[T]]]:
 
     try:
         yield gather
-    except Exception as error:
+    except Exception as error:  # of any class: the others wait for a message
         if not heard:
             gathered((index(), type(error).__name__, str(error), None))
         raise

@@ -97,6 +97,9 @@ def test_cotangents_have_the_variance_asked_for() -> None:
     assert measured.parameter_gradients["first.weight"].var == pytest.approx(expected["first.weight"], rel=1e-4)
     with pytest.raises(OptionError, match="no floating-point output 'nothing'"):
         wp.measure(graph, backward=True, cotangents={"nothing": 1.0})
+    for call in (wp.propagate, wp.measure, wp.check):
+        with pytest.raises(OptionError, match="backward=True"):
+            call(graph, cotangents=2.0)
 
 
 def kept(model: nn.Module) -> list[object]:

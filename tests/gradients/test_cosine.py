@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from wellposed.errors import GradientError, InputError, OptionError
 from wellposed.gradients import gradcosine
+from wellposed.gradients.cosine import Engine
 from wellposed.gradients.problem import Batch, sub_batches
 
 
@@ -234,8 +235,9 @@ def test_parameters_without_axes_and_without_gradient() -> None:
         found = torch.autograd.grad(loss(model, row[None]), [*model.layer.parameters(), model.temperature])
         gradients.append(torch.cat([g.flatten() for g in found]))
     u = sum(g / g.norm() for g in gradients)
-    for engine in ("vmap", "loop"):
-        score = gradcosine(model, loss, x, sub_batches=None, engine=engine, by="parameter")  # type: ignore[arg-type]
+    engines: tuple[Engine, ...] = ("vmap", "loop")
+    for engine in engines:
+        score = gradcosine(model, loss, x, sub_batches=None, engine=engine, by="parameter")
         assert score.cosine == pytest.approx(float(u @ u) / 49, rel=1e-12)
         assert score.parts["temperature"].cosine == pytest.approx(1.0)  # d(loss)/d(scale) is positive for all
         assert score.parts["unused.weight"].norm == 0.0

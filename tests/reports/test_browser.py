@@ -1,26 +1,15 @@
 """The page in a real browser: headless Chromium on the file, as a person opens it."""
 
 import os
-import shutil
 import time
 
 import pytest
 import torch
+from benchmarks.browser import ARGUMENTS, CHROMIUM, READY, seconds_to_open
 from tests.reports.nets import loss, made_up, mlp, residual
 
 import wellposed as wp
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 if "CI" in os.environ:
@@ -69,9 +58,6 @@ def wait_until(page, expression, seconds=30.0):
     while not page.evaluate(expression):
         assert time.monotonic() < until, f"still not so after {seconds} s: {expression}"
         page.wait_for_timeout(20)
-
-
-READY = "document.documentElement.dataset.ready === 'true'"
 
 
 def opened(context, path):
@@ -330,19 +316,6 @@ def test_every_control_has_a_name_and_a_visible_focus(page):
     page.keyboard.press("Tab")
     width = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
     assert float(width.removesuffix("px")) >= 2
-
-
-def seconds_to_open(context, path):
-    """Return what the browser's thread computes until all is drawn; a clock would see the machine's other work too."""
-    page = context.new_page()
-    session = context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    page.goto(path.as_uri())
-    wait_until(page, READY)
-    metrics = {item["name"]: item["value"] for item in session.send("Performance.getMetrics")["metrics"]}
-    assert page.evaluate("COUNT") == 1000
-    page.close()
-    return metrics["TaskDuration"]
 
 
 def test_a_thousand_operations_open_in_seconds(desktop, tmp_path):

@@ -67,7 +67,7 @@ def check(
         told = described(graph, given)
     weights = "current" if plan is None else plan
     predicted = propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)
-    variances = cotangent_variances(graph, cotangents) if backward else None
+    variances = cotangent_variances(graph, cotangents, backward)
     measured = passes(graph, given, plan, seed, variances)
     weight_draws = 1 if plan is None else draws
     return compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws, tolerance=tolerance)

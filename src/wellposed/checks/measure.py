@@ -74,7 +74,7 @@ def measure(
     if draws < 1:
         raise OptionError(f"draws must be at least 1, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    given = cotangent_variances(graph, cotangents) if backward else None
+    given = cotangent_variances(graph, cotangents, backward)
     return passes(graph, batches(graph, inputs, draws, seed), plan, seed, given)
 
 

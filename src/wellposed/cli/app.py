@@ -17,6 +17,7 @@ from wellposed.cli.arguments import (
     Model,
     Only,
     Option,
+    PlanFile,
     Seed,
     Skip,
     TargetVariance,
@@ -89,9 +90,7 @@ def plan(
 @app.command()
 def check(
     model: Model,
-    plan_file: Annotated[
-        Path | None, typer.Option("--plan", "-p", help="A saved plan; without it one is made by --method.")
-    ] = None,
+    plan_file: PlanFile = None,
     method: Method = "autoinit",
     seed: Seed = 0,
     target_variance: TargetVariance = None,

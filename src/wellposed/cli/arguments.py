@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,9 @@ _MODEL_HELP = (
 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
 Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: autoinit, kaiming, xavier, ...")]
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", "-p", help="A saved plan; without it one is made by --method.")
+]
 Seed = Annotated[int, typer.Option("--seed", "-s", help="Seed of the plan's random streams.")]
 TargetVariance = Annotated[
     float | None, typer.Option("--target-variance", help="Variance that every weighted output is brought to.")

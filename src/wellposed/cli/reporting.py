@@ -16,6 +16,7 @@ from wellposed.cli.arguments import (
     Model,
     Only,
     Option,
+    PlanFile,
     Seed,
     Skip,
     TargetVariance,
@@ -30,9 +31,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file; needs wellposed[report].")
     ] = None,
-    plan_file: Annotated[
-        Path | None, typer.Option("--plan", "-p", help="A saved plan; without it one is made by --method.")
-    ] = None,
+    plan_file: PlanFile = None,
     method: Method = "autoinit",
     seed: Seed = 0,
     target_variance: TargetVariance = None,

@@ -94,7 +94,6 @@ def signals_of(
         labels.clear()
     if plan is not None:
         labels.append(("plan", plan))
-    cotangents = cotangent_variances(graph, 1.0)
     found = []
     for label, weights in labels:
         title = "the plan" if weights is not None else "the model's own weights"
@@ -103,7 +102,7 @@ def signals_of(
             return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
 
         def measure(backward: bool, weights: Plan | None = weights) -> Signals:
-            return passes(graph, given, weights, seed, cotangents if backward else None)
+            return passes(graph, given, weights, seed, cotangent_variances(graph, 1.0, backward))
 
         with stages.stage("predicting"):
             predicted = _both_ways(stages, f"predicted {{}} under {title}", predict)

@@ -63,7 +63,8 @@ def propagate(
         provider = Weights(graph) if weights == "current" else PlannedWeights(graph)
     else:
         provider = PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
-    if not backward:
+    given = cotangent_variances(graph, cotangents, backward)
+    if given is None:
         return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
     if state == "independent":
         raise OptionError(
@@ -72,7 +73,6 @@ def propagate(
         )
     from wellposed.signals.backward import gradients_of, require_adjoints  # their rules take time to load
 
-    given = cotangent_variances(graph, cotangents)
     if strict:
         require_adjoints(graph, given)
     signals, run = run_pass(graph, provider, inputs=inputs, state=state, strict=strict, keep=True)
@@ -80,12 +80,17 @@ def propagate(
     return replace(signals, gradients=found.signals, parameter_gradients=found.parameters, input_gradients=found.inputs)
 
 
-def cotangent_variances(graph: Graph, cotangents: Cotangents) -> dict[int, float]:
-    """Return the variance of dL/d(output) by value id.
+def cotangent_variances(graph: Graph, cotangents: Cotangents, backward: bool) -> dict[int, float] | None:
+    """Return the variance of dL/d(output) by value id; None where nothing goes ``backward``.
 
     Raises:
-        OptionError: a name that is no floating-point output of the graph, or a number that is no variance.
+        OptionError: a name that is no floating-point output of the graph, a number that is no variance, or cotangents
+            for a pass that does not go backward.
     """
+    if not backward:
+        if cotangents != 1.0:
+            raise OptionError("cotangents= is what a backward pass starts from; add backward=True, or leave it out")
+        return None
     names = {graph.values[value].name: value for value in graph.outputs if graph.values[value].is_signal}
     given = cotangents if isinstance(cotangents, Mapping) else dict.fromkeys(names, cotangents)
     for name, var in given.items():
