@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.batches import augmented
+from experiments.batches import augmented, seed_of
 
 if TYPE_CHECKING:
     from experiments.training import Recipe
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Classifier(lightning.LightningModule):
     """A model under a recipe; ``losses`` holds the loss of every step, and training stops at one that is not finite."""
 
-    def __init__(self, model: nn.Module, how: Recipe, steps: int) -> None:
+    def __init__(self, model: nn.Module, how: Recipe, steps: int, seed: int) -> None:
         super().__init__()
-        self.model, self.how, self.steps = model, how, steps
+        self.model, self.how, self.steps, self.seed = model, how, steps, seed
         self.losses: list[float] = []
 
     @property
@@ -29,18 +29,22 @@ class Classifier(lightning.LightningModule):
         """Whether the last loss was not finite."""
         return bool(self.losses) and not math.isfinite(self.losses[-1])
 
+    def on_train_epoch_start(self) -> None:
+        """Draw dropout and augmentation from the seed and the epoch alone."""
+        torch.manual_seed(seed_of(self.seed, self.current_epoch))
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Leave the epoch once the loss is not finite."""
         return -1 if self.diverged else None
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
-        """Return the loss of a batch, None where it is not finite."""
+        """Return the loss of a batch, None where it is not finite or no parameter has a part in it."""
         x, y = batch
         if self.how.augment:
             x = augmented(x)
         loss = functional.cross_entropy(self.model(x), y, label_smoothing=self.how.label_smoothing)
         self.losses.append(float(loss.detach()))
-        if self.diverged:
+        if self.diverged or not loss.requires_grad:
             self.trainer.should_stop = True
             return None
         return loss

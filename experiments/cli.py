@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.table import Table
 
 import wellposed as wp
 from experiments.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from experiments.results import Result
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console(highlight=False, markup=False)
@@ -36,22 +40,35 @@ def run(
     Beyond smoke the figures and the page are brought up to date.
     """
     from experiments import engine as engines
-    from experiments.papers import judged
 
     overrides = [name for name in names if "=" in name]
+    if len(overrides) == len(names):
+        raise _fail(ExperimentError("no experiment is named; python -m experiments list shows them"))
     try:
         for name in names:
             if name not in overrides:
                 result = engines.run(
                     name, scale, data=data, engine=engine, overrides=overrides, again=again, say=console.print
                 )
-                judgement = judged(result)
-                console.print(f"{result.experiment}: {judgement.agreement}. {judgement.ours}. {judgement.sentence}")
+                console.print(_told(result, overrides))
     except (ExperimentError, wp.errors.WellposedError) as error:
         raise _fail(error) from error
     if scale != "smoke":
         figures()
         papers()
+
+
+def _told(result: Result, overrides: Sequence[str]) -> str:
+    """Return what a result says of the claim; overrides may leave out what the claim is about."""
+    from experiments.papers import judged
+
+    try:
+        judgement = judged(result)
+    except Exception as error:
+        if not overrides:
+            raise
+        return f"{result.experiment}: with {', '.join(overrides)} the claim cannot be judged ({error!r})"
+    return f"{result.experiment}: {judgement.agreement}. {judgement.ours}. {judgement.sentence}"
 
 
 @app.command("list")

@@ -131,7 +131,10 @@ def _table(source: str, split: str) -> datasets.Dataset:
         files = sorted(str(file) for file in folder.rglob(f"{split}*.parquet"))
         if not files:
             raise ExperimentError(f"{source} holds no {split}*.parquet; {_LAYOUT}")
-        return datasets.Dataset.from_parquet(files, cache_dir=str(CACHE))
+        try:
+            return datasets.Dataset.from_parquet(files, cache_dir=str(CACHE))
+        except Exception as error:  # of pyarrow, or of the builder around it
+            raise ExperimentError(f"{source}, {split}: no Parquet file can be read ({error}); {_LAYOUT}") from error
     if source.startswith((".", "~", os.sep)) or source.count("/") > 1:
         raise ExperimentError(f"no folder {source}; {_LAYOUT}")
     try:

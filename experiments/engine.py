@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,13 +15,12 @@ from benchmarks.common import plain
 import wellposed as wp
 from experiments.data import name_of
 from experiments.errors import ExperimentError
-from experiments.journal import Journal
+from experiments.journal import CHECKPOINTS, JOURNALS, Journal
 from experiments.registry import Row, Unit, find
 from experiments.results import FOLDER, Result, machine, path_of, read, write
 from experiments.settings import as_plain, from_plain, load_settings
 
 Engine = Literal["local", "ray"]
-JOURNALS = Path("build") / "experiments"
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -46,8 +46,8 @@ def run(
         overrides: of settings, such as ``train.epochs=2``.
         again: run also what is finished.
         journals: where finished units are noted, so that a run that was killed goes on.
-        results: where results lie; None for ``experiments/results``, and beside the journals at scale smoke, whose
-            results are no evidence.
+        results: where results lie; None for ``experiments/results``, and beside the journals where a result is no
+            evidence of its scale: at scale smoke, with overrides, or with other data than the settings name.
         say: told how far it is.
 
     Raises:
@@ -66,7 +66,8 @@ def run(
         "version": wp.__version__,
     }
     if results is None:
-        results = journals if scale == "smoke" else FOLDER
+        other = bool(overrides) or header["data"] != name_of(str(settings.data.source))
+        results = journals if scale == "smoke" or other else FOLDER
     path = path_of(experiment.name, scale, results)
     if path.exists() and not again:
         old = read(path)
@@ -76,6 +77,8 @@ def run(
     journal = Journal(journals, header)
     if again:
         journal.clear()
+        for kept in CHECKPOINTS.glob(f"{experiment.name.lower()}-*"):
+            shutil.rmtree(kept)
     units = list(experiment.units(settings))
     todo = [unit for unit in units if unit not in journal]
     say(f"{experiment.name} ({experiment.title}), {scale}: {len(todo)} of {len(units)} units to run")

@@ -21,7 +21,6 @@ INITIALISATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "lecun_normal": ("lecun", {}),
     "lecun_uniform": ("lecun", _UNIFORM),
     "autoinit": ("autoinit", {}),
-    "autoinit++": ("autoinit", {"center": True}),
 }
 """``default`` is what the model's own layers do; Keras', on which AutoInit's experiments ran, is ``glorot_uniform``."""
 

@@ -11,6 +11,10 @@ from typing import Any
 
 from experiments.registry import Row, Unit
 
+JOURNALS = Path("build") / "experiments"
+CHECKPOINTS = JOURNALS / "checkpoints"
+"""What a run that was killed goes on from: its finished units, and the last epoch of one that was cut."""
+
 
 def key_of(unit: Unit) -> str:
     """Return what tells a unit from all others: its JSON, keys sorted."""

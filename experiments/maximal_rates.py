@@ -31,7 +31,7 @@ def build_net(net: DagNet, side: int) -> nn.Module:
 def search_rate(
     build: Callable[[], nn.Module], images: Images, settings: Settings, *, flat: bool, **options: Any
 ) -> Row:
-    """Return log2 of the maximal rate that a grid finds, its range over draws, and the curve of mean losses.
+    """Return log2 of the maximal rate that a grid finds, its range over draws, the curve of mean losses, and warnings.
 
     Args:
         build: makes the net.
@@ -59,6 +59,7 @@ def search_rate(
     return {
         "true": log2(rate.value),
         "range": [log2(rate.interval[0]), log2(rate.interval[1])],
+        "warnings": list(rate.warnings),
         "curve": [[log2(point.rate), math.inf if point.mean is None else point.mean] for point in rate.curve],
     }
 
@@ -102,18 +103,21 @@ class MaximalRates(Experiment):
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give Pearson's r of each rule, and hold the paper's r against the 95 % interval of that of ``paths``."""
-        told, verdicts = [], []
+        told, verdicts = [], {}
         for group, expected in self.paper_r.items():
             mine = _of_group(rows, group)
             told.append(f"{group} ({len(mine)} nets): " + "; ".join(_figures(mine, rule) for rule in settings.rules))
-            verdicts.append(agreement_of(mine, "paths", expected))
+            verdicts[group] = agreement_of(mine, "paths", expected)
         papers = " and ".join(map(str, self.paper_r.values()))
-        sentence = (
-            f"The paper's r ({papers}) is held against the 95 % interval of that of `paths` (Fisher's z); true rates "
-            f"have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed by the "
-            "first net."
+        parts = (
+            f" ({'; '.join(f'{group}: {verdict}' for group, verdict in verdicts.items())})" if len(verdicts) > 1 else ""
         )
-        return Judgement(". ".join(told), worst_of(verdicts), sentence)
+        sentence = (
+            f"The paper's r ({papers}) is held against the 95 % interval of that of `paths` (Fisher's z){parts}; true "
+            f"rates have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed by "
+            "the first net."
+        )
+        return Judgement(". ".join(told), worst_of(list(verdicts.values())), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw true over predicted rates, a panel for each rule, each rule's constant fitted."""

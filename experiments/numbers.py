@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
+
+from scipy.special import stdtrit
 
 
 def log2(value: float) -> float:
@@ -30,10 +33,32 @@ def standard_error(values: Iterable[float | str]) -> float:
     return stdev(floats) / math.sqrt(len(floats)) if len(floats) > 1 else math.nan
 
 
-def paired(one: Iterable[float | str], other: Iterable[float | str]) -> tuple[float, float]:
-    """Return the mean of the differences of pairs, and its standard error."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A mean difference of independent pairs.
+
+    Attributes:
+        mean: of the differences.
+        error: its standard error; NaN for a single pair.
+        count: number of pairs.
+    """
+
+    mean: float
+    error: float
+    count: int
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where chance alone would give such a mean in less than 5 % of cases (Student's t), else 0."""
+        if math.isnan(self.error) or abs(self.mean) <= float(stdtrit(self.count - 1, 0.975)) * self.error:
+            return 0
+        return 1 if self.mean > 0 else -1
+
+
+def paired(one: Iterable[float | str], other: Iterable[float | str]) -> Gap:
+    """Return the mean of the differences of pairs, which are to be independent of each other."""
     gaps = [float(a) - float(b) for a, b in zip(one, other, strict=True)]
-    return mean(gaps), standard_error(gaps)
+    return Gap(mean(gaps), standard_error(gaps), len(gaps))
 
 
 def accuracies(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[Any, dict[str, float]]:
@@ -50,7 +75,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def points(gap: float, error: float = math.nan) -> str:
+def points(gap: float | Gap) -> str:
     """Return a difference of shares in words, with its standard error where there is one."""
-    spread = "" if math.isnan(error) else f" ± {100 * error:.1f}"
-    return f"{100 * gap:+.1f}{spread} points"
+    if isinstance(gap, Gap) and not math.isnan(gap.error):
+        return f"{100 * gap.mean:+.1f} ± {100 * gap.error:.1f} points"
+    return f"{100 * (gap.mean if isinstance(gap, Gap) else gap):+.1f} points"

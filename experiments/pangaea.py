@@ -10,12 +10,15 @@ each channel, 1 at the start.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+import wellposed as wp
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "zero": torch.zeros_like,
@@ -148,36 +151,40 @@ def _regenerated(node: Expression, draw: random.Random) -> Expression:
     return Expression(_operator(node, draw), tuple(_regenerated(arg, draw) for arg in node.args))
 
 
+def value_of(node: Expression, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+    """Return the function's value, elementwise; without ``factors`` they are 1, as at the start."""
+    if node.op == "x":
+        value = x
+    else:
+        args = [value_of(arg, x, factors) for arg in node.args]
+        value = UNARY[node.op](args[0]) if len(args) == 1 else BINARY[node.op](args[0], args[1])
+    return value if node.parameter is None or not factors else value * factors[node.parameter]
+
+
 class Activation(nn.Module):
     """A function as a module for ``[batch, channels, …]``; each learnable factor has one value for each channel.
 
     Args:
         function: the graph.
         channels: of the tensors that it is used on.
+        centered: less its mean over a standard normal at the start, as AutoInit++ has it.
+
+    Raises:
+        OptionError: it is to be centred and has no such mean.
     """
 
-    def __init__(self, function: Expression, channels: int) -> None:
+    def __init__(self, function: Expression, channels: int, centered: bool = False) -> None:
         super().__init__()
         self.function = function
         used = {function.at(path).parameter for path in function.paths()} - {None}
         self.factors = nn.ParameterList(nn.Parameter(torch.ones(channels)) for _ in used)
+        self.mean = wp.nn.Centered(partial(value_of, function)).mean if centered else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return f(x), elementwise."""
-        return self._value(self.function, x)
-
-    def _value(self, node: Expression, x: Tensor) -> Tensor:
-        args = [self._value(arg, x) for arg in node.args]
-        if node.op == "x":
-            value = x
-        elif len(args) == 1:
-            value = UNARY[node.op](args[0])
-        else:
-            value = BINARY[node.op](args[0], args[1])
-        if node.parameter is None:
-            return value
-        factor: Tensor = self.factors[node.parameter].view(-1, *[1] * (x.dim() - 2))
-        return value * factor
+        """Return f(x), less its mean where it is centred, elementwise."""
+        factors = [factor.view(-1, *[1] * (x.dim() - 2)) for factor in self.factors]
+        value = value_of(self.function, x, factors)
+        return value - self.mean if self.mean else value
 
     def extra_repr(self) -> str:
         """Return the function in words."""

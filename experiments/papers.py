@@ -8,7 +8,7 @@ from pathlib import Path
 import wellposed as wp
 from experiments.registry import SCALES, Experiment, Judgement, experiments, find
 from experiments.results import FOLDER, Result, found
-from experiments.settings import from_plain
+from experiments.settings import as_plain, describe_scale, from_plain, load_settings
 
 _HEAD = """# The papers' claims
 
@@ -17,9 +17,19 @@ again: `python -m experiments run A3 --scale laptop --data PATH`. What the scale
 written, is said in `experiments/README.md`.
 
 Three papers are tested: AutoInit ([arXiv:2109.08958](https://arxiv.org/abs/2109.08958)), architecture-aware scaling,
-"topology" ([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). *Agrees* speaks
-of the claim at the scale that was run, not of the paper's own figure, where that needs the paper's own scale; where a
-paper shows a figure without a number, its claim is put in words. *Smoke* results are no evidence and are not shown.
+"topology" ([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper's
+own numbers were not at hand its claim is put in words. *Smoke* results are no evidence and are not shown.
+
+- *Agrees*: the claim holds at the scale that was run, beyond what chance would give. *In direction*: its main part
+  does. *Does not agree*: its main part fails, or its opposite is beyond chance. *Not decided*: chance alone could have
+  given what was found. None of them speaks of the paper's own scale.
+- A ± is one standard error of a mean; an octave is a factor of 2. A difference counts where chance would give one as
+  large in less than 5 % of cases. Chance classifies a tenth of CIFAR-10's images rightly.
+- What is tested is this library's version of a method: `autoinit` follows correlations that the paper takes to be
+  absent (`state="independent"` is the paper's), NIO and GradInit choose their bound on the gradient by themselves
+  ([reproduce](reproduce.md) says how to have the papers' own). `glorot_uniform` is the default of Keras, on which
+  AutoInit's experiments ran; `default` is what PyTorch's layers do by themselves. `paths` is the topology paper's rule
+  for the learning rate, `ntk` and `maximal_update` are this library's ([learning rates](learning-rates.md)).
 """
 
 
@@ -66,8 +76,11 @@ def _section(name: str, experiment: Experiment, result: Result | None, figures: 
     made = (
         "" if result.current else f"; **made by wellposed {result.environment['wellposed']}**, this is {wp.__version__}"
     )
+    now = as_plain(load_settings(name, result.scale))
+    size = describe_scale(name, result.scale) if result.settings == now else "other settings than this scale has now."
     lines += [
-        f"- Ours ({result.scale}): {judgement.ours}",
+        f"- Scale ({result.scale}): {size}",
+        f"- Ours: {judgement.ours}",
         f"- Outcome: **{judgement.agreement}**. {judgement.sentence}",
         f"- Run: data {result.data}, {len(result.rows)} units, {result.seconds / 60:.1f} minutes in all, {where}, "
         f"wellposed {result.environment['wellposed']}, torch {result.environment['torch']}, {result.date} UTC{made}.",

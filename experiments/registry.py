@@ -15,6 +15,8 @@ from experiments.errors import ExperimentError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from experiments.numbers import Gap
+
 Settings = Any
 """An omegaconf ``DictConfig`` in struct mode: the YAML of one experiment and scale; attributes are its keys."""
 Unit = Mapping[str, Any]
@@ -33,17 +35,19 @@ class Judgement:
     sentence: str
 
 
-def by_gap(gap: float, error: float, whole: bool) -> Agreement:
-    """Return the verdict on a gain: it counts beyond two standard errors, and is not decided within them.
+def by_gap(gap: Gap, *rivals: Gap, whole: bool) -> Agreement:
+    """Return the verdict on a gain: one that chance could have given decides nothing.
 
     Args:
-        gap: the mean gain, positive where the claim has it.
-        error: its standard error; NaN (of a single pair) decides nothing.
+        gap: over what the claim says most of, positive where the claim has it.
+        *rivals: over all else that the claim compares with; a loss against one of them contradicts it.
         whole: whether the rest of the claim holds too.
     """
-    if gap > 2 * error:
-        return "agrees" if whole else "agrees in direction"
-    return "does not agree" if gap < -2 * error else "not decided at this scale"
+    if any(each.sign < 0 for each in (gap, *rivals)):
+        return "does not agree"
+    if gap.sign > 0:
+        return "agrees" if whole and all(rival.sign > 0 for rival in rivals) else "agrees in direction"
+    return "not decided at this scale"
 
 
 class Experiment(ABC):

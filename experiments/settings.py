@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ def load_settings(name: str, scale: str, overrides: Sequence[str] = ()) -> Setti
             return compose(scale, overrides=list(overrides))
         except HydraException as error:
             raise ExperimentError(f"{name} at scale {scale}: {error}") from error
+
+
+def describe_scale(name: str, scale: str) -> str:
+    """Return what the comment at the head of a scale's settings says of it."""
+    lines = (FOLDER / name.lower() / f"{scale}.yaml").read_text().splitlines()
+    comment = [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
+    return " ".join(comment)
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -20,11 +19,10 @@ import wellposed as wp
 from experiments.batches import Batches
 from experiments.data import Images
 from experiments.feed import device
-from experiments.journal import digest
+from experiments.journal import CHECKPOINTS, digest
 from experiments.registry import Settings, Unit
 from experiments.settings import as_plain
 
-CHECKPOINTS = Path("build") / "experiments" / "checkpoints"
 LONG = 20
 """Epochs from which on a run keeps a checkpoint after each."""
 
@@ -94,9 +92,11 @@ class Trained:
         return {"loss": self.loss, "accuracy": self.accuracy, "diverged": self.diverged}
 
 
-def checkpoint_of(name: str, settings: Settings, unit: Unit) -> str:
-    """Return the name of a unit's checkpoint: another one for each experiment, settings, unit and version."""
-    key = {"settings": as_plain(settings), "unit": dict(unit), "version": wp.__version__}
+def checkpoint_of(name: str, settings: Settings, data: str, unit: Unit, **more: Any) -> str:
+    """Return the name of a checkpoint: another one for each experiment, settings, data, unit and version, and for what
+    else tells a unit's trainings apart.
+    """
+    key = {"settings": as_plain(settings), "data": data, "unit": dict(unit) | more, "version": wp.__version__}
     return f"{name}-{digest(key)}".lower()
 
 
@@ -124,9 +124,8 @@ def train(
 
     from experiments.classifier import Classifier
 
-    torch.manual_seed(seed)
     batches = Batches(images, how.batch, seed)
-    module = Classifier(model, how, len(batches))
+    module = Classifier(model, how, len(batches), seed)
     folder = CHECKPOINTS / checkpoint if checkpoint and how.epochs >= LONG else None
     last = folder / "last.ckpt" if folder else None
     with _quiet():

@@ -9,7 +9,7 @@ from benchmarks.dags import parse as parse_dag
 from benchmarks.nets import all_cnn_c, nas_bench_201, preact_resnet
 
 from experiments.models.cells import parse_cell
-from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, swin, wide_resnet
+from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, resnet_50, swin, wide_resnet
 from experiments.models.small import net_for_nio
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "parse_cell",
     "parse_dag",
     "preact_resnet",
+    "resnet_50",
     "swin",
     "wide_resnet",
 ]

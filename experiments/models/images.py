@@ -43,6 +43,15 @@ def densenet_100(growth: int = 12, layers: int = 16, classes: int = 10) -> nn.Mo
     return made
 
 
+def resnet_50(classes: int = 10) -> nn.Module:
+    """ResNet-50 of timm (He et al. 2016), for images of 32 and more."""
+    import_extras()
+    import timm
+
+    made: nn.Module = timm.create_model("resnet50", num_classes=classes)
+    return made
+
+
 def swin(size: int = 224, small: bool = False, classes: int = 10) -> nn.Module:
     """Swin-T of timm; ``small`` has two stages of two blocks, widths 24 and 48, patches of 2×2 and windows of 4×4."""
     import_extras()

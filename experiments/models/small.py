@@ -9,17 +9,18 @@ from benchmarks.nets import preact_resnet, without_norm
 from torch import nn
 
 from experiments.errors import ExperimentError
-from experiments.models.images import densenet_100, wide_resnet
+from experiments.models.images import densenet_100, resnet_50, wide_resnet
 
 _NETS: dict[str, Callable[..., nn.Module]] = {
     "resnet": preact_resnet,
     "wrn": wide_resnet,
     "densenet": densenet_100,
+    "resnet50": resnet_50,
 }
 
 
 def net_for_nio(name: str, bn: bool, options: dict[str, Any]) -> nn.Module:
-    """Return a ``resnet``, ``wrn`` or ``densenet`` with ``options`` of its builder; without BN no norm is left."""
+    """Return the net of a name with ``options`` of its builder; without BN no norm is left."""
     if name not in _NETS:
         raise ExperimentError(f"no net {name!r}; known: {', '.join(_NETS)}")
     made = _NETS[name](**options)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 METHODS = ("he_normal", "default", "autoinit")
 """He et al. is the ResNets' own, and so the paper's default; "default" is what PyTorch's layers do by themselves."""
-FLOAT_RANGE = math.log2(torch.finfo(torch.float32).max)
 STEADY = 1.0
 """Octaves by which the second moment may lie above 1 to count as near it, as in A2."""
 
@@ -66,7 +65,7 @@ class VariancePerLayer(Experiment):
         plain = {row["method"]: row["measured"] for row in rows if row["depth"] == deepest and not row["bn"]}
         worst = {method: largest(values) for method, values in plain.items()}
         tops = [(largest(row["measured"]), row["depth"]) for row in rows if row["method"] == "autoinit"]
-        explodes, near = worst["he_normal"] > FLOAT_RANGE, max(tops)[0] <= STEADY
+        explodes, near = math.isinf(worst["he_normal"]), max(tops)[0] <= STEADY
         linear = all(top < math.log2(depth) for top, depth in tops)
         ours = f"largest second moment at depth {deepest} without BN: " + ", ".join(
             f"{method} {_power(values)}" for method, values in plain.items()
@@ -75,7 +74,7 @@ class VariancePerLayer(Experiment):
         sentence = (
             f"AutoInit stays below the number of layers: {'yes' if linear else 'no'}; near 1 (a factor of "
             f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so that sums grow with "
-            "the number of blocks; He's double with every block."
+            "the number of blocks."
         )
         if explodes and near:
             return Judgement(ours, "agrees", sentence)

@@ -49,7 +49,7 @@ class AgainstLSUV(Experiment):
             wp.gradients.lsuv(model, batches=[images.x[chosen[: unit["samples"]]]], seed=unit["seed"]).apply_(model)
         measured = wp.measure(model, images.test_x[:32], draws=2, inputs=[images.test_x[:32]], seed=unit["seed"])
         off = largest(abs(log2(signal.var)) for signal in measured if signal.op.startswith("conv2d"))
-        kept = checkpoint_of(self.name, settings, unit)
+        kept = checkpoint_of(self.name, settings, data, unit)
         return {"off": off, **train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
@@ -68,11 +68,11 @@ class AgainstLSUV(Experiment):
             + ", ".join(f"{off[s]:.2f}" for s in settings.samples)
         )
         gaps = {s: paired(scores[0], scores[s]) for s in settings.samples}
-        losing = [s for s, (gap, error) in gaps.items() if gap < -2 * error]  # neither, where one seed has no error
-        winning = [s for s, (gap, error) in gaps.items() if gap > 2 * error]
+        losing = [s for s, gap in gaps.items() if gap.sign < 0]
+        winning = [s for s, gap in gaps.items() if gap.sign > 0]
         sentence = (
-            f"AutoInit is better beyond two standard errors at S = {_list(winning)}, worse at S = {_list(losing)}, "
-            "and not told apart elsewhere."
+            f"AutoInit is better at S = {_list(winning)}, worse at S = {_list(losing)}, and not told apart elsewhere "
+            "(Student's t, 5 %); LSUV draws orthogonal matrices, AutoInit truncated normal ones."
         )
         if losing:
             return Judgement(ours, "does not agree", sentence)

@@ -11,10 +11,10 @@ import torch
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.feed import batches_of, cross_entropy, device
+from experiments.feed import cross_entropy, device
 from experiments.models import net_for_nio
 from experiments.refine import plan_of
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,11 +37,11 @@ class PerLayer(Experiment):
                     yield {"net": str(net), "bn": bn, "seed": settings.seed + seed}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
-        """Score the initial weights and the refined ones on the same single samples."""
+        """Score the initial weights and the refined ones on the same single samples, which NIO has not seen."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
         torch.manual_seed(unit["seed"])
         model = net_for_nio(unit["net"], unit["bn"], settings.nets[unit["net"]]).to(device())
-        (batch,) = batches_of(images, settings.samples, 1)
+        batch = images.test_x[: settings.samples].to(device()), images.test_y[: settings.samples].to(device())
         found: Row = {}
         for when, method in (("before", settings.start), ("after", "nio")):
             drawn = copy.deepcopy(model)
@@ -61,8 +61,11 @@ class PerLayer(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Count the layers whose ratio falls and whose cosine rises, and where those are most layers of a net.
 
-        It agrees where both are so in every net and draw, and in direction where in more than half of them.
+        It agrees where both are so in every net and draw, in direction where in more than chance would give, and does
+        not where one is so in half of them or fewer.
         """
+        from scipy.stats import binomtest
+
         told = []
         for net, bn in dict.fromkeys((row["net"], row["bn"]) for row in rows):
             mine = [row for row in rows if (row["net"], row["bn"]) == (net, bn)]
@@ -79,12 +82,15 @@ class PerLayer(Experiment):
             f"Of {sum(layers)} layers (all nets and draws) the norm ratio falls in {sum(falls)} and the cosine rises "
             f"in {sum(rises)}; the ratio falls in most layers of {most[0]} of {len(rows)} nets and draws, the cosine "
             f"rises in most layers of {most[1]}, after {settings.refine.nio.iterations} iterations, by "
-            f"{settings.samples} single samples; weights whose logits explode have a high cosine to begin with."
+            f"{settings.samples} single samples that NIO has not seen."
         )
         if min(most) == len(rows):
             return Judgement("; ".join(told), "agrees", sentence)
-        direction = 2 * min(most) > len(rows)
-        return Judgement("; ".join(told), "agrees in direction" if direction else "does not agree", sentence)
+        if 2 * min(most) <= len(rows):
+            return Judgement("; ".join(told), "does not agree", sentence)
+        chance = max(binomtest(count, len(rows), 0.5, alternative="greater").pvalue for count in most)
+        outcome: Agreement = "agrees in direction" if chance < 0.05 else "not decided at this scale"
+        return Judgement("; ".join(told), outcome, sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw ratios and cosines over the layers for each net's first draw."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from experiments.maximal_rates import MaximalRates
-from experiments.registry import Settings, Unit, experiment
+from experiments.maximal_rates import MaximalRates, true_and_told, worst_of
+from experiments.registry import Agreement, Judgement, Row, Settings, Unit, experiment
+
+POWER = -1.5
+"""Of the depth, in the paper's rule for a chain."""
 
 
 @experiment("T1")
@@ -23,3 +27,32 @@ class RateOverDepth(MaximalRates):
         """Yield the chains."""
         for depth in settings.depths:
             yield {"topology": "_".join("0" * i + "2" for i in range(depth)), "kernel": None, "depth": depth}
+
+    def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
+        """Hold the power of the depth by which the true rates fall against the paper's too."""
+        by_r = super().judge(settings, rows)
+        power, error = power_of_depth(rows)
+        verdict: Agreement = "not decided at this scale"
+        if power < -2 * error:
+            verdict = "agrees" if abs(power - POWER) <= 2 * error else "agrees in direction"
+        elif power > 2 * error:
+            verdict = "does not agree"
+        sentence = (
+            f"{by_r.sentence[:-1]}; true rates go as the depth to the power {power:.2f} ± {error:.2f}, where the "
+            f"paper's rule has {POWER}."
+        )
+        return Judgement(by_r.ours, worst_of([by_r.agreement, verdict]), sentence)
+
+
+def power_of_depth(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return the power of the depth that fits the true rates, and its standard error; NaN for under three nets.
+
+    The depth of a chain is what `paths` takes it for: its rate is the depth to the power `POWER`.
+    """
+    if len(rows) < 3:
+        return math.nan, math.nan
+    from scipy.stats import linregress
+
+    true, told = true_and_told(rows, "paths")
+    found = linregress([value / POWER for value in told], true)
+    return float(found.slope), float(found.stderr)

@@ -62,12 +62,12 @@ class AgainstMuP(Experiment):
         )
         gaps = {rule: paired(off["mup"], off[rule]) for rule in settings.rules}
         widths = " and ".join(map(str, settings.widths))
-        nearer = ", ".join(f"{gap:+.2f} ± {error:.2f} octaves ({rule})" for rule, (gap, error) in gaps.items())
+        nearer = ", ".join(f"{gap.mean:+.2f} ± {gap.error:.2f} octaves ({rule})" for rule, gap in gaps.items())
         sentence = (
-            f"Over {len(off['mup'])} nets (width {widths}) rates carried over are nearer than μP's by {nearer}; the "
-            "verdict is that of `paths`, the paper's rule."
+            f"Over {len(off['mup'])} nets (width {widths}) rates carried over from the first net, whose error all "
+            f"share, are nearer than μP's by {nearer}; the verdict is that of `paths`, the paper's rule."
         )
-        return Judgement(ours, by_gap(*gaps["paths"], whole=True), sentence)
+        return Judgement(ours, by_gap(gaps["paths"], whole=True), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw how far each rule is off, net by net."""

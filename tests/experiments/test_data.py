@@ -83,3 +83,11 @@ def test_columns_of_another_kind_are_named(folder):
 def test_a_place_is_told_by_its_name_alone():
     assert name_of("/some/where/cifar10") == "cifar10"
     assert name_of("uoft-cs/cifar10") == "cifar10"
+
+
+def test_files_that_hold_no_parquet_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.data.CACHE", tmp_path / "cache")
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.parquet").write_bytes(b"no parquet")
+    with pytest.raises(ExperimentError, match="no Parquet file can be read"):
+        load_images(str(tmp_path), 4, 4, 8)

@@ -144,13 +144,33 @@ def test_smoke_results_lie_beside_the_journals_and_are_not_shown(counting, tmp_p
     assert best(found(tmp_path / "journals"), "A0") is None
 
 
+@pytest.mark.parametrize("told", [{"overrides": ["seed=3"]}, {"data": "elsewhere/other"}])
+def test_a_run_with_overrides_or_other_data_is_no_evidence_of_its_scale(counting, tmp_path, monkeypatch, told):
+    monkeypatch.setattr(engine, "FOLDER", tmp_path / "kept")
+    options = {"journals": tmp_path / "journals", "say": lambda text: None}
+    engine.run("A0", "laptop", **options)
+    engine.run("A0", "laptop", **options, **told)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["a0-laptop.json"]
+    assert read(tmp_path / "kept" / "a0-laptop.json").settings["seed"] == 2
+    assert (tmp_path / "journals" / "a0-laptop.json").exists()
+
+
+def test_a_repeated_run_begins_its_trainings_anew(counting, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "CHECKPOINTS", tmp_path)
+    for name in ("a0-123", "a1-123"):
+        (tmp_path / name).mkdir()
+    run(again=True)
+    assert not (tmp_path / "a0-123").exists()
+    assert (tmp_path / "a1-123").exists()
+
+
 def test_the_page_holds_every_experiment_run_or_not(counting, run, tmp_path):
     run()
     text = page(tmp_path / "results", tmp_path)
     for name, row in experiments().items():
         assert f"| [{name}](#{name.lower()}) | {row.title}" in text
         assert f"- Paper: {row.paper}" in text
-    assert "Ours (laptop): 3 rows" in text
+    assert "- Ours: 3 rows" in text
     assert "Outcome: **agrees**. They do." in text
     assert "Ours: not run at any scale" in text
 
@@ -197,6 +217,19 @@ def test_every_experiment_has_settings_at_every_scale():
             settings = load_settings(name, scale)
             assert {"source", "train", "test", "side"} <= set(settings.data)
             assert isinstance(settings.seed, int)
+
+
+def test_a_result_of_settings_that_have_changed_is_marked(counting, run, tmp_path):
+    run()
+    folder, figures = tmp_path / "results", tmp_path / "figures"
+    (tmp_path / "a0" / "laptop.yaml").write_text(
+        "# Two of everything.\nseed: 2\ndata: {source: synthetic, train: 1, test: 1, side: 8}\n"
+    )
+    assert "- Scale (laptop): Two of everything." in page(folder, figures)
+    (tmp_path / "a0" / "laptop.yaml").write_text(
+        "# Three of everything.\nseed: 3\ndata: {source: synthetic, train: 1, test: 1, side: 8}\n"
+    )
+    assert "- Scale (laptop): other settings than this scale has now." in page(folder, figures)
 
 
 def test_the_command_line_says_what_is_wrong():

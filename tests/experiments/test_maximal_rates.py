@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from statistics import NormalDist
 
 import pytest
@@ -18,6 +19,7 @@ from experiments.maximal_rates import (
     worst_of,
 )
 from experiments.registry import find
+from experiments.runs.t1 import power_of_depth
 from experiments.runs.t5 import _distinct
 from experiments.settings import from_plain, load_settings
 from torch import nn
@@ -77,6 +79,9 @@ def test_rules_are_told_as_logarithms_and_the_paper_s_closed_form():
         assert told["paths"] == pytest.approx(-1.5 * math.log2(unit["depth"] + 1), abs=1e-3)
 
 
+RULES = ("paths", "ntk", "maximal_update")
+
+
 def rows_of(true, told):
     return [{"true": a, "kernel": None, "rules": {"rule": b}} for a, b in zip(true, told, strict=True)]
 
@@ -114,6 +119,28 @@ def test_the_interval_holds_the_true_r_as_often_as_it_says():
 def test_the_least_favourable_verdict_counts():
     assert worst_of(["agrees", "agrees in direction"]) == "agrees in direction"
     assert worst_of(["agrees", "does not agree", "not decided at this scale"]) == "does not agree"
+
+
+def test_the_power_of_the_depth_is_that_by_which_rates_fall():
+    depths = (2, 3, 5, 9, 17)
+    rows = [{"true": -0.5 * math.log2(d) + 1, "kernel": None, "rules": {"paths": -1.5 * math.log2(d)}} for d in depths]
+    assert power_of_depth(rows) == pytest.approx((-0.5, 0.0), abs=1e-6)
+    assert math.isnan(power_of_depth(rows[:2])[0])
+
+
+@pytest.mark.parametrize(
+    ("power", "outcome"), [(-1.5, "agrees"), (-0.5, "agrees in direction"), (0.5, "does not agree")]
+)
+def test_t1_holds_both_the_correlation_and_the_power_against_the_paper(power, outcome):
+    depths = (2, 3, 5, 9, 17, 33)
+    rows = [
+        {"true": power * math.log2(d) + noise, "kernel": None, "rules": dict.fromkeys(RULES, -1.5 * math.log2(d))}
+        for d, noise in zip(depths, (0.02, -0.03, 0.01, 0.03, -0.02, 0.01), strict=True)
+    ]
+    judgement = find("T1").judge(load_settings("T1", "laptop"), rows)
+    assert judgement.agreement == outcome
+    told = float(re.search(r"to the power (-?\d\.\d+) ±", judgement.sentence)[1])
+    assert told == pytest.approx(power, abs=0.03)
 
 
 def test_cells_are_drawn_once_each():

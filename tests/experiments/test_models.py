@@ -12,6 +12,7 @@ from experiments.models import (
     parse_cell,
     parse_dag,
     preact_resnet,
+    resnet_50,
     swin,
     wide_resnet,
 )
@@ -31,8 +32,10 @@ def millions(build):
         (lambda: preact_resnet(164), 1.7),
         (lambda: wide_resnet(28, 10), 36.5),  # Zagoruyko & Komodakis 2016, table 4
         (lambda: densenet_100(), 0.8),  # Huang et al. 2017, table 2: DenseNet-BC, k = 12
+        (lambda: resnet_50(1000), 25.6),  # Zagoruyko & Komodakis 2016, table 8: 25.6M
+        (lambda: swin(classes=1000), 28.3),  # Liu et al. 2021, table 1: 29M, rounded up
     ],
-    ids=["All-CNN-C", "ResNet-110", "ResNet-164", "WRN-28-10", "DenseNet-100"],
+    ids=["All-CNN-C", "ResNet-110", "ResNet-164", "WRN-28-10", "DenseNet-100", "ResNet-50", "Swin-T"],
 )
 def test_the_number_of_parameters_is_the_papers(build, paper):
     assert round(millions(build), 1) == paper

@@ -1,10 +1,14 @@
 """Random activation functions: well-formed graphs, the mutations, learnable factors."""
 
+import math
 import random
 
+import pytest
 import torch
 from experiments.pangaea import BINARY, PARAMETERS, UNARY, Activation, Expression, X, mutated, random_function
 from torch.nn import functional
+
+from wellposed.errors import OptionError
 
 SWISH = Expression("mul", (X, Expression("sigmoid", (X,))))
 
@@ -64,3 +68,13 @@ def test_learnable_factors_have_a_value_for_each_channel():
         module.factors[1].zero_()
     x = torch.randn(2, 3, 4, 4)
     assert torch.allclose(module(x), x * torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1))
+
+
+def test_centred_functions_have_mean_zero_over_a_standard_normal():
+    function = Expression("exp", (X,), parameter=0)
+    module = Activation(function, 3, centered=True)
+    assert module.mean == pytest.approx(math.exp(0.5), rel=1e-6)
+    x = torch.randn(1, 3, 200_000, generator=torch.Generator().manual_seed(0))
+    assert module(x).mean().abs() < 5 * (math.e**2 - math.e) ** 0.5 / 600_000**0.5
+    with pytest.raises(OptionError, match="no finite mean"):
+        Activation(Expression("exp", (Expression("exp", (X,)),)), 3, centered=True)

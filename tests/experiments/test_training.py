@@ -44,9 +44,34 @@ def test_each_epoch_holds_every_image_once_in_an_order_of_its_own():
     assert not torch.equal(*epochs)
 
 
+def test_training_goes_through_the_orders_one_after_the_other():
+    """Lightning has to tell the epoch to what it loads from; it calls no ``set_epoch`` but that of a sampler."""
+    seen = []
+
+    class Noted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x):
+            if self.training:
+                seen.append(x)
+            return self.inner(x)
+
+    images = load_images("synthetic", 20, 10, 8)
+    train(Noted(), images, Recipe(2, 20, 0.01), 3)
+    assert len(seen) == 2
+    assert not torch.equal(*seen)
+    batches = Batches(images, 20, 3)
+    for epoch, x in enumerate(seen):
+        batches.set_epoch(epoch)
+        assert torch.equal(x, next(iter(batches))[0])
+
+
 def net():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10))
+    body = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2))
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(32, 10))
 
 
 def test_training_learns_and_repeats_bit_for_bit():
@@ -73,7 +98,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "CHECKPOINTS", tmp_path)
     monkeypatch.setattr(training, "LONG", 3)
     images = load_images("synthetic", 64, 32, 8)
-    how = Recipe(3, 32, 0.02)
+    how = Recipe(3, 32, 0.02, augment=True)
     whole = train(net(), images, how, 0)
     seen = []
 
@@ -96,3 +121,22 @@ def test_a_killed_run_goes_on_from_its_last_epoch(tmp_path, monkeypatch):
     assert len(seen) - before == 2 + 1  # the third epoch and the test
     assert resumed == whole
     assert not list(tmp_path.iterdir())  # nothing is left of it
+
+
+def test_a_net_that_nothing_can_train_counts_as_chance():
+    """Random activation functions can be constant: no parameter has a part in the loss then."""
+
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(x), 10)
+
+    model = Constant()
+    found = train(model, load_images("synthetic", 64, 40, 8), Recipe(2, 16, 0.1), 0)
+    assert found.accuracy == pytest.approx(0.1)
+    assert found.loss == pytest.approx(math.log(10))
+    assert not found.diverged
+    assert model.weight.item() == 1

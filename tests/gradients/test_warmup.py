@@ -24,7 +24,7 @@ def test_rates_rise_linearly_over_the_first_epoch() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(OptionError, match="steps_per_epoch must be a positive integer, received 0"):
+    with pytest.raises(OptionError, match="steps_per_epoch must be an integer of at least 1, received 0"):
         warmup(0)
     with pytest.raises(OptionError, match="epochs must be"):
         warmup(10, epochs=0.5)  # type: ignore[arg-type]

@@ -209,7 +209,7 @@ def test_errors():
     made = optimizer("sgd", 0.1, X)
     with pytest.raises(OptionError, match="at least two"):
         coordinate_check(mlp, [64, 64], loss, (X, Y), made)
-    with pytest.raises(OptionError, match="steps must be at least 1"):
+    with pytest.raises(OptionError, match="steps must be an integer of at least 1"):
         coordinate_check(mlp, WIDTHS, loss, (X, Y), made, steps=0)
     with pytest.raises(RateError, match="does not call the model"):
         coordinate_check(mlp, WIDTHS, lambda model, batch: model[0].weight.sum(), (X, Y), made)

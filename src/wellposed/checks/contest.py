@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations, islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from scipy import special
 from torch import Tensor, nn
 
 from wellposed import methods
+from wellposed.checks.strict_json import to_json
 from wellposed.errors import DivergedError, OptionError
 from wellposed.graphs.restore import restored_random_state
 from wellposed.graphs.tree import example_of
@@ -108,6 +109,15 @@ class Contest:
                 lines.append(f"{one.name} and {other.name} cannot be told apart (p = {p:.2g})")
         lines += [f"warning ({e.name}): {text}" for e in self.entrants for text in e.warnings]
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the outcome as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
+        starts = [asdict(entrant) | {"mean": entrant.mean} for entrant in self.entrants]
+        pairs = [
+            {"starts": [one.name, other.name], "p_value": self.p_value(one.name, other.name)}
+            for one, other in combinations(self.entrants, 2)
+        ]
+        return to_json({"steps": self.steps, "seeds": self.seeds, "starts": starts, "pairs": pairs})
 
 
 def compare_starts(

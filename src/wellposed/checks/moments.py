@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import uninitialised
 from wellposed.signals.reach import Entry
 from wellposed.signals.signal import Signal, Signals
 
@@ -18,14 +19,6 @@ from wellposed.signals.signal import Signal, Signals
 _CANCELLATION = 1e-3
 # Sums of squares outside this range may have lost terms below float32's smallest or above its largest number.
 _SMALLEST, _LARGEST = 1e-25, 1e37
-
-UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
-"""Operators whose outputs are memory as it was found: no signal until something is written there."""
-
-
-def uninitialised(op: str) -> bool:
-    """Whether the overload of this name (``"empty.memory_format"``) returns uninitialised memory."""
-    return op.partition(".")[0] in UNINITIALISED
 
 
 def moments(tensor: Tensor) -> tuple[float, float]:

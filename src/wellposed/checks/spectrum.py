@@ -19,9 +19,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, stream
-from wellposed.errors import InputError, OptionError, UnsupportedError
+from wellposed.errors import InputError, UnsupportedError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.run import Interpreter, seeded
+from wellposed.options import check_integer
 from wellposed.plans import Plan
 
 Array = NDArray[np.float64]
@@ -124,9 +125,8 @@ def jacobian_spectrum(
         PlanError: parameters without values (a model on meta) that the plan does not draw.
         UnsupportedError: an operator without second derivatives.
     """
-    for name, value, least in (("draws", draws, 1), ("probes", probes, 1), ("steps", steps, 2)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise OptionError(f"{name} must be an integer of at least {least}, received {value!r}")
+    check_integer(draws=draws, probes=probes)
+    check_integer(2, steps=steps)
     graph = graph_of(model, args, kwargs, training)
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     found: list[_Ritz] = []

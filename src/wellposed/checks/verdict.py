@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from rich.console import Group
@@ -15,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 from scipy import special
 
-from wellposed.checks.moments import uninitialised
+from wellposed.checks.strict_json import to_json
 from wellposed.errors import InputError, OptionError
+from wellposed.graphs.operators import uninitialised
 from wellposed.signals.signal import Signal, Signals, Tag
 
 Direction = Literal["forward", "backward"]
@@ -191,7 +191,7 @@ class Verdict:
             "unmatched": self.unmatched,
             "nodes": nodes,
         }
-        return json.dumps(_plain(document), indent=2, allow_nan=False)
+        return to_json(document)
 
 
 def compare(
@@ -284,14 +284,3 @@ def _compare_one(
 def student(draws: int) -> float:
     """Return how many seen standard errors are as unlikely to be exceeded as 2 known ones (95.4 %, Student's t)."""
     return float(special.stdtrit(draws - 1, special.ndtr(2.0))) if draws > 1 else 0.0
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with the floats that JSON lacks as strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value

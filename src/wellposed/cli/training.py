@@ -10,7 +10,8 @@ import typer
 
 from wellposed.cli import show
 from wellposed.cli.arguments import Json, Model, Option, Seed, Training, further_options
-from wellposed.errors import OptionError, WellposedError, near_matches
+from wellposed.errors import OptionError, WellposedError
+from wellposed.options import check_choice
 
 if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
@@ -73,9 +74,8 @@ def _relative(
     with show.Stages("loading", *(names := tuple(chosen or ("maximal_update", "ntk", "paths")))) as stages:
         from wellposed import rates, zoo
 
-        unknown = [name for name in names if name not in rates.rate_rules()]
-        if unknown:
-            raise OptionError(f"unknown rate rule {unknown[0]!r}{near_matches(unknown[0], rates.rate_rules())}")
+        for name in names:
+            check_choice("rate rule", name, rates.rate_rules())
         stages.next()
         loaded = {name: zoo.load(name) for name in (model, base) if name is not None}
         for name in names:
@@ -114,6 +114,7 @@ def compare(
     seeds: Annotated[int, typer.Option("--seeds", help="Draws of the weights for each start.")] = 5,
     seed: Seed = 0,
     option: Option = None,
+    as_json: Json = False,
 ) -> None:
     """Train from several starts, each at its own best learning rate, and say whether one is better."""
     from wellposed import zoo
@@ -124,7 +125,10 @@ def compare(
     found = compare_starts(
         told.make, told.loss_fn, told.batches, starts, seeds=seeds, seed=seed, **further_options(option)
     )
-    show.out().print(found.summary(), highlight=False, markup=False, soft_wrap=True)
+    if as_json:
+        show.json_text(found.to_json())
+    else:
+        show.out().print(found.summary(), highlight=False, markup=False, soft_wrap=True)
 
 
 def score(

@@ -12,10 +12,11 @@ from torch.func import grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellposed import ranks
-from wellposed.errors import GradientError, OptionError, near_matches
+from wellposed.errors import GradientError
 from wellposed.gradients.agreement import Agreement, By, Rows, SampleEngine, Stack, Sums
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, of_single, out_of_memory, sub_batches
 from wellposed.gradients.single_samples import Unsupported, in_chunks
+from wellposed.options import check_choice
 
 MEMORY = {"cpu": 0.05}
 """Gigabytes that one chunk of samples may take where the caller names no limit, by kind of device: on
@@ -95,8 +96,7 @@ def of_sub_batches(
 
 def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, memory: float | None) -> Agreement:
     """Return the score of single samples."""
-    if engine not in get_args(Engine):
-        raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), get_args(Engine))}")
+    check_choice("engine", engine, get_args(Engine))
     if batch.size < 2:
         raise GradientError(f"agreement needs two samples, received a batch of {batch.size}")
     if memory is None:

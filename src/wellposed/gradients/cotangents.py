@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from wellposed import ranks
-from wellposed.errors import GradientError, OptionError, near_matches
+from wellposed.errors import GradientError
 from wellposed.gradients.problem import Problem, Tensors, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
+from wellposed.options import check_choice
 
 Engine = Literal["double_backward", "two_pass", "finite_difference"]
 ENGINES: tuple[Engine, ...] = ("double_backward", "two_pass", "finite_difference")
@@ -70,8 +71,7 @@ class Objective:
         With ``joined`` the sub-batches of all ranks of a distributed run count as those of one; `gradient` then returns
         this rank's share, which is to be summed.
         """
-        if engine not in ENGINES:
-            raise OptionError(f"unknown engine {engine!r}{near_matches(str(engine), [*ENGINES, 'auto'])}")
+        check_choice("engine", engine, ENGINES)
         self._problem = problem
         self._engine = engine
         self._joined = joined and ranks.count() > 1

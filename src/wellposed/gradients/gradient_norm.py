@@ -15,13 +15,14 @@ from torch import nn
 
 from wellposed import ranks
 from wellposed.errors import GradientError, RankError
-from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
+from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import norm_of
 from wellposed.gradients.problem import Batch, LossFunction, Problem
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Bar, first_of
+from wellposed.options import check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
 
 OCTAVES = 16.0
@@ -85,7 +86,7 @@ def gradient_norm(
     """
     check_positive_or_auto(gamma=gamma)
     check_positive(tolerance=tolerance, rate=rate)
-    check_count(batch_count=batch_count)
+    check_integer(batch_count=batch_count)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains)
     scales.share()

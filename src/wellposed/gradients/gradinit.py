@@ -14,14 +14,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 from wellposed import ranks
-from wellposed.errors import GradientError, OptionError, near_matches
-from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
+from wellposed.errors import GradientError, OptionError
+from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, norm_of
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, wide
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
+from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
 
 Optimizer = Literal["sgd", "adam"]
@@ -97,13 +98,12 @@ def gradinit(
 
     Source: Zhu et al. 2021 (GradInit, arXiv 2102.08098), eq. 1 and Algorithm 1.
     """
-    if optimizer not in _POWERS:
-        raise OptionError(f"unknown optimizer {optimizer!r}{near_matches(str(optimizer), _POWERS)}")
+    check_choice("optimizer", optimizer, _POWERS)
     if training not in (True, False, "norms"):
         raise OptionError(f"training must be True, False or 'norms', received {training!r}")
     check_positive_or_auto(gamma=gamma)
     check_positive(eta=eta, rate=rate, minimum=minimum, clip=clip)
-    check_count(iterations=iterations)
+    check_integer(iterations=iterations)
     problem = Problem(model, loss_fn, training=training is True, seed=seed)
     scales = Scales(problem, plan, names=problem.parameters.keys())
     scales.share()

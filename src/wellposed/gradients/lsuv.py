@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from wellposed import ranks
 from wellposed.errors import GradientError, InputError, RankError
-from wellposed.gradients.bound import check_count, check_positive
 from wellposed.gradients.cosine import of_sub_batches
 from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
+from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan, Prescription
 from wellposed.signals import Input
 from wellposed.signals.contraction import Contraction, contractions
@@ -102,7 +102,7 @@ def lsuv(
     (arXiv 1312.6120).
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
-    check_count(iterations=iterations)
+    check_integer(iterations=iterations)
     if batches is None and example is None:
         raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
     first = None if batches is None else first_of(batches, 1)[0]

@@ -12,12 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
-from wellposed.gradients.bound import check_count, check_positive
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import refuse_once_differentiable
 from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
+from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
 
 EPSILON = 1e-5
@@ -116,7 +116,7 @@ def metainit(
     check_positive(rate=rate, epsilon=epsilon, minimum=minimum)
     if not 0.0 <= momentum < 1.0:
         raise OptionError(f"momentum must be at least 0 and below 1, received {momentum!r}")
-    check_count(iterations=iterations)
+    check_integer(iterations=iterations)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan)
     scales.share()
@@ -258,7 +258,7 @@ def random_batches(batch: Any, *, classes: int | None = None, seed: int = 0) -> 
     """
     example = Batch.of(batch)
     if classes is not None:
-        check_count(classes=classes)
+        check_integer(classes=classes)
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield example.rebuilt([_random(leaf, classes, generator) for leaf in example.leaves])

@@ -13,13 +13,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import ranks
 from wellposed.gradients.agreement import Agreement
-from wellposed.gradients.bound import Gamma, bound, check_count, check_positive, check_positive_or_auto
+from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, Point, Weighing
 from wellposed.gradients.problem import Batch, LossFunction, Problem, out_of_memory
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
+from wellposed.options import check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
 
 
@@ -93,7 +94,7 @@ def nio(
     """
     check_positive_or_auto(gamma=gamma, step=step)
     check_positive(minimum=minimum, rate=rate)
-    check_count(iterations=iterations)
+    check_integer(iterations=iterations)
     problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
     scales.share()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.options import check_choice
 from wellposed.plans import Plan
 
 _HOMES = {
@@ -28,7 +28,6 @@ def find_refinement(name: str) -> Callable[..., Plan]:
     Raises:
         OptionError: there is none of that name (names the near ones).
     """
-    if name not in _HOMES:
-        raise OptionError(f"unknown refinement {name!r}{near_matches(str(name), _HOMES)}")
+    check_choice("refinement", name, _HOMES)
     found: Callable[..., Plan] = getattr(importlib.import_module(_HOMES[name]), name)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wellposed.gradients.bound import check_count
+from wellposed.options import check_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def warmup(steps_per_epoch: int, epochs: int = 1) -> Warmup:
 
     Source: Goyal et al. 2017 (arXiv 1706.02677), section 2.2.
     """
-    check_count(steps_per_epoch=steps_per_epoch, epochs=epochs)
+    check_integer(steps_per_epoch=steps_per_epoch, epochs=epochs)
     steps = steps_per_epoch * epochs
     over = f"{epochs} epoch{'s' if epochs > 1 else ''}"
     return Warmup(steps, f"linear warm-up over {over}: step t of {steps} runs at t/{steps} of the learning rate")

@@ -63,7 +63,13 @@ class Traits:
 _FILLS = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}
 )
-_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
+UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""Operators whose outputs are memory as it was found: no signal until something is written there."""
+
+
+def uninitialised(op: str) -> bool:
+    """Whether the overload of this name (``"empty.memory_format"``) returns uninitialised memory."""
+    return op.partition(".")[0] in UNINITIALISED
 
 
 @cache
@@ -85,5 +91,5 @@ def traits(op: torch._ops.OpOverload) -> Traits:
         shape_only=not written and any(value.alias_info is not None for value in returns),
         factory=takes_device and (not takes_tensor or name in _FILLS or name.endswith("_like")),
         fills=name in _FILLS,
-        empty=name in _EMPTY,
+        empty=name in UNINITIALISED,
     )

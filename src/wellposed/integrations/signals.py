@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from wellposed.checks.batches import described
-from wellposed.checks.moments import Accumulator, uninitialised
+from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph, Node, run
+from wellposed.graphs.operators import uninitialised
 from wellposed.signals import Signals, propagate
 from wellposed.signals.levers import parameter_values
 

@@ -20,6 +20,7 @@ from wellposed.integrations.signals import Observed, Patterns
 from wellposed.integrations.start import is_sharded, planned, write_
 from wellposed.integrations.updates import Figures, Updates, rate_figures
 from wellposed.methods import options_of
+from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.plans.names import listed, parameters_by_name
 from wellposed.rates.guard import RatioGuard, guard, torch_optimizer
@@ -290,8 +291,7 @@ class _Steps:
 
 def check_settings(initialize: str | Plan | None, every: int, options: Mapping[str, Any]) -> None:
     """Raise `OptionError` for settings that cannot be meant, before a training has started."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise OptionError(f"every must be an integer of at least 1, received {every!r}")
+    check_integer(every=every)
     if isinstance(initialize, str):
         options_of(initialize)
     elif initialize is not None and not isinstance(initialize, Plan):

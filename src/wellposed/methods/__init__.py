@@ -17,6 +17,7 @@ from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.roles import left_alone
+from wellposed.options import check_integer
 from wellposed.plans import Plan, Prescription, keep, unselected
 from wellposed.signals.widths import widths
 
@@ -75,8 +76,7 @@ def plan(
         UnsupportedError: a parameter is complex, quantised, sparse or lazy.
     """
     draft_of = find_method(method)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise OptionError(f"seed must be an integer, received {seed!r}")
+    check_integer(None, seed=seed)
     options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN)
     if isinstance(model, Graph):
         if args:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph
-from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
+from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
+from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
 from wellposed.signals import Input, Signals, run_pass
@@ -68,7 +69,7 @@ def autoinit(
     1 / E φ'², behind signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
     the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
-    check_positive("target_variance", target_variance)
+    check_positive(target_variance=target_variance)
     check_distribution(distribution, RANDOM)
     check_choice("state", state, ("full", "independent"))
     check_choice("zeros", zeros, ("keep", "write"))

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from wellposed.graphs import Graph
-from wellposed.methods.options import Draft, Request, check_choice, check_distribution, check_positive, method
+from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constant_factor, constants, left_alone, op_of, weight_norm_length
+from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import Distribution
 from wellposed.signals.contraction import Contraction, contractions
@@ -59,7 +60,7 @@ def xavier(graph: Graph, request: Request, *, distribution: Random = "normal", g
     Options: ``distribution`` and ``gain`` as for ``lecun``.
     """
     check_distribution(distribution, _DISTRIBUTIONS)
-    check_positive("gain", gain)
+    check_positive(gain=gain)
 
     def std(use: Contraction) -> tuple[float, str]:
         return (
@@ -77,7 +78,7 @@ def orthogonal(graph: Graph, request: Request, *, gain: float = 1.0) -> Draft:
 
     The matrix is outputs by everything else: orthonormal rows where it is wide, orthonormal columns where it is tall.
     """
-    check_positive("gain", gain)
+    check_positive(gain=gain)
 
     def std(use: Contraction) -> tuple[float, str]:
         rows, columns = _matrix(graph, use)
@@ -123,7 +124,7 @@ def default(graph: Graph, request: Request) -> Draft:
 def _by_fan(graph: Graph, name: str, source: str, distribution: Distribution, mode: str, gain: float) -> Draft:
     check_distribution(distribution, _DISTRIBUTIONS)
     check_choice("mode", mode, _MODES)
-    check_positive("gain", gain)
+    check_positive(gain=gain)
 
     def std(use: Contraction) -> tuple[float, str]:
         fan = use.fan_in if mode == "fan_in" else use.fan_out

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph
-from wellposed.methods.options import Draft, Request, check_choice, check_positive, find_method, method, options_of
+from wellposed.methods.options import Draft, Request, find_method, method, options_of
 from wellposed.methods.roles import left_alone
+from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Prescription
 from wellposed.signals.contraction import contractions
 from wellposed.signals.scores import Scores, attention_scores
@@ -46,7 +47,7 @@ def mup(
     """
     check_choice("readout", readout, ("mean_field", "zero"))
     if head_dim is not None:
-        check_positive("head_dim", head_dim)
+        check_positive(head_dim=head_dim)
     if scheme == "mup":
         raise OptionError(
             "scheme names the method that mup builds on, received 'mup' itself; 'autoinit' is the default"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.errors import OptionError
+from wellposed.options import check_choice
 from wellposed.plans import Prescription
 from wellposed.plans.prescription import Distribution
 
@@ -78,8 +78,7 @@ def methods() -> tuple[str, ...]:
 
 def find_method(name: str) -> Callable[..., Draft]:
     """Return the method called ``name``; raises `OptionError` with the near matches."""
-    if name not in _METHODS:
-        raise OptionError(f"unknown method {name!r}{near_matches(str(name), _METHODS)}")
+    check_choice("method", name, _METHODS)
     return _METHODS[name]
 
 
@@ -89,19 +88,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def check_choice(option: str, value: object, choices: Collection[str]) -> None:
-    """Raise `OptionError` with the near matches unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise OptionError(f"unknown {option} {value!r}{near_matches(str(value), choices)}")
-
-
 def check_distribution(value: object, choices: Collection[Distribution]) -> None:
     """Raise `OptionError` unless ``value`` is one of ``choices``, which draw numbers."""
     assert set(choices) <= set(get_args(Distribution))
     check_choice("distribution", value, choices)
-
-
-def check_positive(option: str, value: object) -> None:
-    """Raise `OptionError` unless ``value`` is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise OptionError(f"{option} must be a finite number above 0, received {value!r}")

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from wellposed.errors import OptionError
 from wellposed.graphs import Graph, Node
-from wellposed.methods.options import Draft, Request, check_choice, find_method, method
+from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.methods.roles import weight_norm_length
+from wellposed.options import check_choice, check_share
 from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
 from wellposed.signals.balance import Balancer
@@ -75,8 +75,7 @@ def topology(
     check_choice("degree", degree, ("target", "source"))
     check_choice("readout", readout, ("mean_field", "unit", "zero", "keep"))
     check_choice("merge", merge, ("degree", "preserve"))
-    if isinstance(room, bool) or not isinstance(room, int | float) or not 0.0 < room < 1.0:
-        raise OptionError(f"room must be a number between 0 and 1, received {room!r}")
+    check_share(room=room)
     shared: dict[str, Any] = {"inputs": inputs, "strict": strict}
     base = find_method("autoinit")(
         graph, request, distribution=distribution, zeros=zeros, zero_signal="fan_in", **shared

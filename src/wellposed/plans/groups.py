@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from torch import nn
 
 from wellposed.errors import OptionError, PlanError, UnsupportedError
+from wellposed.options import check_not_negative, check_positive
 from wellposed.plans.names import listed, parameters_by_name
 from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
 from wellposed.plans.prescription import Prescription
@@ -125,16 +125,8 @@ def _by_width(plan: Plan, width: str | None) -> bool:
 
 
 def _check_numbers(family: Family, lr: float, weight_decay: float, base_width: float) -> None:
-    for name, value, lowest in (
-        ("lr", lr, True),
-        ("weight_decay", weight_decay, False),
-        ("base_width", base_width, True),
-    ):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 0 or (lowest and value == 0):
-            raise OptionError(
-                f"{name} must be a finite number {'above' if lowest else 'of at least'} 0, received {value!r}"
-            )
+    check_positive(lr=lr, base_width=base_width)
+    check_not_negative(weight_decay=weight_decay)
     if weight_decay and family.decay is None:
         raise OptionError(f"{family.optimizer} has no weight decay, received weight_decay={weight_decay!r}")
 

@@ -20,6 +20,7 @@ from torch import nn
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.graphs.restore import restored_random_state
+from wellposed.options import check_integer
 from wellposed.signals.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
@@ -163,9 +164,7 @@ def coordinate_check(
     ordered = sorted(set(widths))
     if len(ordered) < 2:
         raise OptionError(f"widths must hold at least two different ones, received {list(widths)}")
-    for name, number in (("steps", steps), ("seeds", seeds)):
-        if number < 1:
-            raise OptionError(f"{name} must be at least 1, received {number}")
+    check_integer(steps=steps, seeds=seeds)
     ops: dict[str, str] = {}
     runs: dict[tuple[int, int], Changes] = {}
     with restored_random_state():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
+from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
     Mode,
@@ -121,11 +122,8 @@ def maximal_update(
 
 
 def _check(plan: Plan | None, samples: int, draws: int, exponent: float) -> None:
-    for name, count in (("samples", samples), ("draws", draws)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise OptionError(f"{name} must be an integer of at least 1, received {count!r}")
-    if not (isinstance(exponent, int | float) and math.isfinite(exponent) and exponent > 0):
-        raise OptionError(f"exponent must be a finite number above 0, received {exponent!r}")
+    check_integer(samples=samples, draws=draws)
+    check_positive(exponent=exponent)
     if draws > 1 and plan is None:
         raise OptionError(f"draws={draws} needs a plan to draw the weights from (plan=)")
 

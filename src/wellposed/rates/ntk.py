@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from wellposed.errors import OptionError, RateError
+from wellposed.errors import RateError
 from wellposed.graphs import Graph
+from wellposed.options import check_positive
 from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
@@ -56,8 +57,7 @@ def ntk(
         OptionError: an exponent that is no positive number.
         RateError: no trained parameter reaches the output.
     """
-    if not (isinstance(exponent, int | float) and math.isfinite(exponent) and exponent > 0):
-        raise OptionError(f"exponent must be a finite number above 0, received {exponent!r}")
+    check_positive(exponent=exponent)
     gradients, count = _gradients(graph, plan, inputs)
     names = trained(graph)
     powers = {name: gradients.power(name) / count for name in names}

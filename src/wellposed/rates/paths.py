@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
-from wellposed.errors import OptionError, RateError, near_matches
+from wellposed.errors import RateError
 from wellposed.graphs import Graph
+from wellposed.options import check_choice, check_positive
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals.branches import END, branches, kernel_sizes
 
@@ -97,10 +98,8 @@ def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> Re
         RateError: no path leads from an input to an output, or none of them has an activation.
         OptionError: an unknown ``kernel``, or an ``exponent`` that is no positive number.
     """
-    if kernel not in ("side", "taps", "none"):
-        raise OptionError(f"unknown kernel {kernel!r}{near_matches(str(kernel), ('side', 'taps', 'none'))}")
-    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 < exponent < math.inf:
-        raise OptionError(f"exponent must be a finite number above 0, received {exponent!r}")
+    check_choice("kernel", kernel, ("side", "taps", "none"))
+    check_positive(exponent=exponent)
     found = branches(graph)
     edges = [(edge.source, edge.target, edge.activations) for edge in found.edges]
     edges += [(_START, start, 0) for start in found.starts]

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.keywords import split_keywords
+from wellposed.options import check_choice
 from wellposed.plans import Plan
 from wellposed.rates.passes import small_graph
 from wellposed.rates.rate import RelativeRate
@@ -52,8 +53,7 @@ def rate_rules() -> tuple[str, ...]:
 def find_rate_rule(name: str) -> Rule:
     """Return the rule called ``name``; raises `OptionError` with the near matches."""
     if name not in _RULES:
-        if name not in _HOMES:
-            raise OptionError(f"unknown rate rule {name!r}{near_matches(str(name), rate_rules())}")
+        check_choice("rate rule", name, _HOMES)
         rule: Rule = getattr(importlib.import_module(_HOMES[name]), name)
         _RULES[name] = rule
     return _RULES[name]

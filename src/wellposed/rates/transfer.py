@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from wellposed.errors import OptionError, RateError, near_matches
+from wellposed.errors import RateError
 from wellposed.graphs import Graph, graph_of
+from wellposed.options import check_choice, check_positive
 from wellposed.plans import Plan
 from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.relative import find_rate_rule, relative
@@ -85,8 +86,7 @@ def transfer(
     find_rate_rule(rule)
     allowed = AXES if axes is None else tuple(axes)
     for axis in allowed:
-        if axis not in AXES:
-            raise OptionError(f"unknown axis {axis!r}{near_matches(axis, AXES)}")
+        check_choice("axis", axis, AXES)
     shapes = [graph_of(model, () if isinstance(model, Graph) else args, {}, True) for model in (base, target)]
     _check_inputs(*shapes)
     _check_loss(found.conditions, conditions)
@@ -170,8 +170,7 @@ def _layers(found: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
 
 
 def _given(rate: float) -> Rate:
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
-        raise OptionError(f"rate must be a Rate or a finite number above 0, received {rate!r}")
+    check_positive(rate=rate)
     return Rate(value=float(rate), interval=(float(rate), float(rate)), reason="given")
 
 

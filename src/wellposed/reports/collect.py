@@ -12,6 +12,7 @@ from wellposed.checks.batches import Inputs
 from wellposed.errors import OptionError, PlanError, TraceError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
+from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.reports.judge import judge
 from wellposed.reports.parts import (
@@ -80,8 +81,7 @@ def report(
         UnsupportedError: parameters of a kind that cannot be traced.
         TraceError: the model's forward fails before its first operation.
     """
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 0:
-        raise OptionError(f"draws must be an integer of at least 0, received {draws!r}")
+    check_integer(0, draws=draws)
     if (loss_fn is None) != (batches is None):
         given, missing = ("batches", "loss_fn") if loss_fn is None else ("loss_fn", "batches")
         raise OptionError(f"{given} was given without {missing}; give both for the agreement of gradients, or neither")

@@ -107,6 +107,7 @@ Sent = list[tuple[int, Term]]
 """What a node adds to the gradients by its arguments, by value id."""
 
 
+@np.errstate(all="ignore")  # what is not finite is told by the states
 def gradients_of(
     run: Pass,
     cotangents: Mapping[int, float] | None = None,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import roots_genlaguerre
+import numpy.typing as npt
+from scipy.special import gammaincinv, roots_genlaguerre
 
 from wellposed.signals import kernels
 from wellposed.signals.gaussian import NODES, ORDER, WEIGHTS, gaussian_moments, hermite, hermite_many, hermite_table
@@ -64,6 +65,38 @@ def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, floa
     coefficients = coefficients.copy()
     coefficients[0] = first
     return first, second, coefficients
+
+
+USUAL = 4.5
+"""Standard deviations within which the elements of a batch lie: one of 150,000 is beyond."""
+
+
+@lru_cache(maxsize=8192)
+def _is_carried_by_tails(function: Pointwise, mean: float, std: float, transport: Transport | None = None) -> bool:
+    """Whether most of E g² comes from where no element of a batch lies (exp of a wide signal), or it does not exist."""
+    x = mean + std * (NODES if transport is None else transport.values)
+    with np.errstate(all="ignore"):
+        squares = WEIGHTS * np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
+    return _is_mostly(squares, np.abs(NODES) > USUAL)
+
+
+def _is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
+    """Whether the chosen parts are more than half of the sum, or the sum is not finite."""
+    whole = float(parts.sum())
+    return not math.isfinite(whole) or float(parts[chosen].sum()) > 0.5 * whole
+
+
+def _as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Transport | None) -> Pointwise:
+    """Return the function, constant beyond where the elements of a batch lie if the tails would carry its moments.
+
+    Of such a function the expectation is finite or not, but no batch shows it, and a weight scaled by it would silence
+    every batch; what batches show is the second moment of what they hold (signals.md 5.3).
+    """
+    average = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std)))
+    if not _is_carried_by_tails(function, *average, transport):
+        return function
+    ends = (-USUAL, USUAL) if transport is None else np.interp((-USUAL, USUAL), NODES, transport.values)
+    return function.clipped(float((mean + std * ends[0]).min()), float((mean + std * ends[1]).max()))
 
 
 @lru_cache(maxsize=8192)
@@ -123,6 +156,8 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
     very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
     """
     scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
+    if not scalable:
+        function = _as_batches_show(function, mean, std, transport)
     average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
     if mean.size == 1 and std.size == 1 and transport is None:
@@ -173,6 +208,17 @@ def _scale_nodes(kappa: float) -> tuple[Array, Array]:
     return np.asarray(nodes * kappa), np.asarray(weights / weights.sum())
 
 
+RARE = 1e-3
+"""Share of the positions and samples whose local scale a batch does not show."""
+
+
+@lru_cache(maxsize=1024)
+def _usual_scales(kappa: float) -> tuple[Array, Array]:
+    """Nodes and weights for the same scale below its quantile 1 - `RARE`."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A function of sqrt(tau) times a Gaussian, tau with mean 1 and variance kappa.
@@ -189,10 +235,14 @@ class Mixture:
 
 
 def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
-    """`expand` for a Gaussian whose local scale varies (signals.md 5.7)."""
-    scales, weights = _scale_nodes(float(f"{min(kappa, 8.0):.3g}"))
-    roots = np.sqrt(scales)
-    parts = [expand(function, mean * root, std * root) for root in roots]
+    """`expand` for a Gaussian whose local scale varies (signals.md 5.7); without scales that no batch shows (5.3)."""
+    kappa = float(f"{min(kappa, 8.0):.3g}")
+    scales, weights = _scale_nodes(kappa)
+    parts = [expand(function, mean * root, std * root) for root in np.sqrt(scales)]
+    carried = weights * np.array([kernels.average(p.second) for p in parts])
+    if _is_mostly(carried, weights < RARE):
+        scales, weights = _usual_scales(kappa)
+        parts = [expand(function, mean * root, std * root) for root in np.sqrt(scales)]
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
     second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
     levels = np.array([kernels.average(p.second) for p in parts])

@@ -29,6 +29,7 @@ from wellposed.signals.weights import Weights
 Assumptions = Literal["full", "independent"]
 
 
+@np.errstate(all="ignore")  # what is not finite is told by the states
 @paused_collection()
 def run_pass(
     graph: Graph,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,6 +10,7 @@ import torch
 
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph
+from wellposed.options import check_not_negative
 from wellposed.signals.forward import Assumptions, run_pass
 from wellposed.signals.inputs import Input
 from wellposed.signals.signal import Signals
@@ -99,6 +99,5 @@ def cotangent_variances(graph: Graph, cotangents: Cotangents, backward: bool) ->
                 f"{graph.model} has no floating-point output {name!r} to start a gradient from; it has "
                 + (", ".join(map(repr, names)) or "none")
             )
-        if isinstance(var, bool) or not isinstance(var, int | float) or not (math.isfinite(var) and var >= 0):
-            raise OptionError(f"the variance of a cotangent must be a finite number >= 0, received {var!r}")
+        check_not_negative(**{f"cotangents[{name!r}]": var})
     return {names[name]: float(var) for name, var in given.items()}

@@ -47,6 +47,11 @@ class Pointwise:
         inner_call, outer_call = self.call, outer.call
         return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)))
 
+    def clipped(self, low: float, high: float) -> Pointwise:
+        """Return the function of the number of [low, high] that is nearest to x."""
+        call = self.call
+        return Pointwise(("clipped", low, high, self.key), lambda x: call(x.clamp(low, high)))
+
 
 Dims = tuple["int | None", ...]
 Operate = Callable[[Array, Dims], Array]

@@ -1,0 +1,80 @@
+"""Functions that grow so fast that expectations are carried by what no batch shows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.signals.expansion import expand, expand_mixture
+from wellposed.signals.state import Pointwise
+
+ELEMENTS, BATCHES = 100_000, 25
+EXP = Pointwise(("exp",), torch.exp)
+
+
+def batches_show(function, std=1.0, kappa=0.0):
+    """Return the median over batches of the second moment of the function; a thousand local scales in each batch."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(BATCHES):
+        scale = rng.gamma(1 / kappa, kappa, 1000).repeat(ELEMENTS // 1000) if kappa else 1.0
+        found.append(np.mean(function(std * np.sqrt(scale) * rng.standard_normal(ELEMENTS)) ** 2))
+    return float(np.median(found))
+
+
+@pytest.mark.parametrize("std", [3.0, 4.0, 6.0])
+def test_a_wide_signal_under_exp_is_what_batches_show_of_it(std):
+    predicted = expand(EXP, np.zeros(1), np.array([std])).second[0]
+    assert abs(math.log2(predicted / batches_show(np.exp, std))) < 1.5
+    assert predicted < math.exp(2 * std**2) / 2  # the expectation
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
+def test_scales_that_no_batch_shows_do_not_count(kappa):
+    predicted = expand_mixture(EXP, np.zeros(1), np.ones(1), kappa).average.second[0]
+    assert abs(math.log2(predicted / batches_show(np.exp, kappa=kappa))) < 3.5  # what single batches differ by
+
+
+@pytest.mark.parametrize("std", [0.5, 1.0, 1.5])
+def test_expectations_that_batches_show_stay_exact(std):
+    assert expand(EXP, np.zeros(1), np.array([std])).second[0] == pytest.approx(math.exp(2 * std**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("power", [2, 3, 4])
+def test_powers_are_never_cut(power):
+    function = Pointwise(("power", power), lambda x: x**power)
+    double = math.prod(range(2 * power - 1, 0, -2))  # E z^2n = (2n - 1)!!
+    assert expand(function, np.zeros(1), np.ones(1)).second[0] == pytest.approx(double, rel=1e-6)
+    kappa = 2.0
+    moment = math.prod(1 + k * kappa for k in range(power))  # E tau^n of a Gamma variable of mean 1
+    mixed = expand_mixture(function, np.zeros(1), np.ones(1), kappa).average.second[0]
+    assert mixed == pytest.approx(double * moment, rel=1e-3)
+
+
+class Exp(nn.Module):
+    def forward(self, x):
+        return torch.exp(x)
+
+
+def test_autoinit_does_not_silence_a_net_of_exponentials():
+    """Weights scaled by the expectation, 34,000 where batches show about 15, would make the signal vanish."""
+    net = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), Exp(), nn.Conv2d(12, 12, 3, padding=1), Exp())
+    graph = wp.trace(net, torch.zeros(64, 3, 16, 16))
+    plan = wp.plan(graph)
+    measured = wp.measure(graph, plan=plan, draws=8)
+    name = [signal.name for signal in measured][2]
+    assert abs(math.log2(measured[name].second_moment)) < 5
+
+
+def test_no_warning_comes_of_what_overflows():
+    class Steep(nn.Module):
+        def forward(self, x):
+            return torch.exp(torch.cosh(x))
+
+    net = nn.Sequential(nn.Linear(8, 8), Steep(), nn.Linear(8, 8), Steep(), nn.Linear(8, 2))
+    graph = wp.trace(net, torch.zeros(4, 8))
+    for weights in ("current", "planned"):
+        wp.propagate(graph, weights=weights, backward=True)
