@@ -128,6 +128,8 @@ def _ray(name: str, settings: dict[str, Any], units: Sequence[Unit], data: str) 
         ray.init(runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}, log_to_driver=False)
     share = 1 / float(settings.get("runs_per_gpu", 1)) if torch.cuda.is_available() else 0
     remote = ray.remote(num_cpus=1, num_gpus=share)(execute)
+    if (folder := Path(data).expanduser()).is_dir():
+        data = str(folder.resolve())  # workers have working directories of their own
     waiting = {remote.remote(name, settings, dict(unit), data): unit for unit in units}
     while waiting:
         (ready,), _ = ray.wait(list(waiting))

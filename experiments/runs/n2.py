@@ -85,6 +85,8 @@ class Cost(Experiment):
             f"dearest take {100 * share:.2g} % of training by {settings.training_steps:,} steps (below 1 % is next to "
             "nothing)."
         )
+        if times[least] <= 0:
+            return Judgement(ours, "not decided at this scale", f"{sentence} Timing noise exceeds an iteration.")
         return Judgement(ours, VERDICTS[(grows <= HARDLY) + falls + (share < 0.01)], sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:

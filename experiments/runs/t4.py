@@ -11,7 +11,7 @@ from torch import nn
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.maximal_rates import build_net, dag_of, octaves_off, search_rate, told_rates
+from experiments.maximal_rates import build_net, dag_of, doubtful, octaves_off, search_rate, told_rates
 from experiments.numbers import mean, paired
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
 
@@ -65,7 +65,8 @@ class AgainstMuP(Experiment):
         nearer = ", ".join(f"{gap.mean:+.2f} ± {gap.error:.2f} octaves ({rule})" for rule, gap in gaps.items())
         sentence = (
             f"Over {len(off['mup'])} nets (width {widths}) rates carried over from the first net, whose error all "
-            f"share, are nearer than μP's by {nearer}; the verdict is that of `paths`, the paper's rule."
+            f"share, are nearer than μP's by {nearer}; the verdict is that of `paths`, the paper's "
+            f"rule{doubtful(rows)}."
         )
         return Judgement(ours, by_gap(gaps["paths"], whole=True), sentence)
 

@@ -13,7 +13,9 @@ from experiments.feed import batches_of
 from experiments.maximal_rates import (
     agreement_of,
     dag_of,
+    doubtful,
     octaves_off,
+    odd_one,
     search_rate,
     told_rates,
     worst_of,
@@ -121,6 +123,28 @@ def test_the_least_favourable_verdict_counts():
     assert worst_of(["agrees", "does not agree", "not decided at this scale"]) == "does not agree"
 
 
+def test_the_topology_that_spoils_a_correlation_is_named():
+    def rows(shift):
+        return [
+            {"true": -k + shift * (name == "c"), "kernel": 3, "topology": name, "rules": {"rule": -float(k)}}
+            for name in "abc"
+            for k in (1, 2, 3)
+        ]
+
+    told = odd_one(rows(3.0), ["rule"])
+    assert "convolutional nets of topology c" in told
+    assert "rule 1.00" in told
+    assert odd_one(rows(0.0), ["rule"]) == ""
+    assert odd_one(rows(3.0)[:3], ["rule"]) == ""
+
+
+def test_nets_whose_true_rate_is_in_doubt_are_counted():
+    rows = rows_of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert doubtful(rows) == ""
+    rows[1]["warnings"] = ["the best rate lies at the end of the grid"]
+    assert "warns on 1 of 3 nets" in doubtful(rows)
+
+
 def test_the_power_of_the_depth_is_that_by_which_rates_fall():
     depths = (2, 3, 5, 9, 17)
     rows = [{"true": -0.5 * math.log2(d) + 1, "kernel": None, "rules": {"paths": -1.5 * math.log2(d)}} for d in depths]
@@ -134,7 +158,12 @@ def test_the_power_of_the_depth_is_that_by_which_rates_fall():
 def test_t1_holds_both_the_correlation_and_the_power_against_the_paper(power, outcome):
     depths = (2, 3, 5, 9, 17, 33)
     rows = [
-        {"true": power * math.log2(d) + noise, "kernel": None, "rules": dict.fromkeys(RULES, -1.5 * math.log2(d))}
+        {
+            "true": power * math.log2(d) + noise,
+            "kernel": None,
+            "topology": str(d),
+            "rules": dict.fromkeys(RULES, -1.5 * math.log2(d)),
+        }
         for d, noise in zip(depths, (0.02, -0.03, 0.01, 0.03, -0.02, 0.01), strict=True)
     ]
     judgement = find("T1").judge(load_settings("T1", "laptop"), rows)

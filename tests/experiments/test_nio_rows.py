@@ -80,6 +80,8 @@ def test_cost_is_judged_by_time_memory_and_the_share_of_a_training():
         assert judge(settings, rows_of_cost(times, memory)).agreement == "agrees in direction"
     for times, memory in (([30.0] * 4, grows), ([20.0, 4.0, 3.5, 5.0], falls)):
         assert judge(settings, rows_of_cost(times, memory)).agreement == "does not agree"
+    noise = judge(settings, rows_of_cost([-0.5, 4.0, 3.5, 5.0], falls))
+    assert noise.agreement == "not decided at this scale"
 
 
 def test_layers_are_counted_by_ratio_and_cosine():
