@@ -33,6 +33,8 @@ others are rules, with weights by in-degree.
 """
 
 
+EXAMPLE = 32
+"""Images whose statistics the batch norms have while a rule is asked."""
 OTHER = 1_000_000
 """What is added to a cell's seed for the draws of `AGAIN`."""
 
@@ -58,7 +60,7 @@ class Cells(Experiment):
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Train one cell once: at the fixed rate, or at the base cell's found rate times the rule's ratio."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
-        example = images.x[:4]
+        example = images.x[:EXAMPLE]
         seed = unit["cell"] + (OTHER if unit["recipe"] == AGAIN else 0)
         torch.manual_seed(seed)
         model = _net(settings, random_cell(unit["cell"]))
@@ -146,7 +148,7 @@ def _base(told: str, data: str) -> tuple[float, dict[str, float]]:
     """
     settings = from_plain(json.loads(told))
     images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
-    example = images.x[:4]
+    example = images.x[:EXAMPLE]
 
     def build() -> nn.Module:
         return _net(settings, parse_cell(settings.base)).to(device())

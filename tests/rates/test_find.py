@@ -25,7 +25,7 @@ from wellposed.methods import plan
 from wellposed.plans import draw
 from wellposed.rates.feed import seed_all
 from wellposed.rates.find import find_max_lr
-from wellposed.rates.grid import default_grid, lowest, refined, widening
+from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
 from wellposed.rates.rate import Rate
 
 
@@ -153,6 +153,15 @@ def test_the_parabola_is_exact_for_a_parabola() -> None:
 def test_the_largest_of_equal_rates_is_taken() -> None:
     assert lowest({0.1: 1.0, 0.2: 1.0, 0.4: 2.0}) == 0.2
     assert lowest({0.1: None}) is None
+
+
+def test_rates_of_nearly_the_same_loss_leave_the_best_one_open() -> None:
+    two_minima = {0.01: 2.1, 0.02: 1.91, 0.04: 2.0, 0.08: 2.0, 0.16: 1.9, 0.32: None}
+    assert plateau(two_minima, 2.3) == (0.02, 0.16)
+    assert plateau(two_minima, 2.0) is None  # 0.01 is a tenth of what training gains
+    assert plateau({0.01: 2.0, 0.02: 1.91, 0.04: 1.9, 0.08: 2.0}, 2.3) is None  # neighbours
+    assert plateau({0.01: 2.4, 0.1: 2.4}, 2.3) is None
+    assert plateau({0.01: None}, 2.3) is None
 
 
 def test_widening_continues_the_grid() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError
-from wellposed.rates.grid import lowest, refined
+from wellposed.rates.grid import NEAR, lowest, plateau, refined
 from wellposed.rates.rate import Conditions, Point, Rate
 
 
@@ -64,6 +64,11 @@ def answer(
     if best in (rates[0], rates[-1]):
         warned.append(
             f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
+        )
+    if (flat := plateau(means, start)) is not None:
+        warned.append(
+            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} differ by less than {NEAR:.0%} of what training gains: the "
+            "best rate is known no better than that; more steps or seeds may tell"
         )
     if smallest >= start:
         warned.append(f"no rate brought the loss below that of the first batch ({start:.4g})")

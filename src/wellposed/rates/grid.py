@@ -43,6 +43,26 @@ def lowest(losses: Mapping[float, float | None]) -> float | None:
     return max((rate for rate, loss in losses.items() if found and loss == min(found)), default=None)
 
 
+NEAR = 0.05
+"""Share of what training gains by which a loss may be above the smallest to count as near it."""
+WIDE = 2.0
+"""Octaves beyond which rates of nearly the same loss leave the best one open."""
+
+
+def plateau(losses: Mapping[float, float | None], start: float) -> tuple[float, float] | None:
+    """Return the lowest and the highest rate whose losses are near the smallest; None where they are close together.
+
+    ``start`` is the loss before training. Minima apart from each other count as one plateau: which of them is lower is
+    often chance.
+    """
+    best = lowest(losses)
+    smallest = None if best is None else losses[best]
+    if smallest is None or not smallest < start:
+        return None
+    near = [r for r, loss in losses.items() if loss is not None and loss <= smallest + NEAR * (start - smallest)]
+    return (min(near), max(near)) if max(near) > min(near) * 2.0**WIDE else None
+
+
 def widening(losses: Mapping[float, float | None], count: int) -> tuple[float, ...]:
     """Return ``count`` rates by which a grid has to be continued; none where the smallest loss lies inside of it.
 
