@@ -15,7 +15,7 @@ from benchmarks.common import plain
 import wellposed as wp
 from experiments.data import name_of
 from experiments.errors import ExperimentError
-from experiments.journal import CHECKPOINTS, JOURNALS, Journal
+from experiments.journal import CHECKPOINTS, JOURNALS, Journal, run_key
 from experiments.registry import Row, Unit, find
 from experiments.results import FOLDER, Result, machine, path_of, read, write
 from experiments.settings import as_plain, from_plain, load_settings
@@ -77,8 +77,8 @@ def run(
     journal = Journal(journals, header)
     if again:
         journal.clear()
-        for kept in CHECKPOINTS.glob(f"{experiment.name.lower()}-*"):
-            shutil.rmtree(kept)
+        kept = run_key(experiment.name, header["settings"], header["data"], header["version"])
+        shutil.rmtree(CHECKPOINTS / kept, ignore_errors=True)
     units = list(experiment.units(settings))
     todo = [unit for unit in units if unit not in journal]
     say(f"{experiment.name} ({experiment.title}), {scale}: {len(todo)} of {len(units)} units to run")
@@ -97,7 +97,7 @@ def run(
         seconds=round(journal.seconds, 1),
         rows=[journal.row(unit) for unit in units],
     )
-    say(f"written: {write(result, results).name}")
+    say(f"written: {write(result, results)}")
     return result
 
 

@@ -16,6 +16,11 @@ CHECKPOINTS = JOURNALS / "checkpoints"
 """What a run that was killed goes on from: its finished units, and the last epoch of one that was cut."""
 
 
+def run_key(name: str, settings: Mapping[str, Any], data: str, version: str) -> str:
+    """Return the name of a run's checkpoints: another one for each experiment, settings, data and version."""
+    return f"{name}-{digest({'settings': dict(settings), 'data': data, 'version': version})}".lower()
+
+
 def key_of(unit: Unit) -> str:
     """Return what tells a unit from all others: its JSON, keys sorted."""
     return json.dumps(dict(unit), sort_keys=True)

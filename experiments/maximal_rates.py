@@ -145,6 +145,11 @@ def dag_of(settings: Settings, unit: Unit) -> DagNet:
     return DagNet(unit["topology"], edges, width, kernel, settings.activation, "degree", settings.readout)
 
 
+def _best_r(rows: Sequence[Row], rules: Sequence[str]) -> float:
+    """Return the largest correlation among rules, -1 where none is defined."""
+    return max((r for rule in rules if not math.isnan(r := _r(rows, rule, logs=False))), default=-1.0)
+
+
 def odd_one(rows: Sequence[Row], rules: Sequence[str]) -> str:
     """Return what the correlations would be without the topology that lowers the best of them the most, in words.
 
@@ -154,9 +159,9 @@ def odd_one(rows: Sequence[Row], rules: Sequence[str]) -> str:
     if len(topologies) in (1, len(rows)):
         return ""
     rest = {topology: [row for row in rows if row["topology"] != topology] for topology in topologies}
-    best = {topology: max(_r(kept, rule, logs=False) for rule in rules) for topology, kept in rest.items()}
+    best = {topology: _best_r(kept, rules) for topology, kept in rest.items()}
     odd = max(best, key=lambda topology: best[topology])
-    if not best[odd] > max(_r(rows, rule, logs=False) for rule in rules) + 0.2:
+    if not best[odd] > _best_r(rows, rules) + 0.2:
         return ""
     told = ", ".join(f"{rule} {_r(rest[odd], rule, logs=False):.2f}" for rule in rules)
     return f" Without the {group_of(rows[0])} of topology {odd} r would be {told}."
@@ -197,6 +202,13 @@ def octaves_off(rows: Sequence[Row], rule: str) -> list[float]:
     true, told = true_and_told(rows, rule)
     shift = true[0] - told[0]
     return [abs(told[i] + shift - true[i]) for i in range(1, len(rows))]
+
+
+def octaves_off_at_best(rows: Sequence[Row], rule: str) -> list[float]:
+    """Return how far a rule is off, in octaves, for each net, with the constant that suits them best."""
+    true, told = true_and_told(rows, rule)
+    gaps = [a - b for a, b in zip(true, told, strict=True)]
+    return [abs(gap - median(gaps)) for gap in gaps]
 
 
 def _figures(rows: Sequence[Row], rule: str) -> str:

@@ -47,12 +47,15 @@ class Gap:
     error: float
     count: int
 
-    @property
-    def sign(self) -> int:
-        """1 or -1 where chance alone would give such a mean in less than 5 % of cases (Student's t), else 0."""
-        if math.isnan(self.error) or abs(self.mean) <= float(stdtrit(self.count - 1, 0.975)) * self.error:
+    def sign(self, comparisons: int = 1) -> int:
+        """Return 1 or -1 where chance alone would give such a mean in less than 5 % of cases (Student's t), else 0.
+
+        Where one of several comparisons decides, each has its share of the 5 % (Bonferroni).
+        """
+        if math.isnan(self.error):
             return 0
-        return 1 if self.mean > 0 else -1
+        room = float(stdtrit(self.count - 1, 1 - 0.025 / comparisons)) * self.error
+        return 0 if abs(self.mean) <= room else (1 if self.mean > 0 else -1)
 
 
 def paired(one: Iterable[float | str], other: Iterable[float | str]) -> Gap:

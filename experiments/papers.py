@@ -77,7 +77,7 @@ def _section(name: str, experiment: Experiment, result: Result | None, figures: 
         "" if result.current else f"; **made by wellposed {result.environment['wellposed']}**, this is {wp.__version__}"
     )
     now = as_plain(load_settings(name, result.scale))
-    size = describe_scale(name, result.scale) if result.settings == now else "other settings than this scale has now."
+    size = describe_scale(name, result.scale) if result.settings == now else "with settings that have changed since."
     lines += [
         f"- Scale ({result.scale}): {size}",
         f"- Ours: {judgement.ours}",

@@ -43,10 +43,10 @@ def by_gap(gap: Gap, *rivals: Gap, whole: bool) -> Agreement:
         *rivals: over all else that the claim compares with; a loss against one of them contradicts it.
         whole: whether the rest of the claim holds too.
     """
-    if any(each.sign < 0 for each in (gap, *rivals)):
+    if any(each.sign(1 + len(rivals)) < 0 for each in (gap, *rivals)):
         return "does not agree"
-    if gap.sign > 0:
-        return "agrees" if whole and all(rival.sign > 0 for rival in rivals) else "agrees in direction"
+    if gap.sign() > 0:
+        return "agrees" if whole and all(rival.sign() > 0 for rival in rivals) else "agrees in direction"
     return "not decided at this scale"
 
 

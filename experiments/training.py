@@ -17,9 +17,9 @@ from torch import nn
 
 import wellposed as wp
 from experiments.batches import Batches
-from experiments.data import Images
+from experiments.data import Images, name_of
 from experiments.feed import device
-from experiments.journal import CHECKPOINTS, digest
+from experiments.journal import CHECKPOINTS, digest, run_key
 from experiments.registry import Settings, Unit
 from experiments.settings import as_plain
 
@@ -93,11 +93,11 @@ class Trained:
 
 
 def checkpoint_of(name: str, settings: Settings, data: str, unit: Unit, **more: Any) -> str:
-    """Return the name of a checkpoint: another one for each experiment, settings, data, unit and version, and for what
-    else tells a unit's trainings apart.
+    """Return the name of a checkpoint: another one for each run and unit, and for what else tells a unit's trainings
+    apart.
     """
-    key = {"settings": as_plain(settings), "data": data, "unit": dict(unit) | more, "version": wp.__version__}
-    return f"{name}-{digest(key)}".lower()
+    run = run_key(name, as_plain(settings), name_of(data), wp.__version__)
+    return f"{run}/{digest(dict(unit) | more)}"
 
 
 def train(

@@ -74,22 +74,27 @@ class LearningRatesWithoutBN(Experiment):
         ours = "; ".join(
             f"{m}: {len(usable[m])} of {len(settings.rates)} rates train"
             + (f" (up to {max(usable[m]):g})" if usable[m] else "")
-            + f", at the best rate {percent(best[m])} after {settings.epochs} epochs and {percent(full[m])} after all"
+            + f", at the best rate {percent(best[m])} after {settings.epochs} epochs, {percent(full[m])} fully trained"
             for m in settings.methods
         )
         he, mine = "he_normal", "autoinit"
-        wider = len(usable[mine]) > len(usable[he])
-        higher = max(usable[mine], default=0) > max(usable[he], default=0)
-        more = min(best[mine] - best[he], full[mine] - full[he]) > MARGIN
+        gains = best[mine] - best[he], full[mine] - full[he]
+        wider = _sign(len(usable[mine]) - len(usable[he]))
+        higher = _sign(max(usable[mine], default=0.0) - max(usable[he], default=0.0))
+        more = 1 if min(gains) > MARGIN else -1 if max(gains) < -MARGIN else 0
         sentence = (
-            f"Against the ResNets' own He initialisation AutoInit trains at {'more' if wider else 'no more'} rates, "
-            f"{'higher' if higher else 'no higher'} ones, and reaches {'more' if more else 'no more throughout'}; "
+            f"Against the ResNets' own He initialisation AutoInit trains at {_WORDS[wider]} rates, "
+            f"{'higher' if higher > 0 else 'no higher'} ones, and reaches {_WORDS[more]} throughout (by three points); "
             f"{settings.seeds} seed(s)."
         )
         several = max(usable[mine], default=0.0) >= SEVERAL * min(usable[mine], default=math.inf)
-        if wider and higher and more and several:
+        parts = wider + higher + more
+        if parts < 0:
+            return Judgement(ours, "does not agree", sentence)
+        if parts == 3 and several:
             return Judgement(ours, "agrees", sentence)
-        return Judgement(ours, "agrees in direction" if wider + higher + more > 1 else "does not agree", sentence)
+        direction = parts > 1 and more > 0
+        return Judgement(ours, "agrees in direction" if direction else "not decided at this scale", sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over rates, and full training as bars."""
@@ -103,6 +108,13 @@ class LearningRatesWithoutBN(Experiment):
         left.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (%)")
         right.set_xticks([0.25 + i for i in range(len(settings.schedules))], list(settings.schedules), fontsize=8)
         left.legend(fontsize=7)
+
+
+_WORDS = {1: "more", 0: "no more", -1: "less"}
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
 
 
 def _at_lowest_loss(rows: Sequence[Row], method: str) -> float:

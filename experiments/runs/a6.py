@@ -68,11 +68,11 @@ class AgainstLSUV(Experiment):
             + ", ".join(f"{off[s]:.2f}" for s in settings.samples)
         )
         gaps = {s: paired(scores[0], scores[s]) for s in settings.samples}
-        losing = [s for s, gap in gaps.items() if gap.sign < 0]
-        winning = [s for s, gap in gaps.items() if gap.sign > 0]
+        losing = [s for s, gap in gaps.items() if gap.sign(len(gaps)) < 0]
+        winning = [s for s, gap in gaps.items() if gap.sign(len(gaps)) > 0]
         sentence = (
             f"AutoInit is better at S = {_list(winning)}, worse at S = {_list(losing)}, and not told apart elsewhere "
-            "(Student's t, 5 %); LSUV draws orthogonal matrices, AutoInit truncated normal ones."
+            "(Student's t, 5 % for all S together); LSUV draws orthogonal matrices, AutoInit truncated normal ones."
         )
         if losing:
             return Judgement(ours, "does not agree", sentence)

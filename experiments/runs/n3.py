@@ -67,7 +67,7 @@ class SwinWithoutWarmUp(Experiment):
             f"changes the default by {points(helps)}, and NIO in place of warm-up by {points(nio)}, after "
             f"{settings.train.epochs} epochs."
         )
-        return Judgement(ours, by_gap(nio, whole=helps.sign > 0), sentence)
+        return Judgement(ours, by_gap(nio, whole=helps.sign() > 0), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over the rate, solid without warm-up."""

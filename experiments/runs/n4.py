@@ -84,12 +84,11 @@ class PerLayer(Experiment):
             f"rises in most layers of {most[1]}, after {settings.refine.nio.iterations} iterations, by "
             f"{settings.samples} single samples that NIO has not seen."
         )
-        if min(most) == len(rows):
-            return Judgement("; ".join(told), "agrees", sentence)
+        outcome: Agreement = "not decided at this scale"
         if 2 * min(most) <= len(rows):
-            return Judgement("; ".join(told), "does not agree", sentence)
-        chance = max(binomtest(count, len(rows), 0.5, alternative="greater").pvalue for count in most)
-        outcome: Agreement = "agrees in direction" if chance < 0.05 else "not decided at this scale"
+            outcome = "does not agree"
+        elif max(binomtest(count, len(rows), 0.5, alternative="greater").pvalue for count in most) < 0.05:
+            outcome = "agrees" if min(most) == len(rows) else "agrees in direction"
         return Judgement("; ".join(told), outcome, sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:

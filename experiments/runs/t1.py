@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from experiments.maximal_rates import MaximalRates, true_and_told, worst_of
+from experiments.numbers import Gap
 from experiments.registry import Agreement, Judgement, Row, Settings, Unit, experiment
 
 POWER = -1.5
@@ -33,10 +34,9 @@ class RateOverDepth(MaximalRates):
         by_r = super().judge(settings, rows)
         power, error = power_of_depth(rows)
         verdict: Agreement = "not decided at this scale"
-        if power < -2 * error:
-            verdict = "agrees" if abs(power - POWER) <= 2 * error else "agrees in direction"
-        elif power > 2 * error:
-            verdict = "does not agree"
+        found, off = Gap(power, error, len(rows) - 1), Gap(power - POWER, error, len(rows) - 1)
+        if found.sign():
+            verdict = "does not agree" if found.sign() > 0 else "agrees in direction" if off.sign() else "agrees"
         sentence = (
             f"{by_r.sentence[:-1]}; true rates go as the depth to the power {power:.2f} ± {error:.2f}, where the "
             f"paper's rule has {POWER}."

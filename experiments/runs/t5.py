@@ -78,7 +78,7 @@ class Cells(Experiment):
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give the gain, τ between the rankings of the top cells (the widest share first), and the spread."""
-        from scipy.stats import kendalltau
+        from scipy.stats import f, kendalltau
 
         fixed = _accuracies(rows, FIXED)
         told = [f"{FIXED}: mean {percent(mean(fixed))}, spread {percent(stdev(fixed))}"]
@@ -99,13 +99,14 @@ class Cells(Experiment):
                 f"{sum(gain > 0 for gain in gains)} of {len(gains)} gain), spread {percent(stdev(ours))}, "
                 f"{', '.join(top)}"
             )
-            verdicts[how] = (gap, stdev(ours) < stdev(fixed) and taus[how][-1] < taus[AGAIN][-1])
+            narrower = float(f.cdf((stdev(ours) / stdev(fixed)) ** 2, len(ours) - 1, len(fixed) - 1)) < 0.05
+            verdicts[how] = (gap, narrower and taus[how][-1] < taus[AGAIN][-1])
         gap, rest = verdicts["paths"]
         sentence = (
             f"{len(fixed)} cells, {settings.train.epochs} epochs; the fixed rate is {settings.train.rate}, the rules "
             "scale the rate that a search finds for the base cell; the verdict is that of `paths`, the paper's rule: "
-            f"on the gain first, then on spread and τ, which counts where it is below that of `{AGAIN}`, the fixed "
-            "recipe with other draws."
+            f"on the gain first, then on spread (by F) and τ, which counts where it is below that of `{AGAIN}`, the "
+            "fixed recipe with other draws."
         )
         return Judgement("; ".join(told), by_gap(gap, whole=rest), sentence)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from numbers import Integral, Real
 from typing import TypeGuard
 
 from wellposed.errors import OptionError, near_matches
@@ -18,8 +19,13 @@ def check_choice(option: str, value: object, choices: Collection[str]) -> None:
 def check_positive(**values: object) -> None:
     """Raise `OptionError` unless every value, by the name of its option, is a finite number above 0."""
     for option, value in values.items():
-        if not (_is_finite(value) and value > 0):
+        if not is_positive(value):
             raise OptionError(f"{option} must be a finite number above 0, received {value!r}")
+
+
+def is_positive(value: object) -> bool:
+    """Whether a value is a finite number above 0."""
+    return _is_finite(value) and value > 0
 
 
 def check_positive_or_auto(**values: object) -> None:
@@ -47,11 +53,11 @@ def check_share(**values: object) -> None:
 def check_integer(least: int | None = 1, /, **values: object) -> None:
     """Raise `OptionError` unless every value, by the name of its option, is an integer, of at least ``least``."""
     for option, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
             bound = "" if least is None else f" of at least {least}"
             raise OptionError(f"{option} must be an integer{bound}, received {value!r}")
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
     """Whether a value is a number that arithmetic can go on with; a truth value is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

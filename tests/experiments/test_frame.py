@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from experiments.cli import app
 from experiments.errors import ExperimentError
-from experiments.journal import Journal
+from experiments.journal import Journal, run_key
 from experiments.papers import best, page
 from experiments.registry import Experiment, Judgement, experiment, experiments, find
 from experiments.results import Result, found, path_of, read, write
-from experiments.settings import FOLDER, load_settings
+from experiments.settings import FOLDER, as_plain, load_settings
 from typer.testing import CliRunner
 
 import wellposed as wp
@@ -157,11 +157,15 @@ def test_a_run_with_overrides_or_other_data_is_no_evidence_of_its_scale(counting
 
 def test_a_repeated_run_begins_its_trainings_anew(counting, run, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "CHECKPOINTS", tmp_path)
-    for name in ("a0-123", "a1-123"):
-        (tmp_path / name).mkdir()
+    mine, other = (
+        tmp_path / run_key("A0", as_plain(load_settings("A0", "laptop", told)), "synthetic", wp.__version__)
+        for told in ((), ("seed=3",))
+    )
+    for folder in (mine, other):
+        folder.mkdir()
     run(again=True)
-    assert not (tmp_path / "a0-123").exists()
-    assert (tmp_path / "a1-123").exists()
+    assert not mine.exists()
+    assert other.exists()
 
 
 def test_the_page_holds_every_experiment_run_or_not(counting, run, tmp_path):
@@ -229,7 +233,7 @@ def test_a_result_of_settings_that_have_changed_is_marked(counting, run, tmp_pat
     (tmp_path / "a0" / "laptop.yaml").write_text(
         "# Three of everything.\nseed: 3\ndata: {source: synthetic, train: 1, test: 1, side: 8}\n"
     )
-    assert "- Scale (laptop): other settings than this scale has now." in page(folder, figures)
+    assert "- Scale (laptop): with settings that have changed since." in page(folder, figures)
 
 
 def test_the_command_line_says_what_is_wrong():

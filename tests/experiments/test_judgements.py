@@ -87,10 +87,12 @@ def rates(limits, best):
     ("limits", "best", "outcome"),
     [
         ({"he_normal": 1e-4, "autoinit": 0.1}, {"he_normal": 0.3, "autoinit": 0.4}, AGREES),
-        ({"he_normal": 1e-4, "autoinit": 0.1}, {"he_normal": 0.5, "autoinit": 0.4}, DIRECTION),
+        ({"he_normal": 1e-4, "autoinit": 0.1}, {"he_normal": 0.5, "autoinit": 0.4}, OPEN),
+        ({"he_normal": 1e-4, "autoinit": 1e-4}, {"he_normal": 0.4, "autoinit": 0.4}, OPEN),
+        ({"he_normal": 1e-4, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, OPEN),  # one part of three
         ({"he_normal": 1e-5, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, DIRECTION),  # one decade
         ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.5, "autoinit": 0.4}, NOT),
-        ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, NOT),  # one part of three
+        ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, NOT),
     ],
 )
 def test_a4(limits, best, outcome):

@@ -94,7 +94,7 @@ def test_layers_are_counted_by_ratio_and_cosine():
     assert judgement.agreement == "does not agree"
     assert "Of 3 layers (all nets and draws) the norm ratio falls in 3 and the cosine rises in 1" in judgement.sentence
     assert "most layers of 1 of 1 nets and draws, the cosine rises in most layers of 0," in judgement.sentence
-    assert find("N4").judge(settings, [met, met]).agreement == "agrees"
+    assert find("N4").judge(settings, [met] * 6).agreement == "agrees"
     assert find("N4").judge(settings, [met, met, mixed]).agreement == "not decided at this scale"
     assert find("N4").judge(settings, [met] * 9 + [mixed]).agreement == "agrees in direction"
     assert find("N4").judge(settings, [met, mixed]).agreement == "does not agree"

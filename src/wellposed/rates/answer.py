@@ -8,7 +8,7 @@ import numpy as np
 
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError
-from wellposed.rates.grid import NEAR, lowest, plateau, refined
+from wellposed.rates.grid import lowest, plateau, refined
 from wellposed.rates.rate import Conditions, Point, Rate
 
 
@@ -67,8 +67,8 @@ def answer(
         )
     if (flat := plateau(means, start)) is not None:
         warned.append(
-            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} differ by less than {NEAR:.0%} of what training gains: the "
-            "best rate is known no better than that; more steps or seeds may tell"
+            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} are nearly the same: the best rate is known no better "
+            "than that; more steps or seeds may tell"
         )
     if smallest >= start:
         warned.append(f"no rate brought the loss below that of the first batch ({start:.4g})")

@@ -44,7 +44,7 @@ def lowest(losses: Mapping[float, float | None]) -> float | None:
 
 
 NEAR = 0.05
-"""Share of what training gains by which a loss may be above the smallest to count as near it."""
+"""Share of what training gains, or of the smallest loss where that is less, by which a near loss may be above it."""
 WIDE = 2.0
 """Octaves beyond which rates of nearly the same loss leave the best one open."""
 
@@ -59,7 +59,8 @@ def plateau(losses: Mapping[float, float | None], start: float) -> tuple[float, 
     smallest = None if best is None else losses[best]
     if smallest is None or not smallest < start:
         return None
-    near = [r for r, loss in losses.items() if loss is not None and loss <= smallest + NEAR * (start - smallest)]
+    room = NEAR * min(start - smallest, abs(smallest))
+    near = [rate for rate, loss in losses.items() if loss is not None and loss <= smallest + room]
     return (min(near), max(near)) if max(near) > min(near) * 2.0**WIDE else None
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from wellposed.errors import RateError
+from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, graph_of
-from wellposed.options import check_choice, check_positive
+from wellposed.options import check_choice, is_positive
 from wellposed.plans import Plan
 from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.relative import find_rate_rule, relative
@@ -170,7 +170,8 @@ def _layers(found: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
 
 
 def _given(rate: float) -> Rate:
-    check_positive(rate=rate)
+    if not is_positive(rate):
+        raise OptionError(f"rate must be a Rate or a finite number above 0, received {rate!r}")
     return Rate(value=float(rate), interval=(float(rate), float(rate)), reason="given")
 
 

@@ -69,11 +69,27 @@ def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, floa
 
 USUAL = 4.5
 """Standard deviations within which the elements of a batch lie: one of 150,000 is beyond."""
+STEEPEST = 12.0
+"""Power of x up to which a function's growth far out is followed, whatever it carries."""
+_ENDS = np.array([-8.5, -8.0, 8.0, 8.5])
+
+
+@lru_cache(maxsize=8192)
+def _outgrows_powers(function: Pointwise, mean: float, std: float, transport: Transport | None = None) -> bool:
+    """Whether |g| grows faster than x to the power `STEEPEST` eight standard deviations out, or overflows there."""
+    z = _ENDS if transport is None else np.interp(_ENDS, NODES, transport.values)
+    with np.errstate(all="ignore"):
+        left, inner_left, inner_right, right = np.abs(function(mean + std * z))
+        powers = np.log([left / inner_left, right / inner_right]) / math.log(_ENDS[3] / _ENDS[2])
+    # 0 / 0 is no growth, and neither is a value where the function is not defined
+    return bool((powers > STEEPEST).any() or math.isinf(left) or math.isinf(right))
 
 
 @lru_cache(maxsize=8192)
 def _is_carried_by_tails(function: Pointwise, mean: float, std: float, transport: Transport | None = None) -> bool:
     """Whether most of E g² comes from where no element of a batch lies (exp of a wide signal), or it does not exist."""
+    if not _outgrows_powers(function, mean, std, transport):
+        return False
     x = mean + std * (NODES if transport is None else transport.values)
     with np.errstate(all="ignore"):
         squares = WEIGHTS * np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
@@ -86,7 +102,7 @@ def _is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
     return not math.isfinite(whole) or float(parts[chosen].sum()) > 0.5 * whole
 
 
-def _as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Transport | None) -> Pointwise:
+def as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
     """Return the function, constant beyond where the elements of a batch lie if the tails would carry its moments.
 
     Of such a function the expectation is finite or not, but no batch shows it, and a weight scaled by it would silence
@@ -96,7 +112,7 @@ def _as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Tr
     if not _is_carried_by_tails(function, *average, transport):
         return function
     ends = (-USUAL, USUAL) if transport is None else np.interp((-USUAL, USUAL), NODES, transport.values)
-    return function.clipped(float((mean + std * ends[0]).min()), float((mean + std * ends[1]).max()))
+    return function.clipped(*_rounded(float((mean + std * ends[0]).min()), float((mean + std * ends[1]).max())))
 
 
 @lru_cache(maxsize=8192)
@@ -156,8 +172,6 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
     very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
     """
     scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
-    if not scalable:
-        function = _as_batches_show(function, mean, std, transport)
     average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
     sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
     if mean.size == 1 and std.size == 1 and transport is None:
@@ -238,11 +252,12 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     """`expand` for a Gaussian whose local scale varies (signals.md 5.7); without scales that no batch shows (5.3)."""
     kappa = float(f"{min(kappa, 8.0):.3g}")
     scales, weights = _scale_nodes(kappa)
-    parts = [expand(function, mean * root, std * root) for root in np.sqrt(scales)]
+    parts = _at_scales(function, mean, std, scales)
     carried = weights * np.array([kernels.average(p.second) for p in parts])
-    if _is_mostly(carried, weights < RARE):
+    widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
+    if _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest):
         scales, weights = _usual_scales(kappa)
-        parts = [expand(function, mean * root, std * root) for root in np.sqrt(scales)]
+        parts = _at_scales(function, mean, std, scales)
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
     second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
     levels = np.array([kernels.average(p.second) for p in parts])
@@ -259,6 +274,12 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
         powers=averages**2,
     )
     return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
+
+
+def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
+    """Return the expansion at each local scale, of what batches show of the function there."""
+    inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
+    return [expand(as_batches_show(function, m, s), m, s) for m, s in inputs]
 
 
 def square_kernel(

@@ -161,7 +161,7 @@ def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
     inner = float(np.median(values[far <= 1.0]))
     reach = next((r for r in REACHES if values[far <= r].max() <= STEEP * inner), REACHES[-1])
     low, high = mean - reach * std, mean + reach * std
-    return Pointwise(("within", low, high, fn.key), lambda t: fn.call(t.clamp(low, high)))
+    return fn.clipped(low, high)
 
 
 def settled(call: Adjoint, term: Term) -> State:

@@ -12,10 +12,10 @@ from wellposed.signals import kernels
 from wellposed.signals.blocks import select
 from wellposed.signals.call import OVERFLOW, Call
 from wellposed.signals.dependence import scaled_by
-from wellposed.signals.expansion import UNEVEN, carried_spread, expand_mixture, fluctuation
+from wellposed.signals.expansion import UNEVEN, as_batches_show, carried_spread, expand_mixture, fluctuation
 from wellposed.signals.expansion import expand as expand_function
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.state import Link, Pointwise, State, known, read
+from wellposed.signals.state import Link, Pointwise, State, known, read, weakest
 from wellposed.signals.views import pooled
 
 aten = torch.ops.aten
@@ -67,12 +67,13 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     base, composed = x, function
     if not call.independent and x.base is not None and x.fn is not None:
         base, composed = x.base, x.fn.then(function)
+    transport = None if call.independent else base.transport
+    shown = composed if call.independent else as_batches_show(composed, base.mean, base.std(), transport)
     mixed = None
     uneven = None if call.independent else read(base.scales)
     if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
         mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
-    transport = None if call.independent else base.transport
-    expansion = mixed.average if mixed else expand_function(composed, base.mean, base.std(), transport)
+    expansion = mixed.average if mixed else expand_function(shown, base.mean, base.std(), transport)
     mean, var = expansion.mean, expansion.var
     if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
         root = OVERFLOW**0.5
@@ -115,7 +116,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         after = fluctuation(expansion.square_powers, latent, base.sizes)
         own = max(own * after / before, 0.0) if before > 0 else own
     drift, inherited = carried_spread(
-        composed,
+        shown,
         kernels.average(base.mean),
         math.sqrt(kernels.average(base.var)),
         base.drift,
@@ -130,10 +131,10 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         mean,
         var,
         corr,
-        tag=x.tag,
+        tag=x.tag if shown is composed else weakest(x.tag, "approximate"),
         gauss=False,
         base=base,
-        fn=composed,
+        fn=shown,
         links=links,
         roots=base.roots | call.root(),
         inherited=inherited,
