@@ -23,10 +23,11 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import trace
 from wellposed.methods import plan
 from wellposed.plans import draw
+from wellposed.rates.answer import answer
 from wellposed.rates.feed import seed_all
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
-from wellposed.rates.rate import Rate
+from wellposed.rates.rate import Point, Rate
 
 
 def search(*args: Any, **options: Any) -> Rate:
@@ -162,6 +163,19 @@ def test_rates_of_nearly_the_same_loss_leave_the_best_one_open() -> None:
     assert plateau({0.01: 2.0, 0.02: 1.91, 0.04: 1.9, 0.08: 2.0}, 2.3) is None  # neighbours
     assert plateau({0.01: 2.4, 0.1: 2.4}, 2.3) is None
     assert plateau({0.01: None}, 2.3) is None
+    assert plateau({0.01: 0.05, 0.1: 0.02, 1.0: 0.04}, 2.3) is None  # all well learned, and yet not alike
+
+
+def test_a_plateau_is_warned_of() -> None:
+    conditions = search().conditions
+    assert conditions is not None
+    curve = [
+        Point(rate=r, losses=(loss,)) for r, loss in ((0.01, 2.1), (0.02, 1.91), (0.08, 2.0), (0.16, 1.9), (0.3, 2))
+    ]
+    found = answer(curve, [2.3], conditions, "one by one", 0, [])
+    assert ["0.02 and 0.16 are nearly the same" in text for text in found.warnings] == [True]
+    steep = answer([p for p in curve if p.rate != 0.02], [2.3], conditions, "one by one", 0, [])
+    assert not steep.warnings
 
 
 def test_widening_continues_the_grid() -> None:
