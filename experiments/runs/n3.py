@@ -60,11 +60,16 @@ class SwinWithoutWarmUp(Experiment):
             f"{m} {percent(best[m, False])} → {percent(best[m, True])}" for m in settings.methods
         )
         by_draw = {arm: [mean(at) for at in zip(*by, strict=True)] for arm, by in scores.items()}
-        helps = paired(by_draw["default", True], by_draw["default", False])
-        nio = paired(by_draw["nio", False], by_draw["default", False])
+        start = by_draw["default", False]
+        helps, nio = paired(by_draw["default", True], start), paired(by_draw["nio", False], start)
+        others = "".join(
+            f", {method} by {points(paired(by_draw[method, False], start))}"
+            for method in settings.methods
+            if method not in ("default", "nio")
+        )
         sentence = (
             f"Over {nio.count} draws, each a mean over the rates {', '.join(map(str, settings.rates))}, warm-up "
-            f"changes the default by {points(helps)}, and NIO in place of warm-up by {points(nio)}, after "
+            f"changes the default by {points(helps)}, and in place of warm-up NIO by {points(nio)}{others}, after "
             f"{settings.train.epochs} epochs."
         )
         return Judgement(ours, by_gap(nio, whole=helps.sign() > 0), sentence)
