@@ -50,7 +50,7 @@ def run(
                 result = engines.run(
                     name, scale, data=data, engine=engine, overrides=overrides, again=again, say=console.print
                 )
-                console.print(_told(result, overrides))
+                _tell(result, overrides)
     except (ExperimentError, wp.errors.WellposedError) as error:
         raise _fail(error) from error
     if scale != "smoke":
@@ -58,8 +58,8 @@ def run(
         papers()
 
 
-def _told(result: Result, overrides: Sequence[str]) -> str:
-    """Return what a result says of the claim; overrides may leave out what the claim is about."""
+def _tell(result: Result, overrides: Sequence[str]) -> None:
+    """Print what a result says of the claim; overrides may leave out what the claim is about."""
     from experiments.papers import judged
 
     try:
@@ -67,8 +67,15 @@ def _told(result: Result, overrides: Sequence[str]) -> str:
     except Exception as error:
         if not overrides:
             raise
-        return f"{result.experiment}: with {', '.join(overrides)} the claim cannot be judged ({error!r})"
-    return f"{result.experiment}: {judgement.agreement}. {judgement.ours}. {judgement.sentence}"
+        console.print(f"{result.experiment}: with {', '.join(overrides)} the claim cannot be judged ({error!r})")
+        return
+    console.print(f"{result.experiment}: {judgement.agreement}. {judgement.ours}. {judgement.sentence}")
+    if judgement.table:
+        head, *body = judgement.table
+        table = Table(*head)
+        for cells in body:
+            table.add_row(*cells)
+        console.print(table)
 
 
 @app.command("list")

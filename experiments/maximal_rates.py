@@ -104,9 +104,11 @@ class MaximalRates(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give Pearson's r of each rule, and hold the paper's r against the 95 % interval of that of ``paths``."""
         told, verdicts = [], {}
+        table = [["nets", "rule", "r", "r of logs", "slope of logs", "octaves off (median)"]]
         for group, expected in self.paper_r.items():
             mine = _of_group(rows, group)
-            told.append(f"{group} ({len(mine)} nets): " + "; ".join(_figures(mine, rule) for rule in settings.rules))
+            told.append(f"{group} {_r(mine, 'paths', logs=False):.2f}")
+            table += [[f"{len(mine)} {group}", *_figures(mine, rule)] for rule in settings.rules]
             verdicts[group] = agreement_of(mine, "paths", expected)
         papers = " and ".join(map(str, self.paper_r.values()))
         odd = [odd_one(_of_group(rows, group), settings.rules) for group in self.paper_r]
@@ -118,7 +120,7 @@ class MaximalRates(Experiment):
             f"rates have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed by "
             f"the first net{doubtful(rows)}.{''.join(odd)}"
         )
-        return Judgement(". ".join(told), worst_of(list(verdicts.values())), sentence)
+        return Judgement(f"r of `paths`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw true over predicted rates, a panel for each rule, each rule's constant fitted."""
@@ -211,13 +213,14 @@ def octaves_off_at_best(rows: Sequence[Row], rule: str) -> list[float]:
     return [abs(gap - median(gaps)) for gap in gaps]
 
 
-def _figures(rows: Sequence[Row], rule: str) -> str:
+def _figures(rows: Sequence[Row], rule: str) -> list[str]:
+    """Return a rule's name, r, r of logarithms, the slope of true on predicted logarithms, and octaves off."""
     r, of_logs = (_r(rows, rule, logs=logs) for logs in (False, True))
-    shown = "r not defined"
-    if not math.isnan(r):
-        true, told = true_and_told(rows, rule)
-        shown = f"r {r:.2f} (logs {of_logs:.2f}, slope {linear_regression(told, true).slope:.2f})"
-    return f"{rule} {shown}, off by {median(octaves_off(rows, rule)):.2f} octaves (median)"
+    off = f"{median(octaves_off(rows, rule)):.2f}"
+    if math.isnan(r):
+        return [rule, "–", "–", "–", off]
+    true, told = true_and_told(rows, rule)
+    return [rule, f"{r:.2f}", f"{of_logs:.2f}", f"{linear_regression(told, true).slope:.2f}", off]
 
 
 def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:

@@ -85,6 +85,9 @@ def _section(name: str, experiment: Experiment, result: Result | None, figures: 
         f"- Run: data {result.data}, {len(result.rows)} units, {result.seconds / 60:.1f} minutes in all, {where}, "
         f"wellposed {result.environment['wellposed']}, torch {result.environment['torch']}, {result.date} UTC{made}.",
     ]
+    if judgement.table:
+        head, *body = judgement.table
+        lines += ["", *(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *body))]
     if (figures / f"{name.lower()}.png").exists():
         lines += ["", f"![{experiment.title}](figures/{name.lower()}.png)"]
     return lines

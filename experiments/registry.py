@@ -28,11 +28,19 @@ SCALES = ("smoke", "laptop", "gpu", "paper")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What came out: our figure beside the paper's, whether they agree, and one honest sentence."""
+    """What came out: our figure beside the paper's, whether they agree, and one honest sentence.
+
+    Attributes:
+        ours: our figure, in a line.
+        agreement: the verdict.
+        sentence: why, and what the figure leaves out.
+        table: the figures one by one, its head first; empty where a line holds them.
+    """
 
     ours: str
     agreement: Agreement
     sentence: str
+    table: Sequence[Sequence[str]] = ()
 
 
 def by_gap(gap: Gap, *rivals: Gap, whole: bool) -> Agreement:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiments.data import load_images
 from experiments.initialise import initialised
 from experiments.models import coatnet
-from experiments.numbers import accuracies, paired, percent, points
+from experiments.numbers import accuracies, mean, paired, percent, points
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
 from experiments.training import checkpoint_of, recipe, train
 
@@ -50,12 +50,10 @@ class CoAtNetInitialisations(Experiment):
         """Rank AutoInit among the initialisations for each variant, and hold it against each over all variants."""
         table = accuracies(rows, "variant")
         ranks = {v: 1 + sum(score > by["autoinit"] for score in by.values()) for v, by in table.items()}
-        best = {v: max(by, key=lambda m: by[m]) for v, by in table.items()}
-        ours = "; ".join(
-            f"{v}: AutoInit {percent(by['autoinit'])}, rank {ranks[v]} of {len(by)} "
-            f"(best {best[v]} {percent(by[best[v]])}, default {percent(by['default'])})"
-            for v, by in table.items()
-        )
+        means = {method: mean(by[method] for by in table.values()) for method in settings.methods}
+        ours = "mean over the variants: " + ", ".join(f"{method} {percent(value)}" for method, value in means.items())
+        shown = [["variant", *settings.methods]]
+        shown += [[str(v), *(percent(by[m]) for m in settings.methods)] for v, by in table.items()]
         first = [v for v, rank in ranks.items() if rank == 1]
         gaps = {
             method: paired((by["autoinit"] for by in table.values()), (by[method] for by in table.values()))
@@ -71,7 +69,7 @@ class CoAtNetInitialisations(Experiment):
             f"AutoInit is first with {', '.join(first) or 'none'}; over the {len(table)} variants it differs by "
             f"{told}; {settings.seeds} seed(s), {settings.train.epochs} epochs."
         )
-        return Judgement(ours, by_gap(default, *gaps.values(), whole=len(first) == len(table)), sentence)
+        return Judgement(ours, by_gap(default, *gaps.values(), whole=len(first) == len(table)), sentence, shown)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies as bars, a group for each variant."""

@@ -61,10 +61,6 @@ class MethodsByNets(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare NIO, net by net, with the start and the other methods of the paper."""
         scores = {net: at_best_rates(settings, rows, net) for net in _nets(rows)}
-        told = []
-        for net, by in scores.items():
-            ranked = sorted(by, key=lambda method: -mean(by[method]))
-            told.append(f"{_named(net)}: " + ", ".join(f"{m} {percent(mean(by[m]))}" for m in ranked))
         means = {method: [mean(by[method]) for by in scores.values()] for method in settings.methods}
         rivals = [method for method in settings.methods if method not in ("nio", *OURS)]
         first = sum(
@@ -79,7 +75,10 @@ class MethodsByNets(Experiment):
         )
         start = gaps.pop(settings.start)
         whole = first == len(scores)
-        return Judgement("; ".join(told), by_gap(start, *gaps.values(), whole=whole), sentence)
+        ours = "mean over the nets: " + ", ".join(f"{method} {percent(mean(v))}" for method, v in means.items())
+        table = [["net", *settings.methods]]
+        table += [[_named(net), *(percent(mean(by[m])) for m in settings.methods)] for net, by in scores.items()]
+        return Judgement(ours, by_gap(start, *gaps.values(), whole=whole), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw mean accuracies with standard errors, a group for each net."""

@@ -41,7 +41,7 @@ class RateOverDepth(MaximalRates):
             f"{by_r.sentence[:-1]}; true rates go as the depth to the power {power:.2f} ± {error:.2f}, where the "
             f"paper's rule has {POWER}."
         )
-        return Judgement(by_r.ours, worst_of([by_r.agreement, verdict]), sentence)
+        return Judgement(by_r.ours, worst_of([by_r.agreement, verdict]), sentence, by_r.table)
 
 
 def power_of_depth(rows: Sequence[Row]) -> tuple[float, float]:

@@ -81,7 +81,10 @@ class Cells(Experiment):
         from scipy.stats import f, kendalltau
 
         fixed = _accuracies(rows, FIXED)
-        told = [f"{FIXED}: mean {percent(mean(fixed))}, spread {percent(stdev(fixed))}"]
+        told = [f"{FIXED} {percent(mean(fixed))}"]
+        shares = [f"τ, top {100 * share:.0f} %" for share in settings.top]
+        table = [["recipe", "mean", "gain", "cells that gain", "spread", *shares]]
+        table.append([FIXED, percent(mean(fixed)), "", "", percent(stdev(fixed)), *("" for _ in settings.top)])
         verdicts = {}
         taus: dict[str, list[float]] = {}
         for how in (AGAIN, *settings.rules):
@@ -93,12 +96,10 @@ class Cells(Experiment):
                 kept = sorted(range(len(fixed)), key=lambda i: -fixed[i])[: max(2, math.ceil(share * len(fixed)))]
                 tau = float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic)
                 taus[how].append(tau)
-                top.append(f"top {100 * share:.0f} % τ {'–' if math.isnan(tau) else f'{tau:.2f}'}")
-            told.append(
-                f"{how}: mean {percent(mean(ours))} (gain {points(gap)}, "
-                f"{sum(gain > 0 for gain in gains)} of {len(gains)} gain), spread {percent(stdev(ours))}, "
-                f"{', '.join(top)}"
-            )
+                top.append("–" if math.isnan(tau) else f"{tau:.2f}")
+            told.append(f"{how} {percent(mean(ours))}")
+            gaining = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
+            table.append([how, percent(mean(ours)), points(gap), gaining, percent(stdev(ours)), *top])
             narrower = float(f.cdf((stdev(ours) / stdev(fixed)) ** 2, len(ours) - 1, len(fixed) - 1)) < 0.05
             verdicts[how] = (gap, narrower and taus[how][-1] < taus[AGAIN][-1])
         gap, rest = verdicts["paths"]
@@ -108,7 +109,7 @@ class Cells(Experiment):
             f"on the gain first, then on spread (by F) and τ, which counts where it is below that of `{AGAIN}`, the "
             "fixed recipe with other draws."
         )
-        return Judgement("; ".join(told), by_gap(gap, whole=rest), sentence)
+        return Judgement(f"mean accuracy: {', '.join(told)}", by_gap(gap, whole=rest), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each rule over those of the fixed recipe."""
