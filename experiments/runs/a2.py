@@ -12,7 +12,7 @@ import wellposed as wp
 from experiments.data import load_images
 from experiments.initialise import planned
 from experiments.models import ACTIVATIONS, all_cnn_c
-from experiments.numbers import largest, log2
+from experiments.numbers import largest, log2, predicted_well
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ class VarianceOfAllCNN(Experiment):
             for method in settings.methods
         )
         others = [held[method] for method in settings.methods if method != "autoinit"]
-        sentence = "Variances are measured on real images, of which AutoInit was told nothing."
+        sentence = (
+            "Variances are measured on real images, of which AutoInit was told nothing; over all settings "
+            f"{predicted_well(rows)}."
+        )
         if held["autoinit"] == count and max(others) < count:
             return Judgement(ours, "agrees", sentence)
         better = min(max(off[method]) for method in settings.methods if method != "autoinit") > max(off["autoinit"])

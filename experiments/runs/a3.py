@@ -12,7 +12,7 @@ import wellposed as wp
 from experiments.data import load_images
 from experiments.initialise import planned
 from experiments.models import preact_resnet
-from experiments.numbers import largest, log2
+from experiments.numbers import largest, log2, predicted_well
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ class VariancePerLayer(Experiment):
             f"{method} {_power(values)}" for method, values in plain.items()
         )
         ours += f"; AutoInit at any depth, with BN too, at most 2^{max(tops)[0]:.1f}"
+        mine = [row for row in rows if row["method"] == "autoinit"]
         sentence = (
             f"AutoInit stays below the number of layers: {'yes' if linear else 'no'}; near 1 (a factor of "
             f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so that sums grow with "
-            "the number of blocks."
+            f"the number of blocks. Under AutoInit {predicted_well(mine)}."
         )
         if explodes and near:
             return Judgement(ours, "agrees", sentence)
