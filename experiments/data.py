@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SYNTHETIC = "synthetic"
 CACHE = Path("build") / "experiments" / "data"
 _IMAGE, _LABEL = ("img", "image"), ("label", "fine_label", "labels")
+_SPLITS = {"train": ("train",), "test": ("test", "validation")}
 _LAYOUT = (
     "expected the layout of the datasets library's CIFAR-10: a folder with train*.parquet and test*.parquet, with a "
     f"column of images ({' or '.join(_IMAGE)}) and one of integers ({' or '.join(_LABEL)}); to get it: "
@@ -59,7 +60,8 @@ def load_images(source: str, train: int | None, test: int | None, side: int) -> 
     """Return images from a hub name, a folder of Parquet files, or ``synthetic``.
 
     Args:
-        source: where from.
+        source: where from; a hub name may have a configuration behind a colon (``frgfm/imagenette:320px``). Where
+            there is no split ``test``, ``validation`` is the test.
         train: how many training images, from the first on; None for all.
         test: how many test images.
         side: images are pooled (or enlarged) to this height and width.
@@ -69,7 +71,7 @@ def load_images(source: str, train: int | None, test: int | None, side: int) -> 
     """
     if source == SYNTHETIC:
         return _drawn(train or 256, test or 64, side)
-    parts = [_read(source, split, count) for split, count in (("train", train), ("test", test))]
+    parts = [_read(source, split, count, side) for split, count in (("train", train), ("test", test))]
     (x, y), (test_x, test_y) = ((_sized(pixels, side), labels) for pixels, labels in parts)
     std, mean = torch.std_mean(x, dim=(0, 2, 3), keepdim=True)
     return Images((x - mean) / std, y, (test_x - mean) / std, test_y, int(y.max()) + 1)
@@ -94,9 +96,13 @@ def _sized(pixels: Tensor, side: int) -> Tensor:
     return functional.interpolate(floats, (side, side), mode="bilinear", antialias=True)
 
 
-def _read(source: str, split: str, count: int | None) -> tuple[Tensor, Tensor]:
-    """Return the first ``count`` images of a split as ``[count, 3, height, width]`` of bytes, and their labels."""
+def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor, Tensor]:
+    """Return the first ``count`` images of a split as ``[count, 3, height, width]`` of bytes, and their labels.
+
+    Where their sizes differ, each is resized and cropped at its centre to ``side``.
+    """
     import numpy as np
+    from PIL import ImageOps
 
     table = _table(source, split)
     columns = table.column_names
@@ -107,7 +113,12 @@ def _read(source: str, split: str, count: int | None) -> tuple[Tensor, Tensor]:
     chosen = table.select(range(min(count or len(table), len(table))))
     try:
         decoded = chosen.cast_column(image, _image_feature())
-        pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in decoded[image]])
+        sizes = {picture.size for picture in decoded[image]}
+        shaped = (
+            p.convert("RGB") if len(sizes) == 1 else ImageOps.fit(p.convert("RGB"), (side, side))
+            for p in decoded[image]
+        )
+        pixels = np.stack([np.asarray(picture) for picture in shaped])
         labels = torch.tensor(chosen[label][:], dtype=torch.int64)
     except (TypeError, ValueError, OSError) as error:
         raise ExperimentError(
@@ -128,7 +139,9 @@ def _table(source: str, split: str) -> datasets.Dataset:
     datasets.disable_progress_bars()
     folder = Path(source).expanduser()
     if folder.is_dir():
-        files = sorted(str(file) for file in folder.rglob(f"{split}*.parquet"))
+        files = next(
+            (found for name in _SPLITS[split] if (found := sorted(map(str, folder.rglob(f"{name}*.parquet"))))), []
+        )
         if not files:
             raise ExperimentError(f"{source} holds no {split}*.parquet; {_LAYOUT}")
         try:
@@ -137,7 +150,11 @@ def _table(source: str, split: str) -> datasets.Dataset:
             raise ExperimentError(f"{source}, {split}: no Parquet file can be read ({error}); {_LAYOUT}") from error
     if source.startswith((".", "~", os.sep)) or source.count("/") > 1:
         raise ExperimentError(f"no folder {source}; {_LAYOUT}")
-    try:
-        return datasets.load_dataset(source, split=split, cache_dir=str(CACHE))
-    except Exception as error:  # the hub's client raises errors of many libraries
-        raise ExperimentError(f"{source!r} cannot be had from the hub ({error}); {_LAYOUT}") from error
+    path, _, configuration = source.partition(":")
+    failed: list[Exception] = []
+    for name in _SPLITS[split]:
+        try:
+            return datasets.load_dataset(path, configuration or None, split=name, cache_dir=str(CACHE))
+        except Exception as error:  # the hub's client raises errors of many libraries
+            failed.append(error)
+    raise ExperimentError(f"{source!r} cannot be had from the hub ({failed[0]}); {_LAYOUT}") from failed[0]

@@ -49,6 +49,18 @@ def test_images_are_read_and_standardised(folder):
     assert torch.allclose(pooled.x, torch.tensor(expected).permute(0, 3, 1, 2).float(), atol=1e-5)
 
 
+def test_pictures_of_several_sizes_are_cropped_at_their_centres(folder):
+    """Imagenette's are so, and its test is called validation."""
+    grey = np.full((4, 8, 3), 100, dtype=np.uint8)
+    grey[:, 2:6] = 200  # the centre, a square
+    write(folder, "train", [grey, np.zeros((4, 4, 3), dtype=np.uint8)], [0, 1])
+    write(folder, "validation", [np.full((6, 6, 3), 200, dtype=np.uint8)], [1])
+    images = load_images(str(folder), None, None, 4)
+    assert images.x.shape == (2, 3, 4, 4)
+    assert torch.allclose(images.x[0], images.test_x[0])  # only the centre is left
+    assert images.test_y.tolist() == [1]
+
+
 def test_drawn_images_need_no_data():
     images = load_images("synthetic", 20, 10, 8)
     assert images.x.shape == (20, 3, 8, 8)
