@@ -107,7 +107,7 @@ class MaximalRates(Experiment):
         table = [["nets", "rule", "r", "r of logs", "slope of logs", "octaves off (median)"]]
         for group, expected in self.paper_r.items():
             mine = _of_group(rows, group)
-            told.append(f"{group} {_r(mine, 'paths', logs=False):.2f}")
+            told.append(f"{group} {_shown(_r(mine, 'paths', logs=False))}")
             table += [[f"{len(mine)} {group}", *_figures(mine, rule)] for rule in settings.rules]
             verdicts[group] = agreement_of(mine, "paths", expected)
         papers = " and ".join(map(str, self.paper_r.values()))
@@ -216,11 +216,13 @@ def octaves_off_at_best(rows: Sequence[Row], rule: str) -> list[float]:
 def _figures(rows: Sequence[Row], rule: str) -> list[str]:
     """Return a rule's name, r, r of logarithms, the slope of true on predicted logarithms, and octaves off."""
     r, of_logs = (_r(rows, rule, logs=logs) for logs in (False, True))
-    off = f"{median(octaves_off(rows, rule)):.2f}"
-    if math.isnan(r):
-        return [rule, "–", "–", "–", off]
     true, told = true_and_told(rows, rule)
-    return [rule, f"{r:.2f}", f"{of_logs:.2f}", f"{linear_regression(told, true).slope:.2f}", off]
+    slope = math.nan if math.isnan(r) else linear_regression(told, true).slope
+    return [rule, *map(_shown, (r, of_logs, slope, median(octaves_off(rows, rule))))]
+
+
+def _shown(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:

@@ -41,7 +41,7 @@ def compared(model, starts=("own", "autoinit"), given=None, **options):
 
 
 def test_a_start_that_trains_beats_one_that_does_not():
-    found = compared(deep)
+    found = compared(deep, seeds=8)  # losses of a deep net differ much, also with the way that its runs are stacked
     assert found["autoinit"].mean < found["own"].mean - 0.2
     assert found.p_value("own", "autoinit") < 0.05
     assert "autoinit reaches a lower loss than own" in found.summary()
