@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 
 from experiments.papers import best
 from experiments.registry import experiments
@@ -25,7 +26,7 @@ def draw_all(out: Path, folder: Path = FOLDER) -> Iterator[Path]:
         figure = Figure(figsize=(7, 4), layout="constrained")
         FigureCanvasAgg(figure)
         experiment.draw(from_plain(result.settings), result.rows, figure)
-        figure.suptitle(f"{name}: {experiment.title} ({result.scale})", fontsize=10)
+        figure.suptitle(fill(f"{name}: {experiment.title} ({result.scale})", 90), fontsize=10)
         path = out / f"{name.lower()}.png"
         figure.savefig(path, dpi=100, metadata={"Software": None})
         yield path

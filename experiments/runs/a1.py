@@ -37,9 +37,9 @@ class HyperparameterVariation(Experiment):
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield each value of each hyperparameter, under each initialisation and seed."""
+        """Yield each value of each hyperparameter, under each initialisation and seed; the usual ones once."""
         for vary, values in settings.vary.items():
-            for value in values:
+            for value in (value for value in values if value != _usual(settings, vary)):
                 for seed in range(settings.seeds):
                     for method in settings.methods:
                         yield {"vary": str(vary), "value": value, "method": method, "seed": settings.seed + seed}
@@ -67,7 +67,7 @@ class HyperparameterVariation(Experiment):
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare AutoInit with the better of the others in every setting."""
-        scores = accuracies(rows, "vary", "value")
+        scores = accuracies((row for row in rows if row["value"] != _usual(settings, row["vary"])), "vary", "value")
         gaps = {s: by["autoinit"] - max(v for m, v in by.items() if m != "autoinit") for s, by in scores.items()}
         better = [s for s, gap in gaps.items() if gap > MARGIN]
         worse = [s for s, gap in gaps.items() if gap < -MARGIN]
@@ -88,13 +88,19 @@ class HyperparameterVariation(Experiment):
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each setting as points, a colour for each initialisation."""
-        scores = accuracies(rows, "vary", "value")
+        scores = accuracies((row for row in rows if row["value"] != _usual(settings, row["vary"])), "vary", "value")
         panel = figure.subplots()
         for method in settings.methods:
             panel.plot([100 * by[method] for by in scores.values()], "o", ms=4, label=method)
         panel.set_xticks(range(len(scores)), [_told(s) for s in scores], rotation=70, fontsize=7)
         panel.set_ylabel("test accuracy (%)")
         panel.legend(fontsize=7)
+
+
+def _usual(settings: Settings, vary: str) -> float | None:
+    """Return the recipe's own value of a hyperparameter, which is one setting, told by the activation."""
+    usual = {"dropout_factor": 1.0, "rate_multiplier": 1.0, "weight_decay": float(settings.train.weight_decay)}
+    return usual.get(vary)
 
 
 def _told(setting: Setting) -> str:
