@@ -34,6 +34,7 @@ def run(
     engine: Annotated[str, typer.Option(help="local, or ray to spread the runs over a cluster")] = "local",
     data: Annotated[str | None, typer.Option(help="a hub name, a folder of Parquet files, or 'synthetic'")] = None,
     again: Annotated[bool, typer.Option(help="run also what is finished")] = False,
+    runs_per_gpu: Annotated[int, typer.Option(min=1, help="with ray: units that share a GPU")] = 1,
 ) -> None:
     """Run experiments at a scale; what is finished is not repeated, what was killed goes on.
 
@@ -48,7 +49,14 @@ def run(
         for name in names:
             if name not in overrides:
                 result = engines.run(
-                    name, scale, data=data, engine=engine, overrides=overrides, again=again, say=console.print
+                    name,
+                    scale,
+                    data=data,
+                    engine=engine,
+                    overrides=overrides,
+                    again=again,
+                    runs_per_gpu=runs_per_gpu,
+                    say=console.print,
                 )
                 _tell(result, overrides)
     except (ExperimentError, wp.errors.WellposedError) as error:

@@ -32,6 +32,7 @@ def run(
     engine: str = "local",
     overrides: Sequence[str] = (),
     again: bool = False,
+    runs_per_gpu: int = 1,
     journals: Path = JOURNALS,
     results: Path | None = None,
     say: Callable[[str], None] = print,
@@ -45,6 +46,7 @@ def run(
         engine: ``local`` or ``ray``.
         overrides: of settings, such as ``train.epochs=2``.
         again: run also what is finished.
+        runs_per_gpu: how many units of engine ``ray`` share a GPU, where there are GPUs.
         journals: where finished units are noted, so that a run that was killed goes on.
         results: where results lie; None for ``experiments/results``, and beside the journals where a result is no
             evidence of its scale: at scale smoke, with overrides, or with other data than the settings name.
@@ -83,7 +85,7 @@ def run(
     todo = [unit for unit in units if unit not in journal]
     say(f"{experiment.name} ({experiment.title}), {scale}: {len(todo)} of {len(units)} units to run")
     for done, (unit, found, seconds) in enumerate(
-        _ENGINES[engine](experiment.name, header["settings"], todo, source), 1
+        _ENGINES[engine](experiment.name, header["settings"], todo, source, runs_per_gpu), 1
     ):
         journal.add(unit, found, seconds)
         say(f"  {done}/{len(todo)} {' '.join(f'{k}={v}' for k, v in unit.items())}: {seconds:.1f} s")
@@ -111,22 +113,20 @@ def execute(name: str, settings: dict[str, Any], unit: Unit, data: str) -> tuple
 Done = Iterator[tuple[Unit, Row, float]]
 
 
-def _local(name: str, settings: dict[str, Any], units: Sequence[Unit], data: str) -> Done:
+def _local(name: str, settings: dict[str, Any], units: Sequence[Unit], data: str, _: int) -> Done:
     for unit in units:
         yield unit, *execute(name, settings, unit, data)
 
 
-def _ray(name: str, settings: dict[str, Any], units: Sequence[Unit], data: str) -> Done:
+def _ray(name: str, settings: dict[str, Any], units: Sequence[Unit], data: str, runs_per_gpu: int) -> Done:
     try:
         import ray
     except ImportError as error:
         raise ExperimentError("engine 'ray' needs Ray: pip install 'wellposed[ray]'; or --engine local") from error
-    import torch
-
     if not ray.is_initialized():
         paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         ray.init(runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}, log_to_driver=False)
-    share = 1 / float(settings.get("runs_per_gpu", 1)) if torch.cuda.is_available() else 0
+    share = 1 / runs_per_gpu if ray.cluster_resources().get("GPU") else 0
     remote = ray.remote(num_cpus=1, num_gpus=share)(execute)
     if (folder := Path(data).expanduser()).is_dir():
         data = str(folder.resolve())  # workers have working directories of their own
