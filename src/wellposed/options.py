@@ -1,10 +1,12 @@
-"""What options may be: one check for each kind of value, with one wording for all."""
+"""What options may be: one check for each kind of value, with one wording for all.
+
+Plans hold options as JSON, which has no numbers of NumPy: an ``np.int64`` is none here either.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from numbers import Integral, Real
 from typing import TypeGuard
 
 from wellposed.errors import OptionError, near_matches
@@ -53,11 +55,11 @@ def check_share(**values: object) -> None:
 def check_integer(least: int | None = 1, /, **values: object) -> None:
     """Raise `OptionError` unless every value, by the name of its option, is an integer, of at least ``least``."""
     for option, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
             bound = "" if least is None else f" of at least {least}"
             raise OptionError(f"{option} must be an integer{bound}, received {value!r}")
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
     """Whether a value is a number that arithmetic can go on with; a truth value is none."""
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
