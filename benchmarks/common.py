@@ -18,11 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 RESULTS = Path(__file__).parent / "results"
 Build = Callable[[], nn.Module]
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the loss of a batch."""
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], Any]:
+    """Return a call that takes one step of SGD with momentum."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model, batch).backward()
+        optimizer.step()
+
+    return step
 
 
 def cpu_model() -> str:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import RESULTS, Build, markdown, measured, write
+from common import RESULTS, Build, cross_entropy, markdown, measured, training_step, write
 from nets import preact_resnet, torchvision_net
 from wellposed.gradients import gradcosine
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
@@ -37,23 +36,6 @@ COLUMNS = {
     "memory_ratio": "memory / training step",
     "held_ratio": "memory held / training step",
 }
-
-
-def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the loss of a batch."""
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], Any]:
-    """Return a call that takes one step of SGD with momentum."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        cross_entropy(model, batch).backward()
-        optimizer.step()
-
-    return step
 
 
 def nio_iteration(

@@ -1,10 +1,9 @@
-"""Batches and the loss, as functions of wellposed that take a loss and batches want them."""
+"""Batches as functions of wellposed that take a loss and batches want them; the loss is the benchmarks'."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from experiments.data import Images
 
@@ -14,11 +13,6 @@ Batch = tuple[Tensor, Tensor]
 def device() -> str:
     """Return where nets are searched, scored and refined: the GPU where there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the loss of a batch."""
-    return functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def batches_of(images: Images, size: int, count: int, *, flat: bool = False) -> list[Batch]:

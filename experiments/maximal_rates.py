@@ -10,11 +10,12 @@ from statistics import correlation, fmean, linear_regression, median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from benchmarks.common import cross_entropy
 from torch import Tensor, nn
 
 import wellposed as wp
 from experiments.data import Images, load_images
-from experiments.feed import batches_of, cross_entropy, device
+from experiments.feed import batches_of, device
 from experiments.models import Dag, DagNet, parse_dag
 from experiments.numbers import log2
 from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit

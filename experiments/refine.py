@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from benchmarks.common import cross_entropy
 from torch import nn
 
 import wellposed as wp
 from experiments.data import Images
-from experiments.feed import batches_of, cross_entropy, device
+from experiments.feed import batches_of, device
 from experiments.initialise import planned
 from experiments.registry import Settings
 

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from benchmarks.common import measured
+from benchmarks.common import cross_entropy, measured, training_step
 from torch import nn
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.feed import Batch, batches_of, cross_entropy, device
+from experiments.feed import Batch, batches_of, device
 from experiments.models import net_for_nio
 from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
 
@@ -55,7 +55,7 @@ class Cost(Experiment):
         (batch,) = batches_of(images, settings.batch, 1)
         cost = _on_gpu if torch.cuda.is_available() else measured
         if unit["what"] == STEP:
-            seconds, memory = cost(_step, build, batch, repeats=settings.repeats)
+            seconds, memory = cost(training_step, build, batch, repeats=settings.repeats)
             return {"seconds": seconds, "memory_mb": memory}
         told = {"sub_batches": unit["D"], "overlap": unit["r"], "engine": settings.engine}
         short, _ = cost(_nio, build, batch, told, 1, repeats=settings.repeats)
@@ -104,18 +104,6 @@ class Cost(Experiment):
 def _samples(count: int, overlap: float) -> float:
     """Return the samples of D sub-batches that share r with their neighbours, in batches."""
     return count / (count - (count - 1) * overlap)
-
-
-def _step(model: nn.Module, batch: Batch) -> Callable[[], Any]:
-    """Return a call that takes one step of SGD with momentum."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        cross_entropy(model, batch).backward()
-        optimizer.step()
-
-    return step
 
 
 def _nio(model: nn.Module, batch: Batch, told: dict[str, Any], iterations: int) -> Callable[[], Any]:

@@ -8,10 +8,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
+from benchmarks.common import cross_entropy
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.feed import cross_entropy, device
+from experiments.feed import device
 from experiments.models import net_for_nio
 from experiments.refine import plan_of
 from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment

@@ -93,7 +93,7 @@ def test_columns_of_another_kind_are_named(folder):
 
 
 def test_a_place_is_told_by_its_name_alone():
-    assert name_of("/some/where/cifar10") == "cifar10"
+    assert name_of("some/where/cifar10") == "cifar10"
     assert name_of("uoft-cs/cifar10") == "cifar10"
 
 

@@ -6,13 +6,18 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import wellposed as wp
 from wellposed import zoo
 from wellposed.errors import OptionError
+from wellposed.signals import expansion
+from wellposed.signals.rules import pointwise
+from wellposed.signals.state import Pointwise
 
 needs_extras = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("torchvision", "timm", "transformers"))),
@@ -107,3 +112,31 @@ def test_examples_are_the_same_every_time() -> None:
     torch.manual_seed(2)
     _, second, _ = zoo.load("timm:vit_tiny_patch16_224", device="meta")
     assert torch.equal(first[0], second[0])
+
+
+@needs_extras
+@pytest.mark.parametrize(
+    "name",
+    ["torchvision:resnet18", "torchvision:mobilenet_v3_small", "timm:convnext_nano", "timm:vit_small_patch16_224"],
+)
+def test_expectations_of_real_nets_are_not_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only functions that outgrow powers are cut where no batch has elements; these nets have none."""
+    cut: list[str] = []
+    asked = 0
+
+    def watched(function: Pointwise, *args: Any) -> Pointwise:
+        nonlocal asked
+        asked += 1
+        shown = expansion.as_batches_show(function, *args)
+        cut.extend([str(function.key)] if shown is not function else [])
+        return shown
+
+    def usual_scales(kappa: float) -> Any:
+        raise AssertionError("scales are cut")
+
+    monkeypatch.setattr(pointwise, "as_batches_show", watched)
+    monkeypatch.setattr(expansion, "_usual_scales", usual_scales)
+    model, args, kwargs = zoo.load(name)
+    wp.propagate(wp.trace(model, *args, **kwargs), weights="planned")
+    assert asked > 0
+    assert cut == []

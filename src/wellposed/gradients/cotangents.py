@@ -71,8 +71,7 @@ class Objective:
         With ``joined`` the sub-batches of all ranks of a distributed run count as those of one; `gradient` then returns
         this rank's share, which is to be summed.
         """
-        if engine not in ENGINES:
-            check_choice("engine", engine, (*ENGINES, "auto"))  # "auto" is for who asks for an objective
+        check_choice("engine", engine, ENGINES)
         self._problem = problem
         self._engine = engine
         self._joined = joined and ranks.count() > 1

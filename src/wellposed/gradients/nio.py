@@ -15,12 +15,12 @@ from wellposed import ranks
 from wellposed.gradients.agreement import Agreement
 from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
-from wellposed.gradients.cotangents import Engine, Objective, Point, Weighing
+from wellposed.gradients.cotangents import ENGINES, Engine, Objective, Point, Weighing
 from wellposed.gradients.problem import Batch, LossFunction, Problem, out_of_memory
 from wellposed.gradients.problem import sub_batches as split
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
-from wellposed.options import check_integer, check_positive, check_positive_or_auto
+from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
 
 
@@ -92,6 +92,7 @@ def nio(
 
     Source: Yang et al. 2022 (NIO), Algorithm 3; the cotangents in closed form are in `wellposed.gradients.cotangents`.
     """
+    check_choice("engine", engine, (*ENGINES, "auto"))
     check_positive_or_auto(gamma=gamma, step=step)
     check_positive(minimum=minimum, rate=rate)
     check_integer(iterations=iterations)
