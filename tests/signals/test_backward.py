@@ -10,8 +10,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.errors import OptionError
-from wellposed.signals import Input
-from wellposed.signals.adjoints import adjoint
+from wellposed.signals import Input, adjoint
 from wellposed.signals.backward import Gradients, back_propagate
 from wellposed.signals.sampling import repetitions
 from wellposed.signals.weights import Weights
@@ -479,4 +478,4 @@ def test_operators_without_a_rule_are_differentiated_on_samples():
 
 def test_a_second_rule_is_refused():
     with pytest.raises(OptionError, match="a backward rule already"):
-        adjoint(torch.ops.aten.relu.default)(lambda call, gradients, x: None)
+        adjoint(torch.ops.aten.relu.default, source="none")(lambda call, gradients, x: None)

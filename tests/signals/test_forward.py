@@ -10,7 +10,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, RuleError, UnsupportedError
 from wellposed.signals import operators, rule, unregister
-from wellposed.signals.registry import find
+from wellposed.signals.registry import RULES
 from wellposed.signals.rules.merge import linear
 
 LIBRARY = torch.library.Library("rules_under_test", "DEF")
@@ -43,10 +43,8 @@ def without_rules():
         if op not in before:
             unregister(op)
     for op, held in before.items():
-        if find(op) is not held:
-            if find(op) is not None:
-                unregister(op)
-            rule(op, tag=held.tag, source=held.source, family=held.family, blockwise=held.blockwise)(held.function)
+        if RULES.get(op) is not held:
+            RULES.restore(held)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.signals.driver import Case, Source, Weight, verify
 from tests.signals.specs import SPECS
 
 from wellposed.signals import operators, rule, unregister
+from wellposed.signals.registry import RULES
 from wellposed.signals.rules.merge import linear
 
 aten = torch.ops.aten
@@ -203,11 +204,7 @@ class Broken:
         rule(self.op, source="wrong on purpose", tag=self.right.tag)(self.wrong(self.right.function))
 
     def __exit__(self, *failure):
-        unregister(self.op)
-        right = self.right
-        rule(self.op, source=right.source, tag=right.tag, family=right.family, blockwise=right.blockwise)(
-            right.function
-        )
+        RULES.restore(self.right)
 
 
 def _uncorrelated(state):

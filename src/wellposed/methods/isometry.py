@@ -21,7 +21,7 @@ from wellposed.signals.call import Pass
 from wellposed.signals.contraction import Contraction
 from wellposed.signals.gaussian import gaussian_moments
 from wellposed.signals.gradients import derivative, source_of
-from wellposed.signals.registry import find
+from wellposed.signals.registry import RULES
 from wellposed.signals.state import State
 from wellposed.signals.weights import NORMS, PlannedWeights
 
@@ -202,8 +202,8 @@ def _activated(graph: Graph, node: int) -> bool:
     reached = set(graph.nodes[node].outputs)
     for later in graph.nodes[node + 1 :]:
         if not reached.isdisjoint(later.inputs):
-            rule = find(later.op)
-            if rule is not None and rule.family == "pointwise":
+            rule = RULES.get(later.op)
+            if rule is not None and rule.elementwise:
                 return True
             reached.update(later.outputs)
     return False

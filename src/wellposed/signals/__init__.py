@@ -4,7 +4,18 @@ from wellposed.signals import rules as rules  # importing them registers them
 from wellposed.signals.forward import run_pass
 from wellposed.signals.inputs import Input
 from wellposed.signals.propagation import propagate
-from wellposed.signals.registry import Rule, operators, rule, unregister
+from wellposed.signals.registry import Rule, adjoint, operators, rule, unregister
 from wellposed.signals.signal import Signal, Signals
 
-__all__ = ["Input", "Rule", "Signal", "Signals", "operators", "propagate", "rule", "run_pass", "unregister"]
+__all__ = [
+    "Input",
+    "Rule",
+    "Signal",
+    "Signals",
+    "adjoint",
+    "operators",
+    "propagate",
+    "rule",
+    "run_pass",
+    "unregister",
+]

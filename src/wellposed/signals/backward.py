@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RuleError
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals.adjoints import find_adjoint
+from wellposed.signals import adjoints as adjoints  # importing them registers them
 from wellposed.signals.arguments import resolve
 from wellposed.signals.call import OVERFLOW, Outcome, Pass, Unknown
 from wellposed.signals.forward import require_none, run_pass
@@ -36,6 +36,7 @@ from wellposed.signals.reach import (
     parameter_entries,
     stops,
 )
+from wellposed.signals.registry import ADJOINTS
 from wellposed.signals.sampling import LIMIT, repetitions, sample_state, state_of_samples
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.state import State, weakest
@@ -133,7 +134,7 @@ def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
     missing = [
         node
         for node in graph.nodes
-        if find_adjoint(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
+        if ADJOINTS.get(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
     ]
     require_none(graph, missing, "backward rule", "wellposed.signals.adjoints.adjoint")
 
@@ -229,7 +230,7 @@ class _Backward:
             return []
         args = tuple(resolve(self.run, a) for a in node.args)
         kwargs = {key: resolve(self.run, a) for key, a in node.kwargs.items()}
-        rule = find_adjoint(node.op)
+        rule = ADJOINTS.get(node.op)
         whole = [self._whole(out, terms) for out, terms in zip(node.outputs, received, strict=True)]
         if rule is not None:
             apart = len(received) == 1 and not rule.whole

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals import registry
 from wellposed.signals.call import Call, Pass
 from wellposed.signals.gaussian import gaussian_moments
+from wellposed.signals.registry import RULES
 from wellposed.signals.rules.merge import linear
 from wellposed.signals.rules.pointwise import apply_pointwise
 from wellposed.signals.state import Pointwise, State, make_state
@@ -199,7 +199,7 @@ class Balancer:
         index = self.steps[value].node
         assert index is not None
         node = self.graph.nodes[index]
-        rule = registry.find(node.op)
+        rule = RULES.get(node.op)
         assert rule is not None
 
         def resolve(argument: Any) -> Any:

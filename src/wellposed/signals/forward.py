@@ -15,12 +15,12 @@ import torch
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.restore import paused_collection
-from wellposed.signals import kernels, registry
+from wellposed.signals import kernels
 from wellposed.signals.arguments import known_state, resolve, state_of
 from wellposed.signals.blocks import concatenate
 from wellposed.signals.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.inputs import Input
-from wellposed.signals.registry import Rule
+from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.state import State, make_state, weakest
@@ -92,7 +92,7 @@ def _require_rules(graph: Graph) -> None:
     without = [
         node
         for node in graph.nodes
-        if registry.find(node.op) is None
+        if RULES.get(node.op) is None
         and any(graph.values[out].is_signal for out in node.outputs)
         and not all(out in graph.known for out in node.outputs)
     ]
@@ -191,7 +191,7 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
         )
     args = tuple(resolve(run, a) for a in node.args)
     kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
-    found = registry.find(node.op)
+    found = RULES.get(node.op)
     call = Call(run, node)
     incoming = list(_states_in((args, kwargs)))
     carried: Tag = weakest("exact", *(s.tag for s in incoming))
@@ -216,11 +216,11 @@ def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 
 def _follow_condition(run: Pass, node: Node) -> None:
     """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
-    found = registry.find(node.op)
+    found = RULES.get(node.op)
     if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return
     args = tuple(map(partial(resolve, run), node.args))
-    if found.family != "conditions":  # views of a condition: its state stands for it
+    if not found.conditions:  # views of a condition: its state stands for it
         args = tuple(a.state if isinstance(a, Unknown) and a.state is not None else a for a in args)
         if not (args and isinstance(args[0], State)):
             return
@@ -244,7 +244,7 @@ def _states_in(tree: Any) -> Iterable[State]:
 def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
     if args and isinstance(args[0], Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
         return None  # integers whose values the inputs decide: there is no signal to follow
-    if args and isinstance(args[0], torch.Tensor) and found.family not in ("merge", "conditions", "shape"):
+    if args and isinstance(args[0], torch.Tensor) and not found.tensors:
         args = (known_state(args[0].to(torch.float64), call.root()), *args[1:])
     first = next((a for a in args if isinstance(a, State) and a.blocks), None)
     if found.blockwise and first is not None and not call.independent:

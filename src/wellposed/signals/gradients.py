@@ -70,6 +70,10 @@ IDENTITY = Pointwise(("identity",), lambda t: t)
 _ONE = Pointwise(("one",), torch.ones_like)
 
 
+Sent = Sequence["tuple[int, Term]"]
+"""What a backward rule returns: for ids of values that the operator read, what it adds to their gradients."""
+
+
 def source_of(x: State) -> tuple[State, Pointwise]:
     """Return the tensor that a state is a function of, under the state's axes, and that function."""
     if x.blocks:

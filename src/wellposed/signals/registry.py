@@ -1,60 +1,151 @@
-"""The one table of rules. A rule maps the states that enter an operator to those that leave it."""
+"""The two tables of rules, forward and backward, and the one class that both are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, near_matches
 from wellposed.signals.signal import Tag
 
 if TYPE_CHECKING:
     from wellposed.signals.state import State
 
+Overload = torch._ops.OpOverload
+Overloads = Overload | Iterable[Overload]
 RuleFunction = Callable[..., "State | tuple[State | None, ...] | None"]
-Function = TypeVar("Function", bound=RuleFunction)
+AdjointFunction = Callable[..., Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+TAGS = ("exact", "approximate", "sampled")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A registered rule.
+    """A registered rule, forward or backward.
 
     Attributes:
         op: the overload that it covers.
-        function: ``function(call, *args, **kwargs)`` with the operator's arguments, tensors replaced by states.
+        function: the rule.
         tag: ``exact`` (in the limit of many channels, given Gaussian inputs), ``approximate`` or ``sampled``.
-        family: the operator family.
-        source: paper and equation.
+        family: the operator family, as tables show it; nothing depends on it.
+        source: paper and equation, or ``"definition"``.
         blockwise: whether a concatenation's blocks may be treated one by one.
+        elementwise: whether the operator applies one function of one number to every element of its first argument.
+        tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
+        conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        whole: of a backward rule: whether it takes the gradient as one term, in place of every independent term of it.
     """
 
-    op: torch._ops.OpOverload
-    function: RuleFunction
+    op: Overload
+    function: Callable[..., Any]
     tag: Tag
     family: str
     source: str
     blockwise: bool = False
+    elementwise: bool = False
+    tensors: bool = False
+    conditions: bool = False
+    whole: bool = False
 
 
-_RULES: dict[torch._ops.OpOverload, Rule] = {}
+class Registry(Mapping[Overload, Rule]):
+    """Rules by overload; each overload has at most one.
+
+    Args:
+        what: what an entry is called in messages ("rule").
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._rules: dict[Overload, Rule] = {}
+
+    def __getitem__(self, op: Overload) -> Rule:
+        return self._rules[op]
+
+    def __iter__(self) -> Iterator[Overload]:
+        return iter(self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def register(
+        self, ops: Iterable[Overloads], *, family: str | None, tag: Tag, **fields: Any
+    ) -> Callable[[Function], Function]:
+        """Return a decorator that registers a function for some overloads, and hands it back.
+
+        Nothing is registered where one of the overloads is refused.
+
+        Raises:
+            OptionError: an overload has an entry already, is no overload, or the tag is unknown.
+        """
+        if tag not in TAGS:
+            raise OptionError(f"the tag of a {self.what} is 'exact', 'approximate' or 'sampled', not {tag!r}")
+
+        def register(function: Function) -> Function:
+            group = family or function.__module__.rpartition(".")[2]
+            new: dict[Overload, Rule] = {}
+            for op in _listed(ops, self.what):
+                if op in self._rules or op in new:
+                    other = (self._rules.get(op) or new[op]).function.__name__
+                    raise OptionError(f"{op} has a {self.what} already ({other})")
+                new[op] = Rule(op, function, tag, group, **fields)
+            self._rules.update(new)
+            return function
+
+        return register
+
+    def remove(self, op: Overload) -> Rule:
+        """Remove and return an entry.
+
+        Raises:
+            OptionError: there is none.
+        """
+        if op not in self._rules:
+            raise OptionError(f"{op} has no {self.what}")
+        return self._rules.pop(op)
+
+    def restore(self, entry: Rule) -> None:
+        """Put an entry back that `remove` gave, in the place of what is there."""
+        self._rules[entry.op] = entry
+
+    def table(self) -> dict[Overload, Rule]:
+        """Return all entries, ordered by family and name."""
+        return dict(sorted(self._rules.items(), key=lambda item: (item[1].family, str(item[0]))))
+
+
+def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
+    for item in ops:
+        for op in (item,) if isinstance(item, (Overload, torch._ops.OpOverloadPacket)) else item:
+            if not isinstance(op, Overload):
+                raise OptionError(
+                    f"a {what} is registered for an overload such as torch.ops.aten.relu.default, not {op!r}"
+                )
+            yield op
+
+
+RULES = Registry("rule")
+ADJOINTS = Registry("backward rule")
 
 
 def rule(
-    *ops: torch._ops.OpOverload | Iterable[torch._ops.OpOverload],
+    *ops: Overloads,
     tag: Tag = "exact",
     source: str,
     family: str | None = None,
     blockwise: bool = False,
+    elementwise: bool = False,
+    tensors: bool = False,
+    conditions: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
 
     ```python
     @wp.rule(torch.ops.aten.my_scale.default, source="definition")
     def my_scale(call, x, factor):
-        return linear(call, x, factor)  # from wellposed.signals.rules.merge
+        return wellposed.extend.linear(call, x, factor)
     ```
 
     Args:
@@ -63,56 +154,75 @@ def rule(
         source: paper and equation, or ``"definition"``.
         family: name shown in the table of operators; the defining module's name by default.
         blockwise: whether the rule may be applied to each block of a concatenation along channels.
+        elementwise: whether the operator applies one function of one number to every element of its first argument.
+        tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
+        conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
 
     Raises:
         OptionError: an overload has a rule already, is no overload, or the tag is unknown.
     """
-    if tag not in ("exact", "approximate", "sampled"):
-        raise OptionError(f"a rule's tag is 'exact', 'approximate' or 'sampled', not {tag!r}")
-
-    def register(function: Function) -> Function:
-        group = family or function.__module__.rpartition(".")[2]
-        for item in ops:
-            for op in (item,) if isinstance(item, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else item:
-                if not isinstance(op, torch._ops.OpOverload):
-                    raise OptionError(
-                        f"a rule is registered for an overload such as torch.ops.aten.relu.default, not {op!r}"
-                    )
-                if op in _RULES:
-                    raise OptionError(f"{op} has a rule already ({_RULES[op].function.__name__})")
-                _RULES[op] = Rule(op, function, tag, group, source, blockwise)
-        return function
-
-    return register
+    return RULES.register(
+        ops, family=family, tag=tag, source=source, blockwise=blockwise, elementwise=elementwise, tensors=tensors,
+        conditions=conditions,
+    )  # fmt: skip
 
 
-def unregister(op: torch._ops.OpOverload) -> Rule:
+def adjoint(
+    *ops: Overloads, tag: Tag = "exact", source: str, family: str | None = None, whole: bool = False
+) -> Callable[[Function], Function]:
+    """Register a backward rule for one or several overloads.
+
+    The rule is a function ``(call, gradients, *args, **kwargs)``: ``gradients`` holds a `Term` for each result of the
+    operator (None where nothing depends on it), the arguments are the operator's with forward states in the place of
+    tensors. It returns pairs of the id of a value that the operator read and the term that is added to its gradient,
+    or None for a case that it does not cover; the operator is then differentiated on samples.
+
+    Args:
+        ops: overloads, such as ``torch.ops.aten.relu.default``.
+        tag: ``exact`` (for infinitely many channels), or ``approximate`` for a rule that stays off however wide the
+            net.
+        source: paper and equation, or ``"definition"``.
+        family: name shown in the table of operators; the defining module's name by default.
+        whole: take the gradient as one term; otherwise the rule, being linear, is asked for every independent term.
+
+    Raises:
+        OptionError: an overload has a backward rule already, is no overload, or the tag is unknown.
+    """
+    return ADJOINTS.register(ops, family=family, tag=tag, source=source, whole=whole)
+
+
+def unregister(op: Overload) -> Rule:
     """Remove and return the rule of the overload ``op`` (to replace it by one's own).
 
     Raises:
         OptionError: it has none.
     """
-    if op not in _RULES:
-        raise OptionError(f"{op} has no rule")
-    return _RULES.pop(op)
+    return RULES.remove(op)
 
 
-def find(op: torch._ops.OpOverload) -> Rule | None:
-    """Return the rule of an overload."""
-    return _RULES.get(op)
+def operators() -> Mapping[Overload, Rule]:
+    """Return all rules, by overload, ordered by family and name."""
+    return RULES.table()
 
 
-def operators() -> Mapping[torch._ops.OpOverload, Rule]:
-    """Return all rules, by overload."""
-    return dict(sorted(_RULES.items(), key=lambda item: (item[1].family, str(item[0]))))
+def overloads(*names: str, optional: bool = False) -> list[Overload]:
+    """Return ``torch.ops.aten`` overloads by name ("relu.default").
 
+    Args:
+        names: operator and overload, separated by a dot; the overload is ``default`` where it is left out.
+        optional: leave out those that this version of torch does not have, in place of raising.
 
-def overloads(*names: str) -> list[torch._ops.OpOverload]:
-    """Return ``torch.ops.aten`` overloads by name ("relu.default"), leaving out those that this torch lacks."""
+    Raises:
+        OptionError: there is no such overload.
+    """
     found = []
     for name in names:
         packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-        if op is not None:
+        known = getattr(torch.ops.aten, packet, None)
+        op = getattr(known, overload or "default", None)
+        if isinstance(op, Overload):
             found.append(op)
+        elif not optional:
+            near = near_matches(overload, known.overloads()) if known is not None else ""
+            raise OptionError(f"torch.ops.aten has no overload {name!r}{near}")
     return found

@@ -10,13 +10,10 @@ from wellposed.signals.adjoints import (
     reduction,
     shape,
 )
-from wellposed.signals.adjoints.registry import adjoint, find_adjoint
 
 __all__ = [
-    "adjoint",
     "attention",
     "contraction",
-    "find_adjoint",
     "merge",
     "normalisation",
     "pointwise",

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
-from wellposed.signals.adjoints.registry import Sent, adjoint
-from wellposed.signals.gradients import Adjoint, Term, reduced, settled
+from wellposed.signals.gradients import Adjoint, Sent, Term, reduced, settled
 from wellposed.signals.kernels import Array
-from wellposed.signals.registry import overloads
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.attention import (
     interpolated_choices,
     interpolated_participations,
@@ -57,7 +56,7 @@ class _Choice:
     common: float
 
 
-@adjoint(overloads("scaled_dot_product_attention.default"), whole=True, tag="approximate")
+@adjoint(overloads("scaled_dot_product_attention.default"), whole=True, tag="approximate", source="signals: 9")
 def attention(
     call: Adjoint, gradients: Gradients, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -221,7 +220,7 @@ def _made(
     return replace(made, var=by_token.reshape(extent), corr=np.clip(corr, -1.0, 1.0))
 
 
-@adjoint(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate")
+@adjoint(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 9")
 def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **__: Any) -> Sent | None:
     """dL/dx_j = a_j (g_j - sum_l a_l g_l): what the gradients by all keys have in common cancels.
 

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.adjoints.registry import Sent, adjoint
-from wellposed.signals.gradients import Adjoint, Term, reduced, scaled_state, settled, times_output, white
+from wellposed.signals.gradients import Adjoint, Sent, Term, reduced, scaled_state, settled, times_output, white
 from wellposed.signals.product import Product, describe
-from wellposed.signals.registry import overloads
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction import PRODUCTS, contract, is_weight
 from wellposed.signals.rules.embedding import embedding
 from wellposed.signals.rules.merge import multiply
@@ -33,7 +32,7 @@ FILTERS = "filters"
 that goes back through its filter, over what it is to the gradient by the channel."""
 
 
-@adjoint(PRODUCTS)
+@adjoint(PRODUCTS, source="signals: 9")
 def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
     """The gradient by either operand is the product of the other with the gradient of the result."""
     term, product = gradients[0], describe(call.graph, call.node)
@@ -231,7 +230,7 @@ def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
     return Term(replace(state, axes=axes))
 
 
-@adjoint(overloads("embedding.default"))
+@adjoint(overloads("embedding.default"), source="signals: 9")
 def looked_up(
     call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any
 ) -> Sent | None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.arguments import known_state
-from wellposed.signals.gradients import IDENTITY, Adjoint, Term, reduced, settled, source_of, times
-from wellposed.signals.registry import find, operators, overloads
+from wellposed.signals.gradients import IDENTITY, Adjoint, Sent, Term, reduced, settled, source_of, times
+from wellposed.signals.registry import RULES, adjoint, overloads
+from wellposed.signals.rules import noise
 from wellposed.signals.rules.merge import operand
 from wellposed.signals.state import Pointwise, State
 from wellposed.signals.views import expand, pooled
@@ -27,27 +27,27 @@ def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
     return [(value, reduced(call, term, call.graph.values[value].shape))]
 
 
-@adjoint(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"))
+@adjoint(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: 9")
 def add(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sent | None:
     """x + alpha y."""
     term = gradients[0]
     return None if term is None else _send(call, term, 0) + _send(call, term.scaled(float(alpha)), 1)
 
 
-@adjoint(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"))
+@adjoint(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: 9")
 def subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1) -> Sent | None:
     """x - alpha y."""
     return add(call, gradients, x, y, alpha=-float(alpha))
 
 
-@adjoint(overloads("rsub.Scalar", "rsub.Tensor"))
+@adjoint(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: 9")
 def reverse_subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, alpha: float = 1) -> Sent | None:
     """y - alpha x."""
     term = gradients[0]
     return None if term is None else _send(call, term.scaled(-float(alpha)), 0) + _send(call, term, 1)
 
 
-@adjoint(overloads("lerp.Scalar"))
+@adjoint(overloads("lerp.Scalar"), source="signals: 9")
 def lerp(call: Adjoint, gradients: Gradients, x: Any, y: Any, weight: float) -> Sent | None:
     """x + weight (y - x)."""
     term = gradients[0]
@@ -68,7 +68,7 @@ def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) 
     return times(call, term, base, whole)
 
 
-@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"))
+@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"), source="signals: 9")
 def mul(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
     """x y: each operand gets the gradient times the other."""
     term = gradients[0]
@@ -86,7 +86,7 @@ _INVERSE = Pointwise(("inverse",), lambda t: 1.0 / t)
 _INVERSE_SQUARE = Pointwise(("inverse square",), lambda t: -1.0 / (t * t))
 
 
-@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar"))
+@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar"), source="signals: 9")
 def div(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
     """x / y, by a number, or by a tensor that stays away from 0."""
     term = gradients[0]
@@ -102,7 +102,7 @@ def div(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
     return sent
 
 
-@adjoint(overloads("addcmul.default"))
+@adjoint(overloads("addcmul.default"), source="signals: 9")
 def addcmul(call: Adjoint, gradients: Gradients, x: Any, a: Any, b: Any, *, value: float = 1) -> Sent | None:
     """x + value a b."""
     term = gradients[0]
@@ -112,7 +112,7 @@ def addcmul(call: Adjoint, gradients: Gradients, x: Any, a: Any, b: Any, *, valu
     return _send(call, term, 0) + _send(call, _factor(call, part, b), 1) + _send(call, _factor(call, part, a), 2)
 
 
-@adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"))
+@adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
 def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -> Sent | None:
     """Each operand gets the gradient where it was taken, for a condition that is known."""
     term = gradients[0]
@@ -127,7 +127,7 @@ def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -
     return sent
 
 
-@adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"))
+@adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
 def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: Any) -> Sent | None:
     """Nothing flows back to what a known mask has replaced."""
     term = gradients[0]
@@ -137,16 +137,19 @@ def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: A
     return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), IDENTITY), 0)
 
 
-@adjoint([op for op, rule in operators().items() if rule.family == "noise" and "dropout" not in str(op)])
+@adjoint(noise.DRAWS, source="signals: 9")
 def drawn(call: Adjoint, gradients: Gradients, *rest: Any, **kwargs: Any) -> Sent:
     """Random numbers depend on nothing."""
     return []
 
 
-@adjoint(overloads("dropout.default", "dropout_.default", "feature_dropout.default", "feature_dropout_.default"))
+@adjoint(
+    overloads("dropout.default", "dropout_.default", "feature_dropout.default", "feature_dropout_.default"),
+    source="signals: 9",
+)
 def dropout(call: Adjoint, gradients: Gradients, x: State, rate: float, train: bool = True) -> Sent | None:
     """The gradient times the mask that the signal was multiplied by."""
-    term, rule = gradients[0], find(call.node.op)
+    term, rule = gradients[0], RULES.get(call.node.op)
     if term is None or rule is None:
         return None
     state = rule.function(call, settled(call, term), rate, train)

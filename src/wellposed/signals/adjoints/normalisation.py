@@ -14,14 +14,13 @@ import numpy as np
 
 from wellposed.signals import kernels
 from wellposed.signals.adjoints.contraction import FILTERS
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
 from wellposed.signals.alignment import align_many
 from wellposed.signals.blocks import concatenate, select
-from wellposed.signals.gradients import Adjoint, Term, reduced, settled, times_output, white
+from wellposed.signals.gradients import Adjoint, Sent, Term, reduced, settled, times_output, white
 from wellposed.signals.kernels import Array
 from wellposed.signals.product import describe
-from wellposed.signals.registry import overloads
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction import is_weight
 from wellposed.signals.rules.convolution import inverse_of_filters
 from wellposed.signals.rules.merge import multiply, normalised
@@ -34,7 +33,7 @@ from wellposed.signals.weights import NORMS
 Gradients = Sequence["Term | None"]
 
 
-@adjoint(overloads("batch_norm.default"), tag="approximate")
+@adjoint(overloads("batch_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
 def batch_norm(
     call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5, cudnn: bool = False,
@@ -72,7 +71,7 @@ def _by_blocks(call: Adjoint, term: Term, x: State, eps: float, gain: Any) -> Se
     return [*sent, (source(call), Term(concatenate(results, 1)))]
 
 
-@adjoint(overloads("instance_norm.default"), tag="approximate")
+@adjoint(overloads("instance_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
 def instance_norm(
     call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -87,7 +86,7 @@ def instance_norm(
     return _norm(call, term, x, list(range(2, len(x.axes))), eps, gain=weight, places=[1], per_channel=True)
 
 
-@adjoint(overloads("layer_norm.default"), tag="approximate")
+@adjoint(overloads("layer_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
 def layer_norm(
     call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,
@@ -98,7 +97,7 @@ def layer_norm(
     return None if term is None else _norm(call, term, x, over, eps, gain=weight, places=over)
 
 
-@adjoint(overloads("rms_norm.default"), tag="approximate")
+@adjoint(overloads("rms_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
 def rms_norm(
     call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, eps: float | None = None
 ) -> Sent | None:
@@ -110,7 +109,7 @@ def rms_norm(
     return _norm(call, term, x, over, eps or 1e-7, gain=weight, places=over, centre=False)
 
 
-@adjoint(overloads("group_norm.default"), tag="approximate")
+@adjoint(overloads("group_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
 def group_norm(
     call: Adjoint, gradients: Gradients, x: State, groups: int, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,

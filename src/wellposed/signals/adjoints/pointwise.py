@@ -7,28 +7,19 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
-from wellposed.signals.gradients import (
-    Adjoint,
-    Term,
-    derivative,
-    source_of,
-    times,
-)
-from wellposed.signals.registry import operators, overloads
+from wellposed.signals.gradients import Adjoint, Sent, Term, derivative, source_of, times
+from wellposed.signals.registry import RULES, adjoint, overloads
 from wellposed.signals.state import Pointwise, State
 
 Gradients = Sequence["Term | None"]
-_OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default", "glu.default")
 
 
-def _functions() -> list[torch._ops.OpOverload]:
-    """Return the operators that apply one function to every element of their first argument."""
-    return [op for op, rule in operators().items() if rule.family == "pointwise" and op not in _OTHERS]
+_OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default")
+"""Functions of one number whose arguments are others than the tensor first and then numbers."""
 
 
-@adjoint(_functions())
+@adjoint([op for op, rule in RULES.items() if rule.elementwise and op not in _OTHERS], source="chain rule; signals: 9")
 def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """f(x): the gradient times f'(x)."""
     term, op = gradients[0], call.node.op
@@ -44,7 +35,7 @@ def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwarg
     return [(source(call), through(call, term, x, function))]
 
 
-@adjoint(overloads("rrelu.default", "rrelu_.default"))
+@adjoint(overloads("rrelu.default", "rrelu_.default"), source="chain rule; signals: 9")
 def mean_slope(
     call: Adjoint, gradients: Gradients, x: State, lower: float = 0.125, upper: float = 1 / 3, *rest: Any
 ) -> Sent | None:

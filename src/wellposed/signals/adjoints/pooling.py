@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from wellposed.signals import kernels
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
 from wellposed.signals.gaussian import NODES, WEIGHTS
-from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled, source_of, times
+from wellposed.signals.gradients import Adjoint, Sent, Term, broadcast, scaled_state, settled, source_of, times
 from wellposed.signals.kernels import Array
-from wellposed.signals.registry import overloads
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.boxes import pool_steps
 from wellposed.signals.rules.maps import mapped
 from wellposed.signals.state import Pointwise, State, weakest
@@ -59,7 +58,7 @@ def _averaged(call: Adjoint, term: Term, steps: Sequence[tuple[int, Array]]) -> 
     return [(source(call), Term(state.changed(links=(), base=None, fn=None)))]
 
 
-@adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"))
+@adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")
 def avg_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
@@ -72,7 +71,10 @@ def avg_pool(
     return _averaged(call, term, [(a, _matrix(s, count_include_pad)) for a, s in steps])
 
 
-@adjoint(overloads("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default"))
+@adjoint(
+    overloads("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default"),
+    source="signals: 9",
+)
 def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size: Any) -> Sent | None:
     """Average over windows that cover the input."""
     term = gradients[0]
@@ -99,7 +101,7 @@ _W = _W / _W.sum()
         "max_pool1d.default", "max_pool2d.default", "max_pool3d.default", "max_pool2d_with_indices.default"
     ),
     whole=True,
-    tag="approximate",
+    tag="approximate", source="signals: 9"
 )  # fmt: skip
 def max_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.adjoints.shape import source
-from wellposed.signals.gradients import Adjoint, Term, broadcast, scaled_state, settled
-from wellposed.signals.registry import overloads
+from wellposed.signals.gradients import Adjoint, Sent, Term, broadcast, scaled_state, settled
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.reduction import axes_of
 from wellposed.signals.state import State
 
@@ -21,7 +20,7 @@ def _spread(call: Adjoint, term: Term, x: State, dim: Any, scale: float) -> Sent
     return [(source(call), Term(broadcast(state, x.shape, axes_of(x, dim))))]
 
 
-@adjoint(overloads("mean.dim", "mean.default"))
+@adjoint(overloads("mean.dim", "mean.default"), source="definition")
 def mean(
     call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Sent | None:
@@ -31,7 +30,7 @@ def mean(
     return None if term is None else _spread(call, term, x, dim, 1.0 / count)
 
 
-@adjoint(overloads("sum.dim_IntList", "sum.default"))
+@adjoint(overloads("sum.dim_IntList", "sum.default"), source="definition")
 def summed(
     call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Sent | None:

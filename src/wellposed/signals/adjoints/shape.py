@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.adjoints.registry import Sent, adjoint
 from wellposed.signals.blocks import select
-from wellposed.signals.gradients import Adjoint, Term, broadcast, reduced, settled, source_of
-from wellposed.signals.registry import overloads
+from wellposed.signals.gradients import Adjoint, Sent, Term, broadcast, reduced, settled, source_of
+from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.resize import pad
 from wellposed.signals.rules.shape import flip, movedim, roll
 from wellposed.signals.state import State
@@ -56,7 +55,7 @@ def _movable(call: Adjoint, term: Term, x: Any) -> Term:
     overloads(
         "contiguous.default", "clone.default", "to.dtype", "to.device", "to.dtype_layout", "to.other",
         "_to_copy.default", "type_as.default", "alias.default", "lift_fresh_copy.default", "lift_fresh.default",
-    )
+    ), source="definition"
 )  # fmt: skip
 def same(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """The same values."""
@@ -69,7 +68,7 @@ def same(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any)
         "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int",
         "view_as.default", "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims",
         "squeeze_.dim", "unsqueeze.default", "unsqueeze_.default", "ravel.default",
-    )
+    ), source="definition"
 )  # fmt: skip
 def regroup(call: Adjoint, gradients: Gradients, x: State, *rest: Any, **kwargs: Any) -> Sent | None:
     """Elements keep their order; only the axes change."""
@@ -86,7 +85,10 @@ def _permuted(call: Adjoint, term: Term, x: State, order: Sequence[int]) -> Sent
     return [(source(call), viewed(call, term, x, permute(term.core, inverse)))]
 
 
-@adjoint(overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"))
+@adjoint(
+    overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"),
+    source="definition",
+)
 def transpose_matrix(call: Adjoint, gradients: Gradients, x: State) -> Sent | None:
     """The last two axes swapped (all axes, for numpy_T)."""
     term = gradients[0]
@@ -99,7 +101,7 @@ def transpose_matrix(call: Adjoint, gradients: Gradients, x: State) -> Sent | No
     return _permuted(call, term, x, order)
 
 
-@adjoint(overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"))
+@adjoint(overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"), source="definition")
 def transpose(call: Adjoint, gradients: Gradients, x: State, first: int, second: int) -> Sent | None:
     """Two axes swapped."""
     term = gradients[0]
@@ -110,14 +112,14 @@ def transpose(call: Adjoint, gradients: Gradients, x: State, first: int, second:
     return _permuted(call, term, x, order)
 
 
-@adjoint(overloads("permute.default"))
+@adjoint(overloads("permute.default"), source="definition")
 def permuted(call: Adjoint, gradients: Gradients, x: State, dims: Any) -> Sent | None:
     """Axes in another order."""
     term = gradients[0]
     return None if term is None else _permuted(call, term, x, [int(d) % len(x.axes) for d in dims])
 
 
-@adjoint(overloads("movedim.int", "movedim.intlist"))
+@adjoint(overloads("movedim.int", "movedim.intlist"), source="definition")
 def moved(call: Adjoint, gradients: Gradients, x: State, start: Any, end: Any) -> Sent | None:
     """Axes moved."""
     term = gradients[0]
@@ -127,7 +129,7 @@ def moved(call: Adjoint, gradients: Gradients, x: State, start: Any, end: Any) -
     return [(source(call), Term(movedim(call, term.core, end, start)))]
 
 
-@adjoint(overloads("expand.default", "expand_as.default"))
+@adjoint(overloads("expand.default", "expand_as.default"), source="definition")
 def expanded(call: Adjoint, gradients: Gradients, x: State, *rest: Any, **kwargs: Any) -> Sent | None:
     """Copies: their gradients add up."""
     term = gradients[0]
@@ -148,7 +150,7 @@ def _placed(call: Adjoint, term: Term, axis: int, before: int, after: int) -> Te
     return Term(pad(call.into(shape), state, widths))
 
 
-@adjoint(overloads("slice.Tensor", "narrow.default"))
+@adjoint(overloads("slice.Tensor", "narrow.default"), source="definition")
 def cut(
     call: Adjoint, gradients: Gradients, x: State, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Sent | None:
@@ -166,7 +168,7 @@ def cut(
     return [(source(call), _placed(call, term, axis, low, size - high))]
 
 
-@adjoint(overloads("select.int"))
+@adjoint(overloads("select.int"), source="definition")
 def pick(call: Adjoint, gradients: Gradients, x: State, dim: int, index: Any) -> Sent | None:
     """One index of an axis: zero elsewhere."""
     term = gradients[0]
@@ -182,7 +184,7 @@ def pick(call: Adjoint, gradients: Gradients, x: State, dim: int, index: Any) ->
     overloads(
         "chunk.default", "split.Tensor", "split_with_sizes.default", "tensor_split.sections", "tensor_split.indices",
         "split.sizes",
-    )
+    ), source="definition"
 )  # fmt: skip
 def split(call: Adjoint, gradients: Gradients, x: State, sizes: Any = None, dim: int = 0) -> Sent:
     """Consecutive stretches of an axis."""
@@ -195,7 +197,7 @@ def split(call: Adjoint, gradients: Gradients, x: State, sizes: Any = None, dim:
     return sent
 
 
-@adjoint(overloads("unbind.int"))
+@adjoint(overloads("unbind.int"), source="definition")
 def unbind(call: Adjoint, gradients: Gradients, x: State, dim: int = 0) -> Sent:
     """Every index of an axis."""
     axis, size, sent = dim % len(x.axes), x.shape[dim], []
@@ -211,7 +213,7 @@ def _listed(call: Adjoint) -> list[int | None]:
     return [getattr(item, "value", None) for item in call.node.args[0]]
 
 
-@adjoint(overloads("cat.default", "concat.default", "concatenate.default"))
+@adjoint(overloads("cat.default", "concat.default", "concatenate.default"), source="definition")
 def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
     """Tensors behind each other: each gets its own stretch."""
     term = gradients[0]
@@ -236,7 +238,7 @@ def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent
     return sent
 
 
-@adjoint(overloads("stack.default"))
+@adjoint(overloads("stack.default"), source="definition")
 def stack(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
     """Tensors along a new axis."""
     term = gradients[0]
@@ -250,7 +252,7 @@ def stack(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Se
     ]
 
 
-@adjoint(overloads("pad.default", "constant_pad_nd.default"))
+@adjoint(overloads("pad.default", "constant_pad_nd.default"), source="definition")
 def padded(
     call: Adjoint, gradients: Gradients, x: State, widths: Any, mode: str = "constant", value: Any = None
 ) -> Sent | None:
@@ -267,14 +269,14 @@ def padded(
     return [(source(call), Term(state))]
 
 
-@adjoint(overloads("flip.default"))
+@adjoint(overloads("flip.default"), source="definition")
 def flipped(call: Adjoint, gradients: Gradients, x: State, dims: Any) -> Sent | None:
     """Positions in reverse."""
     term = gradients[0]
     return None if term is None else [(source(call), Term(flip(call.into(x.shape), settled(call, term), dims)))]
 
 
-@adjoint(overloads("roll.default"))
+@adjoint(overloads("roll.default"), source="definition")
 def rolled(call: Adjoint, gradients: Gradients, x: State, shifts: Any, dims: Any = ()) -> Sent | None:
     """Positions shifted back."""
     term = gradients[0]
@@ -284,7 +286,7 @@ def rolled(call: Adjoint, gradients: Gradients, x: State, shifts: Any, dims: Any
     return [(source(call), Term(roll(call.into(x.shape), settled(call, term), back, dims)))]
 
 
-@adjoint(overloads("repeat.default", "tile.default"))
+@adjoint(overloads("repeat.default", "tile.default"), source="definition")
 def repeated(call: Adjoint, gradients: Gradients, x: State, repeats: Any) -> Sent | None:
     """Copies along axes: their gradients add up."""
     term = gradients[0]

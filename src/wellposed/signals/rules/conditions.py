@@ -26,6 +26,8 @@ _SCALAR: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 @rule(
     overloads(*(f"{name}.{kind}" for name in _SCALAR for kind in ("Scalar", "Tensor"))),
     source="signals: 5.3 (quadrature)",
+    tensors=True,
+    conditions=True,
 )
 def compare(call: Call, x: Any, y: Any) -> State | None:
     """1 where the comparison holds, 0 elsewhere; of two signals through their difference, where that is Gaussian."""
@@ -51,21 +53,31 @@ def _condition(value: Any) -> State | None:
     return value.state if isinstance(value, Unknown) else None
 
 
-@rule(overloads("logical_not.default", "bitwise_not.default"), source="definition")
+@rule(overloads("logical_not.default", "bitwise_not.default"), source="definition", tensors=True, conditions=True)
 def negation(call: Call, x: Any) -> State | None:
     """1 - c."""
     c = _condition(x)
     return None if c is None else linear(call, c, -1.0, 1.0)
 
 
-@rule(overloads("logical_and.default", "bitwise_and.Tensor", "__and__.Tensor"), source="definition")
+@rule(
+    overloads("logical_and.default", "bitwise_and.Tensor", "__and__.Tensor"),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
 def conjunction(call: Call, x: Any, y: Any) -> State | None:
     """Product of two conditions."""
     a, b = _condition(x), _condition(y)
     return None if a is None or b is None else multiply(call, a, b)
 
 
-@rule(overloads("logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"), source="definition")
+@rule(
+    overloads("logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
 def disjunction(call: Call, x: Any, y: Any) -> State | None:
     """1 - (1 - a) (1 - b)."""
     a, b = _condition(x), _condition(y)

@@ -254,7 +254,11 @@ def _keep_lever(source: State, result: State) -> State:
     return result if source.lever == result.lever else result.changed(lever=source.lever)
 
 
-@rule(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: sums, 5.4")
+@rule(
+    overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"),
+    source="signals: sums, 5.4",
+    tensors=True,
+)
 def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> State:
     """x + alpha y."""
     a, b = operand(call, x), operand(call, y)
@@ -265,13 +269,13 @@ def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sta
     return combine(call, a, b, 1.0, float(alpha))
 
 
-@rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4")
+@rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4", tensors=True)
 def subtract(call: Call, x: Any, y: Any, *, alpha: float = 1) -> State:
     """x - alpha y."""
     return add(call, x, y, alpha=-float(alpha))
 
 
-@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4")
+@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4", tensors=True)
 def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
     """y - alpha x."""
     return add(call, y, x, alpha=-float(alpha))
@@ -280,6 +284,7 @@ def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
 @rule(
     overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"),
     source="signals: products, 5.4",
+    tensors=True,
 )
 def mul(call: Call, x: Any, y: Any) -> State:
     """x y."""
@@ -296,6 +301,7 @@ def mul(call: Call, x: Any, y: Any) -> State:
     overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"),
     tag="approximate",
     source="signals: products, 5.4",
+    tensors=True,
 )
 def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
@@ -338,13 +344,13 @@ def reciprocal_of(call: Call, y: State) -> State | None:
     )
 
 
-@rule(overloads("addcmul.default"), source="signals: products, 5.4")
+@rule(overloads("addcmul.default"), source="signals: products, 5.4", tensors=True)
 def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
     """x + value a b."""
     return add(call, x, mul(call, a, b), alpha=value)
 
 
-@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4")
+@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4", tensors=True)
 def lerp(call: Call, x: State, y: State, weight: float) -> State:
     """x + weight (y - x)."""
     return combine(call, x, y, 1.0 - float(weight), float(weight))
@@ -354,6 +360,7 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
     overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"),
     tag="approximate",
     source="mixture of two signals",
+    tensors=True,
 )
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
@@ -419,6 +426,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     ),
     tag="approximate",
     source="definition",
+    tensors=True,
 )
 def two_operands(call: Call, x: Any, y: Any) -> State | None:
     """Other functions of two operands: exact for a constant second operand or one common ancestor, else sampled."""

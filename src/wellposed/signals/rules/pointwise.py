@@ -156,24 +156,35 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, bool, str))
 
 
-_names = [f"{name}{suffix}.default" for name in FUNCTIONS for suffix in ("", "_")]
-rule(overloads(*_names, *OTHERS), family="pointwise", source="signals: 5.3 (quadrature)", blockwise=True)(_elementwise)
+rule(
+    overloads(*(f"{name}.default" for name in FUNCTIONS), *OTHERS),
+    overloads(*(f"{name}_.default" for name in FUNCTIONS), optional=True),  # some have no in-place form
+    family="pointwise",
+    source="signals: 5.3 (quadrature)",
+    blockwise=True,
+    elementwise=True,
+)(_elementwise)
 
 
-@rule(overloads("pow.Scalar"), source="signals: 5.3 (quadrature)", blockwise=True)
+@rule(overloads("pow.Scalar"), source="signals: 5.3 (quadrature)", blockwise=True, elementwise=True)
 def power_of(call: Call, number: float, x: State) -> State:
     """number ** x."""
     return apply_pointwise(call, x, Pointwise(("power of", float(number)), lambda t: torch.pow(float(number), t)))
 
 
-@rule(overloads("prelu.default"), source="AutoInit, appendix A (PReLU)")
+@rule(overloads("prelu.default"), source="AutoInit, appendix A (PReLU)", elementwise=True)
 def prelu(call: Call, x: State, weight: State) -> State:
     """max(x, 0) + a min(x, 0), with the weight's mean as a."""
     slope = weight.pooled_mean
     return apply_pointwise(call, x, Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t)))
 
 
-@rule(overloads("rrelu.default", "rrelu_.default"), tag="approximate", source="definition, at the mean slope")
+@rule(
+    overloads("rrelu.default", "rrelu_.default"),
+    tag="approximate",
+    source="definition, at the mean slope",
+    elementwise=True,
+)
 def rrelu(
     call: Call, x: State, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> State:

@@ -26,7 +26,7 @@ _SAME = (
 )  # fmt: skip
 
 
-@rule(overloads(*_SAME), source="definition", blockwise=False)
+@rule(overloads(*_SAME), source="definition", blockwise=False, tensors=True)
 def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
     """The same values."""
     if isinstance(x, torch.Tensor):
@@ -42,7 +42,7 @@ def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
         "view_as.default", "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims",
         "squeeze_.dim", "unsqueeze.default", "unsqueeze_.default", "ravel.default",
     ),
-    source="definition",
+    source="definition", tensors=True
 )  # fmt: skip
 def regroup(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements keep their order; only the axes change."""
@@ -52,6 +52,7 @@ def regroup(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
 @rule(
     overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"),
     source="definition",
+    tensors=True,
 )
 def transpose_matrix(call: Call, x: State) -> State:
     """Swap the last two axes (all axes, for numpy_T)."""
@@ -63,7 +64,11 @@ def transpose_matrix(call: Call, x: State) -> State:
     return permute(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-@rule(overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"), source="definition")
+@rule(
+    overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"),
+    source="definition",
+    tensors=True,
+)
 def transpose(call: Call, x: State, first: int, second: int) -> State:
     """Swap two axes."""
     order = list(range(len(x.axes)))
@@ -71,13 +76,13 @@ def transpose(call: Call, x: State, first: int, second: int) -> State:
     return permute(x, order)
 
 
-@rule(overloads("permute.default"), source="definition")
+@rule(overloads("permute.default"), source="definition", tensors=True)
 def permuted(call: Call, x: State, dims: Any) -> State:
     """Reorder axes."""
     return permute(x, dims)
 
 
-@rule(overloads("movedim.int", "movedim.intlist"), source="definition")
+@rule(overloads("movedim.int", "movedim.intlist"), source="definition", tensors=True)
 def movedim(call: Call, x: State, source: Any, destination: Any) -> State:
     """Move axes."""
     rank = len(x.axes)
@@ -90,19 +95,19 @@ def movedim(call: Call, x: State, source: Any, destination: Any) -> State:
     return permute(x, [next(rest) if i is None else i for i in order])
 
 
-@rule(overloads("expand.default", "expand_as.default"), source="definition")
+@rule(overloads("expand.default", "expand_as.default"), source="definition", tensors=True)
 def expanded(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Repeat along new or single indices: perfectly correlated there."""
     return expand(x, call.shape())
 
 
-@rule(overloads("broadcast_tensors.default"), source="definition")
+@rule(overloads("broadcast_tensors.default"), source="definition", tensors=True)
 def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
     """Every tensor expanded to their common shape."""
     return tuple(expand(_as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
 
 
-@rule(overloads("select.int"), source="definition")
+@rule(overloads("select.int"), source="definition", tensors=True)
 def pick(call: Call, x: State, dim: int, index: Any) -> State:
     """One index of an axis."""
     size = x.shape[dim]
@@ -119,7 +124,7 @@ def _part(call: Call, whole: State, part: State, dim: int) -> State:
     return part if correlated or not whole.roots else replace(part, roots=part.roots | call.root())
 
 
-@rule(overloads("slice.Tensor", "narrow.default"), source="definition; AutoInit, Appendix A (crop)")
+@rule(overloads("slice.Tensor", "narrow.default"), source="definition; AutoInit, Appendix A (crop)", tensors=True)
 def cut(call: Call, x: State, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> State:
     """A stretch of an axis."""
     size = x.shape[dim]
@@ -140,6 +145,7 @@ def cut(call: Call, x: State, dim: int = 0, start: Any = None, end: Any = None, 
         "split.sizes",
     ),
     source="definition; AutoInit, Appendix A (split)",
+    tensors=True,
 )
 def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State, ...]:
     """Consecutive stretches of an axis."""
@@ -151,7 +157,7 @@ def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State,
     return tuple(parts)
 
 
-@rule(overloads("unbind.int"), source="definition")
+@rule(overloads("unbind.int"), source="definition", tensors=True)
 def unbind(call: Call, x: State, dim: int = 0) -> tuple[State, ...]:
     """Every index of an axis."""
     return tuple(_part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim) for at in range(len(call.node.outputs)))
@@ -165,6 +171,7 @@ def _as_state(call: Call, value: Any) -> State:
 @rule(
     overloads("cat.default", "concat.default", "concatenate.default"),
     source="definition; AutoInit, Appendix A (concatenate)",
+    tensors=True,
 )
 def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors behind each other."""
@@ -174,7 +181,7 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     return concatenate(parts, dim)
 
 
-@rule(overloads("stack.default"), source="definition")
+@rule(overloads("stack.default"), source="definition", tensors=True)
 def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors along a new axis."""
     rank = len(call.shape())
@@ -186,7 +193,7 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     return concatenate(parts, at)
 
 
-@rule(overloads("flip.default"), source="definition")
+@rule(overloads("flip.default"), source="definition", tensors=True)
 def flip(call: Call, x: State, dims: Any) -> State:
     """Positions in reverse: maps are reversed, correlations by displacement stay."""
     for dim in dims:
@@ -194,7 +201,7 @@ def flip(call: Call, x: State, dims: Any) -> State:
     return x
 
 
-@rule(overloads("roll.default"), source="definition")
+@rule(overloads("roll.default"), source="definition", tensors=True)
 def roll(call: Call, x: State, shifts: Any, dims: Any = ()) -> State:
     """Positions shifted in a circle: neighbours across the seam are far from each other."""
     shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
@@ -220,7 +227,7 @@ def _reordered(x: State, axis: int, source: Indices) -> State:
     return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
 
 
-@rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition")
+@rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition", tensors=True)
 def repeated(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Copies along axes: equal elements at different positions."""
     x = pooled(x)
@@ -241,13 +248,14 @@ def repeated(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     overloads("gather.default", "index_select.default", "take_along_dim.default"),
     tag="approximate",
     source="elements picked by index, alike",
+    tensors=True,
 )
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: same moments, correlations of a random pair."""
     return _picked(call, x)
 
 
-@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike")
+@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike", tensors=True)
 def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
@@ -320,7 +328,7 @@ def _picked(call: Call, x: State) -> State:
     ),
     torch.ops.wellposed.view_write.default,
     tag="approximate",
-    source="mixture of two signals",
+    source="mixture of two signals", tensors=True
 )  # fmt: skip
 def write(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
     """Part of a tensor is overwritten: a mixture by the shares of positions."""
@@ -365,7 +373,7 @@ def _share_of(mask: Any) -> float:
     return float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.5
 
 
-@rule(overloads("unfold.default"), source="definition, windows as elements picked alike")
+@rule(overloads("unfold.default"), source="definition, windows as elements picked alike", tensors=True)
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
     rank = len(x.shape)
@@ -378,7 +386,11 @@ def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     return _picked(call, x)
 
 
-@rule(overloads("pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default"), source="definition")
+@rule(
+    overloads("pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default"),
+    source="definition",
+    tensors=True,
+)
 def shuffle(call: Call, x: State, factor: int) -> State:
     """Exchange channels and positions: neighbours come from different channels."""
     n, c, h, w = x.shape
@@ -411,5 +423,5 @@ rule(
         "_efficientzerotensor.default",
     ),
     family="shape",
-    source="definition",
+    source="definition", tensors=True
 )(_blank)  # fmt: skip
