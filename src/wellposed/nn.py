@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.errors import OptionError
-from wellposed.signals.gaussian import gaussian_moments
+from wellposed.signals.integration.gaussian import gaussian_moments
 
 
 class Centered(nn.Module):

@@ -35,6 +35,15 @@ def test_only_public_names_are_used(path):
 
 
 def test_a_private_name_would_be_noticed():
-    lines = ("import wellposed as wp", "from wellposed.signals.state import State", "wp.hidden", "wp.plan")
+    lines = (
+        "import wellposed as wp",
+        "from wellposed.signals.distributions.state import State",
+        "wp.hidden",
+        "wp.plan",
+    )
     code = "\n".join((*lines, "from wellposed import zoo"))
-    assert sorted(private_uses(ast.parse(code))) == ["wellposed.hidden", "wellposed.signals.state.State", "zoo"]
+    assert sorted(private_uses(ast.parse(code))) == [
+        "wellposed.hidden",
+        "wellposed.signals.distributions.state.State",
+        "zoo",
+    ]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import OptionError, PlanError
 from wellposed.methods import directions
-from wellposed.signals.contraction import contractions
+from wellposed.signals.operators.contraction import contractions
 
 WHITE = wp.Input.white()
 X = torch.zeros(32, 48)
@@ -177,7 +177,7 @@ def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch
             return self.second(self.first(x).cumsum(-1))
 
     assert not wp.plan(Sums(), X, direction="backward", inputs=WHITE).warnings
-    monkeypatch.setattr("wellposed.signals.backward.LIMIT", 0)  # nothing may be run on samples
+    monkeypatch.setattr("wellposed.signals.passes.backward.LIMIT", 0)  # nothing may be run on samples
     (said,) = wp.plan(Sums(), X, direction="backward", inputs=WHITE).warnings
     assert said.startswith("gradients were taken to pass cumsum.default unchanged")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import PlanError
 from wellposed.methods.fixup import residual_branches
-from wellposed.signals.branches import branches
+from wellposed.signals.structure.branches import branches
 
 
 class Block(nn.Module):

@@ -12,8 +12,8 @@ import wellposed as wp
 from wellposed import rates
 from wellposed.errors import OptionError, RateError
 from wellposed.plans import Plan, Prescription, keep
-from wellposed.signals.backward import back_propagate
-from wellposed.signals.weights import Weights
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.passes.backward import back_propagate
 
 WIDTH, OUT = 32, 5
 

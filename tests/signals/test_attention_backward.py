@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.checks import TOLERANCE
-from wellposed.signals.rules.attention import choices, participations
+from wellposed.signals.algebra.softmax import choices, participations
 
 DRAWS = 24
 

@@ -11,9 +11,9 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import OptionError
 from wellposed.signals import Input, adjoint
-from wellposed.signals.backward import Gradients, back_propagate
-from wellposed.signals.sampling import repetitions
-from wellposed.signals.weights import Weights
+from wellposed.signals.context.sampling import repetitions
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.passes.backward import Gradients, back_propagate
 
 WHITE = Input.white()
 

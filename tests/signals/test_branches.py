@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from wellposed import trace
-from wellposed.signals.branches import END, branches, kernel_sizes
-from wellposed.signals.vertices import vertices
+from wellposed.signals.structure.branches import END, branches, kernel_sizes
+from wellposed.signals.structure.vertices import vertices
 
 X = torch.zeros(2, 6, 8)
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import wellposed as wp
-from wellposed.signals.contraction import contractions
-from wellposed.signals.levers import levers
-from wellposed.signals.weights import roles
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.operators.levers import levers
+from wellposed.signals.structure.roles import roles
 
 
 class Apply(nn.Module):

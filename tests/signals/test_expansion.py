@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.expansion import as_batches_show, carried_spread, expand, expand_mixture
-from wellposed.signals.state import Pointwise
+from wellposed.signals.distributions.expansion import as_batches_show, carried_spread, expand, expand_mixture
+from wellposed.signals.distributions.state import Pointwise
 
 ELEMENTS, BATCHES = 100_000, 25
 EXP = Pointwise(("exp",), torch.exp)

@@ -10,8 +10,8 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, RuleError, UnsupportedError
 from wellposed.signals import operators, rule, unregister
+from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.registry import RULES
-from wellposed.signals.rules.merge import linear
 
 LIBRARY = torch.library.Library("rules_under_test", "DEF")
 LIBRARY.define("triple(Tensor x) -> Tensor")
@@ -177,7 +177,7 @@ def test_rounding_below_zero_is_not_an_error(wrong):
 
 def test_another_shape_names_both(wrong):
     def halved(call, x):
-        from wellposed.signals.blocks import select
+        from wellposed.signals.distributions.blocks import select
 
         return select(x, 1, 0, 2, 1, drop=False)
 

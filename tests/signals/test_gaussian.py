@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import eval_hermitenorm
 from torch.nn import functional as F
 
-from wellposed.signals.gaussian import ORDER, expectations, gaussian_moments, hermite, hermite_many
+from wellposed.signals.integration.gaussian import ORDER, expectations, gaussian_moments, hermite, hermite_many
 
 mp = mpmath.mp
 POINTS = [(0.0, 1.0), (0.0, 0.1), (0.7, 0.5), (-1.3, 2.0), (0.2, 10.0), (3.0, 0.01)]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.errors import OptionError, UnsupportedError
-from wellposed.signals import backward as module
-from wellposed.signals.call import OVERFLOW
-from wellposed.signals.quadratic import inverse_variance
+from wellposed.signals.context.call import OVERFLOW
+from wellposed.signals.integration.quadratic import inverse_variance
+from wellposed.signals.passes import backward as module
 
 WHITE = wp.Input.white()
 

@@ -8,7 +8,8 @@ import torch
 
 import wellposed as wp
 from wellposed.errors import InputError
-from wellposed.signals import Input, kernels
+from wellposed.signals import Input
+from wellposed.signals.integration import kernels
 
 DRAWS, SHAPE = 150, (4, 3, 12, 10)
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellposed.signals import kernels, windows
-from wellposed.signals.windows import Axis
+from wellposed.signals.integration import kernels, windows
+from wellposed.signals.integration.windows import Axis
 
 
 def entry(length: int, lag: int) -> int | None:

@@ -10,8 +10,8 @@ from tests.signals.driver import Case, Source, Weight, verify
 from tests.signals.specs import SPECS
 
 from wellposed.signals import operators, rule, unregister
+from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.registry import RULES
-from wellposed.signals.rules.merge import linear
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.signals.driver import dense, dense_moments
 
-from wellposed.signals import kernels
-from wellposed.signals.alignment import align
-from wellposed.signals.blocks import concatenate, select
-from wellposed.signals.state import State, exchangeable, make_state
-from wellposed.signals.views import expand, merge_atoms, permute, pooled, reshape, split_atom
+from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.blocks import concatenate, select
+from wellposed.signals.distributions.state import State, exchangeable, make_state
+from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape, split_atom
+from wellposed.signals.integration import kernels
 
 
 def example(shape: tuple[int, ...], profiles: tuple[int, ...], seed: int = 0) -> State:

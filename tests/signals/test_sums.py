@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals import kernels
-from wellposed.signals.quadratic import excess
+from wellposed.signals.algebra.softmax import participations
+from wellposed.signals.distributions.state import Later, known, read
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.quadratic import excess
 from wellposed.signals.rules import pooling
-from wellposed.signals.rules.attention import participations
-from wellposed.signals.state import Later, known, read
 
 ERRORS = 5.0
 """Standard errors that a sampled figure may be off."""

@@ -8,8 +8,8 @@ import torch
 from scipy.special import ndtr
 from tests.signals.driver import Case, Source, Weight, examine, verify
 
-from wellposed.signals import transport
-from wellposed.signals.gaussian import NODES, WEIGHTS
+from wellposed.signals.integration import transport
+from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 
 relu = torch.relu
 X, Y, Z = Source((4, 300)), Source((4, 300), mean=0.2, std=0.7), Source((4, 300), std=0.5)

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from wellposed.graphs import trace
-from wellposed.signals.scores import attention_scores
-from wellposed.signals.widths import Widths, widths
+from wellposed.signals.operators.scores import attention_scores
+from wellposed.signals.structure.widths import Widths, widths
 
 CLASSES, VOCABULARY, LENGTH, CHANNELS = 5, 11, 7, 3
 

@@ -15,7 +15,7 @@ from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
-from wellposed.signals.forward import describe_inputs
+from wellposed.signals.passes.forward import describe_inputs
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -14,7 +14,7 @@ from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.signals import propagate
-from wellposed.signals.propagation import Cotangents, cotangent_variances
+from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
 
 
 def check(

@@ -12,7 +12,7 @@ from wellposed.checks.moments import Accumulator
 from wellposed.errors import UnsupportedError
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import Interpreter, seeded
-from wellposed.signals.reach import Added, cancelling
+from wellposed.signals.structure.reach import Added, cancelling
 
 
 def there_and_back(

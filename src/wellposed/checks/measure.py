@@ -17,9 +17,9 @@ from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of, run
 from wellposed.plans import Plan
 from wellposed.signals import Signals
-from wellposed.signals.contraction import contractions
-from wellposed.signals.propagation import Cotangents, cotangent_variances
-from wellposed.signals.reach import added_parameters, input_entries, node_entries, parameter_entries
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
+from wellposed.signals.structure.reach import added_parameters, input_entries, node_entries, parameter_entries
 
 
 def measure(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import uninitialised
-from wellposed.signals.reach import Entry
 from wellposed.signals.signal import Signal, Signals
+from wellposed.signals.structure.reach import Entry
 
 # Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
 _CANCELLATION = 1e-3

@@ -25,11 +25,11 @@ from wellposed.graphs.run import Interpreter
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan, Prescription
 from wellposed.signals import Input
-from wellposed.signals.contraction import Contraction, contractions
 from wellposed.signals.drawing import draw_inputs
-from wellposed.signals.forward import describe_inputs
-from wellposed.signals.levers import levers
-from wellposed.signals.product import describe
+from wellposed.signals.operators.contraction import Contraction, contractions
+from wellposed.signals.operators.levers import levers
+from wellposed.signals.operators.product import describe
+from wellposed.signals.passes.forward import describe_inputs
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 

@@ -15,7 +15,7 @@ from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
 from wellposed.signals import Signals, propagate
-from wellposed.signals.levers import parameter_values
+from wellposed.signals.operators.levers import parameter_values
 
 Patterns = str | Sequence[str] | None
 

@@ -19,7 +19,7 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.roles import left_alone
 from wellposed.options import check_integer
 from wellposed.plans import Plan, Prescription, keep, unselected
-from wellposed.signals.widths import widths
+from wellposed.signals.structure.widths import widths
 
 __all__ = [
     "Draft",

@@ -20,9 +20,9 @@ from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
 from wellposed.signals import Input, Signals, run_pass
-from wellposed.signals.call import Pass
-from wellposed.signals.contraction import Contraction
-from wellposed.signals.weights import Decision, PlannedWeights
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.weights import Decision, PlannedWeights
+from wellposed.signals.operators.contraction import Contraction
 
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
@@ -102,7 +102,7 @@ def autoinit(
     level, warnings = target_variance, tuple[str, ...]()
     if direction != "forward":  # the backward rules take time to load
         from wellposed.methods.directions import balanced, directed
-        from wellposed.signals.backward import require_adjoints
+        from wellposed.signals.passes.backward import require_adjoints
 
         if strict:
             require_adjoints(graph, graph.outputs)

@@ -16,7 +16,7 @@ from wellposed.methods.roles import constant_factor, constants, left_alone, op_o
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import Distribution
-from wellposed.signals.contraction import Contraction, contractions
+from wellposed.signals.operators.contraction import Contraction, contractions
 
 Random = Literal["normal", "truncated_normal", "uniform"]
 Mode = Literal["fan_in", "fan_out"]

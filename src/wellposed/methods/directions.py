@@ -14,10 +14,10 @@ from typing import Literal
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
-from wellposed.signals.backward import Sent, gradients_of
-from wellposed.signals.call import Pass
-from wellposed.signals.gradients import Adjoint, second_moment
-from wellposed.signals.weights import PlannedWeights
+from wellposed.signals.algebra.terms import Adjoint, second_moment
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.weights import PlannedWeights
+from wellposed.signals.passes.backward import Sent, gradients_of
 
 MOST = 50
 """Passes, forward and back, in which the scales must settle."""

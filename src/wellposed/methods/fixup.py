@@ -13,9 +13,9 @@ from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.plans import Prescription
-from wellposed.signals.branches import Branches, Edge, branches
-from wellposed.signals.contraction import contractions
-from wellposed.signals.vertices import vertices
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.structure.branches import Branches, Edge, branches
+from wellposed.signals.structure.vertices import vertices
 
 Random = Literal["normal", "truncated_normal", "uniform"]
 _PAPER = "Zhang et al. 2019"

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
 from wellposed.methods.directions import Scale
-from wellposed.signals import kernels
-from wellposed.signals.arguments import state_of
-from wellposed.signals.call import Pass
-from wellposed.signals.contraction import Contraction
-from wellposed.signals.gaussian import gaussian_moments
-from wellposed.signals.gradients import derivative, source_of
+from wellposed.signals.algebra.terms import derivative, source_of
+from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.weights import PlannedWeights
+from wellposed.signals.distributions.state import State
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import gaussian_moments
+from wellposed.signals.operators.contraction import Contraction
 from wellposed.signals.registry import RULES
-from wellposed.signals.state import State
-from wellposed.signals.weights import NORMS, PlannedWeights
+from wellposed.signals.structure.roles import NORMS
 
 WIDTH = 0.05
 """Largest variance of the squared singular values that signals are made small for, where κ can be made small."""

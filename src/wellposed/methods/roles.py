@@ -8,7 +8,7 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.plans import Prescription, Role, keep
-from wellposed.signals.contraction import Contraction
+from wellposed.signals.operators.contraction import Contraction
 
 aten = torch.ops.aten
 

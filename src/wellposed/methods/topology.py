@@ -16,19 +16,19 @@ import numpy as np
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
+from wellposed.methods.balance import Balancer
 from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.methods.roles import weight_norm_length
 from wellposed.options import check_choice, check_share
 from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
-from wellposed.signals.balance import Balancer
-from wellposed.signals.branches import branches
-from wellposed.signals.call import Call, Pass
-from wellposed.signals.contraction import Contraction
-from wellposed.signals.rules.merge import linear
-from wellposed.signals.state import State
-from wellposed.signals.vertices import Branch, Vertices, vertices
-from wellposed.signals.weights import Decision, PlannedWeights
+from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.context.call import Call, Pass
+from wellposed.signals.context.weights import Decision, PlannedWeights
+from wellposed.signals.distributions.state import State
+from wellposed.signals.operators.contraction import Contraction
+from wellposed.signals.structure.branches import branches
+from wellposed.signals.structure.vertices import Branch, Vertices, vertices
 
 GROWN = 2.0
 """Octaves by which a vertex may grow beyond second moment 1 before the plan warns of it."""
@@ -65,7 +65,7 @@ def topology(
     one follows, ``"mean_field"`` (variance 1/fan-in²), ``"unit"`` (as all others), ``"zero"`` or ``"keep"``; ``merge``
     ``"preserve"`` for exact second moments by the forward signals, where weighted branches get what identity branches
     leave: 1 at every vertex that identity branches do not bring on, and at the end of every stream of B residual
-    branches, which start at 1 - ``room`` and make the share ``room``/B each (see `wellposed.signals.balance`); where
+    branches, which start at 1 - ``room`` and make the share ``room``/B each (see `wellposed.methods.balance`); where
     what cannot be scaled leaves less than that (the model's input), the vertex grows by it. ``distribution``,
     ``inputs``, ``strict`` and ``zeros`` as for ``autoinit``.
 

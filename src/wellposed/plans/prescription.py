@@ -46,7 +46,7 @@ class Prescription(BaseModel):
             the first, else the first axis.
         lr_multiplier: factor on the learning rate, whatever the optimizer.
         width_in: channels summed into one output, where that is a width; None where data or task give their number
-            (`wellposed.signals.widths`).
+            (`wellposed.signals.structure.widths`).
         width_out: channels that the parameter makes or has, where that is a width; None as above.
         absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
         role: what the parameter does.

@@ -21,7 +21,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.graphs.restore import restored_random_state
 from wellposed.options import check_integer
-from wellposed.signals.levers import parameter_values
+from wellposed.signals.operators.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
 LossFunction: TypeAlias = Callable[[nn.Module, Any], torch.Tensor]

@@ -32,7 +32,7 @@ from wellposed.rates.passes import (
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
-from wellposed.signals.forward import describe_inputs
+from wellposed.signals.passes.forward import describe_inputs
 
 Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 Rows = slice | EllipsisType

@@ -18,9 +18,9 @@ from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals import Input
-from wellposed.signals.backward import Gradients, back_propagate
-from wellposed.signals.contraction import contractions
-from wellposed.signals.weights import PrescribedWeights, Weights
+from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.passes.backward import Gradients, back_propagate
 
 Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 NAME = "ntk"

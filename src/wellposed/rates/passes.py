@@ -18,7 +18,7 @@ from wellposed.graphs import Graph, Node, graph_of, run, trace
 from wellposed.graphs.run import Interpreter, seeded
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.signals import Input
-from wellposed.signals.contraction import contractions
+from wellposed.signals.operators.contraction import contractions
 
 aten = torch.ops.aten
 COUPLED = 8

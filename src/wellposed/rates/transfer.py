@@ -14,8 +14,8 @@ from wellposed.options import check_choice, is_positive
 from wellposed.plans import Plan
 from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.relative import find_rate_rule, relative
-from wellposed.signals.branches import END, Branches, branches, kernel_sizes
-from wellposed.signals.widths import widths
+from wellposed.signals.structure.branches import END, Branches, branches, kernel_sizes
+from wellposed.signals.structure.widths import widths
 
 AXES = ("depth", "topology", "kernel", "width", "operators")
 """Along what two models can differ."""

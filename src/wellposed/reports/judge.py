@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from wellposed.signals.call import OVERFLOW
+from wellposed.signals.context.call import OVERFLOW
 
 if TYPE_CHECKING:
     from wellposed.reports.record import Initialisation

@@ -24,8 +24,8 @@ from wellposed.plans import Plan, Prescription, drawn_or_own
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
 from wellposed.signals import Signals, propagate
-from wellposed.signals.contraction import contractions
-from wellposed.signals.propagation import cotangent_variances
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.passes.propagation import cotangent_variances
 
 if TYPE_CHECKING:
     from wellposed.gradients import Agreement

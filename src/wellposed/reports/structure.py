@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
-from wellposed.signals.contraction import contractions
+from wellposed.signals.operators.contraction import contractions
 
 GROUP = 40
 """Children of one module that are shown at once; more are folded into runs of this many."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from wellposed.errors import InputError
-from wellposed.signals import kernels
-from wellposed.signals.kernels import Array
-from wellposed.signals.state import State, make_state
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
 
 InputKind = Literal["white", "image", "tokens", "measured"]
 

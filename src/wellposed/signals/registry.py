@@ -12,7 +12,7 @@ from wellposed.errors import OptionError, near_matches
 from wellposed.signals.signal import Tag
 
 if TYPE_CHECKING:
-    from wellposed.signals.state import State
+    from wellposed.signals.distributions.state import State
 
 Overload = torch._ops.OpOverload
 Overloads = Overload | Iterable[Overload]
@@ -85,7 +85,7 @@ class Registry(Mapping[Overload, Rule]):
             raise OptionError(f"the tag of a {self.what} is 'exact', 'approximate' or 'sampled', not {tag!r}")
 
         def register(function: Function) -> Function:
-            group = family or function.__module__.rpartition(".")[2]
+            group = family or _family_of(function.__module__)
             new: dict[Overload, Rule] = {}
             for op in _listed(ops, self.what):
                 if op in self._rules or op in new:
@@ -114,6 +114,12 @@ class Registry(Mapping[Overload, Rule]):
     def table(self) -> dict[Overload, Rule]:
         """Return all entries, ordered by family and name."""
         return dict(sorted(self._rules.items(), key=lambda item: (item[1].family, str(item[0]))))
+
+
+def _family_of(module: str) -> str:
+    """Return a module's own name, or its folder's where there is one file for each direction."""
+    folder, _, name = module.rpartition(".")
+    return folder.rpartition(".")[2] if name in ("forward", "backward") else name
 
 
 def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
@@ -152,7 +158,7 @@ def rule(
         ops: overloads, such as ``torch.ops.aten.relu.default``.
         tag: ``"exact"``, ``"approximate"`` or ``"sampled"``.
         source: paper and equation, or ``"definition"``.
-        family: name shown in the table of operators; the defining module's name by default.
+        family: name shown in the table of operators; the defining module's or folder's name by default.
         blockwise: whether the rule may be applied to each block of a concatenation along channels.
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
@@ -182,7 +188,7 @@ def adjoint(
         tag: ``exact`` (for infinitely many channels), or ``approximate`` for a rule that stays off however wide the
             net.
         source: paper and equation, or ``"definition"``.
-        family: name shown in the table of operators; the defining module's name by default.
+        family: name shown in the table of operators; the defining module's or folder's name by default.
         whole: take the gradient as one term; otherwise the rule, being linear, is asked for every independent term.
 
     Raises:

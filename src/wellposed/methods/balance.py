@@ -1,0 +1,265 @@
+"""Balancing a vertex: how large its weighted branches may be beside the identity branches that enter it.
+
+An identity branch has gain 1, which no initialisation can change. What it leaves of a vertex's second moment goes to
+the weighted branches, all by one factor c: with Q and M the second moment and the mean of the identity branches
+together, and s_k, m_k those of the weighted ones,
+
+    Q + 2 M Σ m_k(c) + Σ s_k(c) + (Σ m_k(c))² - Σ m_k(c)² = τ
+
+Branches that end in no activation have m_k = 0 and s_k(c) = c² s_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.context.call import Call, Pass
+from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.integration.gaussian import gaussian_moments
+from wellposed.signals.registry import RULES
+from wellposed.signals.structure.vertices import Branch, Vertex, Vertices
+
+_WIDEST = 7.0
+"""|ln c| up to which a factor is sought: bounded activations do not reach every second moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the weights at one place of a stream bring to it.
+
+    Attributes:
+        own: second moment that the weighted branches of a vertex bring together, or a contraction makes.
+        last: whether nothing brings the vertex on by an identity branch; it is then filled up to 1.
+    """
+
+    own: float
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What was decided for one vertex.
+
+    Attributes:
+        identity: second moment of its identity branches (and of those whose scale is fixed) together.
+        target: second moment that it is brought to.
+        factor: what its weighted branches are multiplied by; None where there are none, or bounded activations cannot
+            reach the target.
+    """
+
+    identity: float
+    target: float
+    factor: float | None
+
+
+def shares(found: Vertices, room: float) -> dict[int, Share]:
+    """Return what weights bring, for every vertex and every contraction that identity branches bring on.
+
+    Identity branches link vertices to streams. Of the second moment 1 with which a stream ends, its starts make
+    1 - ``room`` and the B vertices along it that take weighted branches in make ``room``, 1/B of it each: residual
+    branches scaled by 1/√B (Hayou et al. 2021, *Stable ResNet*, arXiv 2010.12859). What reaches the end along n ways
+    arrives n times as large, and is made 1/n² of its share. Where a stream has several ends, the smallest share holds.
+    """
+    origins = {
+        value: [branch.origin for branch in vertex.branches if not branch.weights]
+        for value, vertex in found.vertices.items()
+    }
+    followed = {origin for behind in origins.values() for origin in behind}
+    order = {value: index for index, value in enumerate(origins)}
+    result: dict[int, Share] = {}
+    for end in origins:
+        if end in followed:
+            continue
+        ways = _ways(end, origins, order)
+        inside = [value for value in ways if origins.get(value)]
+        unknown = sum(behind is None for value in inside for behind in origins[value])
+        starts = len(ways) - len(inside) + unknown
+        whole = room if starts else 1.0
+        for value, count in ways.items():
+            part = whole / len(inside) if origins.get(value) else (1.0 - room if inside else 1.0) / starts
+            own = part * math.exp(-2.0 * math.log(count))
+            if value not in result or own < result[value].own:
+                result[value] = Share(own, value == end)
+    return result
+
+
+def _ways(end: int, origins: Mapping[int, Sequence[int | None]], order: Mapping[int, int]) -> dict[int, int]:
+    """Return for every place from which identity branches lead to ``end`` how many ways do."""
+    reached, pending = {end}, [end]
+    while pending:
+        behind = {origin for origin in origins.get(pending.pop(), ()) if origin is not None} - reached
+        reached |= behind
+        pending.extend(behind)
+    ways = {end: 1}
+    for value in sorted(reached, key=lambda v: order.get(v, -1), reverse=True):
+        for origin in origins.get(value, ()):
+            if origin is not None:
+                ways[origin] = ways.get(origin, 0) + ways[value]
+    return ways
+
+
+class Balancer:
+    """Chooses the factors of a vertex's weighted branches in the course of a pass (see `run_pass`, ``visit``).
+
+    Attributes:
+        balances: what was decided, by vertex.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        vertices: Vertices,
+        room: float,
+        can_scale: Callable[[Branch, int], bool],
+        scale: Callable[[Branch, float], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            graph: the graph.
+            vertices: its vertices.
+            room: as for `shares`.
+            can_scale: whether a branch's weights may still be scaled at a node.
+            scale: scales the weights of a branch by a factor.
+        """
+        self.graph = graph
+        self.steps = vertices.steps
+        self.shares = shares(vertices, room)
+        self.can_scale = can_scale
+        self.scale = scale
+        self.balances: dict[int, Balance] = {}
+        self._branches: dict[int, State] = {}
+        self._needed = {branch.value for vertex in vertices.vertices.values() for branch in vertex.branches}
+        self._gathering: dict[int, list[Vertex]] = {}
+        for vertex in vertices.vertices.values():
+            self._gathering.setdefault(self._gathered_at(vertex), []).append(vertex)
+
+    def _gathered_at(self, vertex: Vertex) -> int:
+        """Return the node at which all branches are there: the one that reads the last of them."""
+        operands = self.steps[vertex.value].operands
+        if self.steps[vertex.value].kind != "sum":  # one activated branch: its value is the vertex
+            operands = (vertex.value,)
+        readers = self.graph.users()
+        return min(node for node in readers[operands[-1]] if set(operands) <= set(self.graph.nodes[node].inputs))
+
+    def __call__(self, run: Pass, node: Node) -> None:
+        """Keep the states of branches; where all branches of a vertex are there, scale them."""
+        for value in node.inputs:
+            state = run.states.get(value)
+            if value in self._needed and state is not None:
+                self._branches[value] = state
+        for vertex in self._gathering.get(node.index, ()):
+            self._balance(run, node, vertex)
+
+    def _balance(self, run: Pass, node: Node, vertex: Vertex) -> None:
+        states = {branch.value: self._branches[branch.value] for branch in vertex.branches}
+        free = [branch for branch in vertex.weighted if not branch.normalised and self.can_scale(branch, node.index)]
+        share = self.shares[vertex.value]
+        identity = self._only(run, vertex, states, [branch for branch in vertex.branches if branch not in free])
+        held, mean = identity.second_moment, identity.pooled_mean
+        # where identity branches leave less than the share of the weighted ones, the vertex grows by it
+        target = max(held + share.own, 1.0 if share.last else 0.0)
+        scalings = []
+        for branch in free:
+            state = states[branch.value]
+            alone = self._only(run, vertex, states, [branch])
+            scalings.append(_scaling(state if branch.activation is not None else None, alone))
+        factor = _factor(scalings, held, mean, target) if free else None
+        self.balances[vertex.value] = Balance(held, target, factor)
+        if factor is None:
+            return
+        call = Call(run, node)
+        for branch in free:
+            self.scale(branch, factor)
+            states[branch.value] = _rescaled(call, states[branch.value], factor, branch.activation is not None)
+        if self.steps[vertex.value].kind != "sum":
+            run.states[vertex.value] = self._branches[vertex.value] = states[vertex.value]
+            return
+        for value in self.steps[vertex.value].operands:
+            run.states[value] = self._evaluate(run, value, states)
+
+    def _only(self, run: Pass, vertex: Vertex, states: Mapping[int, State], kept: Sequence[Branch]) -> State:
+        """Return the state of a vertex if only some of its branches were there."""
+        values = {branch.value for branch in kept}
+        zeroed = {v: s if v in values else make_state(s.shape, 0.0, 0.0) for v, s in states.items()}
+        return self._evaluate(run, vertex.value, zeroed)
+
+    def _evaluate(self, run: Pass, value: int, states: Mapping[int, State]) -> State:
+        """Return the state of a branch, or of a sum worked out anew from its branches."""
+        if value in states:
+            return states[value]
+        index = self.steps[value].node
+        assert index is not None
+        node = self.graph.nodes[index]
+        rule = RULES.get(node.op)
+        assert rule is not None
+
+        def resolve(argument: Any) -> Any:
+            if isinstance(argument, Ref):
+                return self._evaluate(run, argument.value, states)
+            return [resolve(item) for item in argument] if isinstance(argument, list) else argument
+
+        result = rule.function(Call(run, node), *map(resolve, node.args), **node.kwargs)
+        assert isinstance(result, State)
+        return result
+
+
+Scaling = Callable[[float], tuple[float, float]]
+
+
+def _scaling(activated: State | None, alone: State) -> Scaling:
+    """Return c -> (mean, second moment) of what a branch adds to its vertex when its weights are multiplied by c.
+
+    ``alone`` is what it adds at c = 1. An ``activated`` branch that is a function of one Gaussian is integrated anew,
+    unless the function is homogeneous, as rectifiers are; any other branch counts as homogeneous.
+    """
+    mean, second = alone.pooled_mean, alone.second_moment
+    function = activated.fn if activated is not None and activated.base is not None else None
+    if activated is None or activated.base is None or function is None or _is_homogeneous(function):
+        return lambda c: (c * mean, c * c * second)
+    centre, width = activated.base.pooled_mean, math.sqrt(activated.base.pooled_var)
+    first, square = gaussian_moments(function, centre, width)
+
+    def scaled(c: float) -> tuple[float, float]:
+        m, s = gaussian_moments(function, c * centre, c * width)
+        return (mean * m / first if first else 0.0), (second * s / square if square else 0.0)
+
+    return scaled
+
+
+def _is_homogeneous(function: Pointwise) -> bool:
+    points = np.array([-5.0, -1.0, -0.3, 0.0, 0.3, 1.0, 5.0])
+    return np.array_equal(function(2.0 * points), 2.0 * function(points))  # doubling is exact in floating point
+
+
+def _factor(scalings: Sequence[Scaling], held: float, mean: float, target: float) -> float | None:
+    """Return c at which the weighted branches bring a vertex to ``target``; None where no c does."""
+
+    def missing(log: float) -> float:
+        moments = [scaling(math.exp(log)) for scaling in scalings]
+        together = sum(m for m, _ in moments)
+        squares = sum(s - m * m for m, s in moments)
+        return held + 2.0 * mean * together + squares + together * together - target
+
+    low, high = -_WIDEST, _WIDEST
+    if not missing(low) < 0.0 < missing(high):
+        return None
+    from scipy.optimize import brentq  # slow to import, and few plans need it
+
+    return math.exp(float(brentq(missing, low, high, xtol=1e-12)))
+
+
+def _rescaled(call: Call, state: State, factor: float, activated: bool) -> State:
+    """Return a branch's state after its weights have been multiplied by ``factor``."""
+    if activated and state.base is not None and state.fn is not None:
+        base = linear(call, state.base, factor)
+        return apply_pointwise(call, replace(base, axes=state.axes, base=None, fn=None), state.fn)
+    return linear(call, state, factor)

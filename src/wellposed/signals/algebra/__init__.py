@@ -1,0 +1,1 @@
+"""Algebra: arithmetic of states that the rules of several families share."""

@@ -1,0 +1,310 @@
+"""Sums, products, mixtures and affine maps of states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.context.arguments import known_state
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.alignment import Aligned, align
+from wellposed.signals.distributions.blocks import concatenate, joint_spread, laid_out
+from wellposed.signals.distributions.dependence import scaled_by
+from wellposed.signals.distributions.expansion import marginal
+from wellposed.signals.distributions.state import Link, Pointwise, State, known, make_state, read, weakest
+from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import of_sum
+
+
+def operand(call: Call, value: Any) -> State | float:
+    """Return an operand as a number or a state (masks and constants become states of their values)."""
+    if isinstance(value, State):
+        # a constant is a number only where it broadcasts against the other operand
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0:
+            return float(value)
+        return known_state(value.to(torch.float64), call.root())
+    if isinstance(value, Unknown) and value.state is not None:
+        return value.state
+    if isinstance(value, Unknown):
+        if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
+            return make_state(value.shape, 1.0, 0.0, tag="assumed")
+        return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
+    return float(value)
+
+
+def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
+    """Return scale * x + shift."""
+    if scale == 1.0 and shift == 0.0:
+        return x
+    if x.blocks:
+        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+    affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
+    base, fn = x.base, None
+    if x.fn is not None:
+        fn = x.fn.then(affine)
+    elif x.roots and x.lever is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
+        base, fn = x, affine
+    return x.changed(
+        mean=scale * x.mean + shift,
+        var=scale * scale * x.var,
+        base=base,
+        fn=fn,
+        links=(Link(x, scaled_by(scale)),) if x.roots else (),
+        excess=x.excess,
+        margin=None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin),
+        scales=None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales,
+        transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
+    )
+
+
+def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
+    """Return a x + b y, with what the two have in common (signals that share an ancestor do not add like strangers)."""
+    shape = call.shape()
+    if y.mask is not None and x.shape == shape and a == b == 1.0:
+        return masked(x, y.mask, y.pooled_mean, y.pooled_var)
+    if y.is_constant and x.shape == shape:
+        return linear(call, x, a, b * float(y.mean.ravel()[0]))
+    if x.is_constant and y.shape == shape:
+        return linear(call, y, b, a * float(x.mean.ravel()[0]))
+    fused = _fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    if fused is not None:
+        return fused
+    x, y = laid_out(x), laid_out(y)
+    p, q, axes, sizes = align(x, y)
+    mean = a * p.mean + b * q.mean
+    var = a * a * p.var + b * b * q.var
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
+    cross = _cross(call, x, y, p, q)
+    if cross is not None:
+        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
+        cross = kernels.promote(cross, lengths)
+        kp, kq = kernels.promote(kp, lengths), kernels.promote(kq, lengths)
+        kernel = a * a * kp + b * b * kq + 2 * a * b * cross
+        here = float(cross.ravel()[0])
+        product = sp * sq
+        scale = kernels.average(product)
+        limit = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
+        var = np.maximum(var + 2 * a * b * limit * product, 0.0)
+    else:
+        kernel = a * a * kp + b * b * kq
+    transport = None
+    if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
+        transport = of_sum(a * marginal(x), b * marginal(y))
+    scales = _joint_scales(x, y, a * a * kernels.average(p.var), b * b * kernels.average(q.var), mean)
+    links = _links([(x, p, a), (y, q, b)])
+    shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
+    result = State(
+        sizes,
+        axes,
+        mean,
+        var,
+        normalised(kernel, var),
+        tag=weakest(x.tag, y.tag),
+        gauss=(x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var)),
+        links=links,
+        roots=x.roots | y.roots,
+        transport=transport,
+        scales=None if scales is None else known(scales),
+        **joint_spread(shares),
+    )
+    return result if result.shape == shape else expand(result, shape)
+
+
+def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
+    """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
+    x = pooled(x)
+    return x.changed(
+        mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False
+    )
+
+
+def normalised(kernel: Array, var: Array) -> Array:
+    """Turn a covariance kernel into a correlation kernel, given the variances by position."""
+    scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
+    with np.errstate(all="ignore"):
+        corr = np.asarray(np.clip(kernels.quotient(kernel, scale), -1.0, 1.0))
+    corr[(0,) * corr.ndim] = 1.0
+    return corr
+
+
+def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
+    """Return the variation of the local scale of a Gaussian sum: energies add up, and a branch inherits its trunk's.
+
+    With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y).
+    """
+    if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or kernels.nonzero(mean):
+        return None
+    of_x, of_y = read(x.scales), read(y.scales)
+    if of_x is None or of_y is None:
+        return None
+    lengths = [max(i, j) for i, j in zip(of_x.shape, of_y.shape, strict=True)]
+    first, second = kernels.promote(of_x, lengths), kernels.promote(of_y, lengths)
+    w = x_share / (x_share + y_share)
+    return np.asarray(w * w * first + (1 - w) ** 2 * second + 2 * w * (1 - w) * np.minimum(first, second))
+
+
+def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
+    if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
+        return None
+    return call.covariance(x, y, p.dims, q.dims)
+
+
+def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
+    return tuple(Link(s, scaled_by(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
+
+
+def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
+    """Where both operands are functions of one Gaussian tensor, integrate the result as one function of it."""
+    if call.independent:
+        return None
+    bx, by = (x if x.base is None else x.base), (y if y.base is None else y.base)
+    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes:
+        return None
+    if x.blocks or y.blocks or not kernels.nonzero(x.var):
+        return None
+    fx = x.fn if x.base is not None else None
+    fy = y.fn if y.base is not None else None
+    identity = ("identity",)
+    joint = Pointwise(
+        (key, fx.key if fx else identity, fy.key if fy else identity),
+        lambda t: function(fx.call(t) if fx else t, fy.call(t) if fy else t),
+    )
+    source = replace_axes(bx, x.axes)
+    return apply_pointwise(call, source, joint)
+
+
+def replace_axes(state: State, axes: tuple[tuple[int, ...], ...]) -> State:
+    """Return the state with its atoms grouped into other axes (the same tensor, viewed otherwise)."""
+    return replace(state, axes=axes)
+
+
+def multiply(call: Call, x: State, y: State) -> State:
+    """Return x y for two tensors (Gaussian, and correlated where they share an ancestor)."""
+    shape = call.shape()
+    for constant, other in ((y, x), (x, y)):
+        if constant.is_constant and other.shape == shape:
+            return _keep_lever(other, linear(call, other, float(constant.mean.ravel()[0])))
+    fused = _fused(call, x, y, ("product",), lambda p, q: p * q)
+    if fused is not None:
+        return fused
+    x, y = pooled(x), pooled(y)
+    p, q, axes, sizes = align(x, y)
+    cross = _cross(call, x, y, p, q)
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
+    mp, mq = kernels.autocorrelation(p.mean, lengths), kernels.autocorrelation(q.mean, lengths)
+    mean = p.mean * q.mean
+    var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
+    kernel = kp * kq + mp * kq + mq * kp
+    if cross is not None:
+        here = float(cross.ravel()[0])
+        scale = kernels.average(sp * sq)
+        rho = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
+        c = rho * sp * sq
+        mean = mean + c
+        var = var + c * c + 2 * p.mean * q.mean * c
+        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
+        cross = kernels.promote(cross, lengths)
+        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * kernels.average(p.mean * q.mean) * cross
+    links = _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))])
+    lever = None
+    if x.lever is not None and not y.roots:
+        lever = x.lever
+    elif y.lever is not None and not x.roots:
+        lever = y.lever
+    result = State(
+        sizes,
+        axes,
+        mean,
+        np.maximum(var, 0.0),
+        normalised(kernel, np.maximum(var, 0.0)),
+        tag=weakest(x.tag, y.tag),
+        gauss=(x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var)),
+        links=links,
+        roots=x.roots | y.roots,
+        lever=lever,
+        inherited=(x.inherited**0.5 + y.inherited**0.5) ** 2,
+        own=x.own + y.own,
+        drift=x.drift + y.drift,
+    )
+    return result if result.shape == shape else expand(result, shape)
+
+
+def _filled(call: Call, value: State | float) -> State:
+    return value if isinstance(value, State) else make_state(call.shape(), value, 0.0)
+
+
+def _keep_lever(source: State, result: State) -> State:
+    return result if source.lever == result.lever else result.changed(lever=source.lever)
+
+
+def reciprocal_of(call: Call, y: State) -> State | None:
+    """Return 1 / y where y stays away from 0 (its mean is well above its standard deviation); None elsewhere.
+
+    To second order in std/mean: E 1/y = (1 + r)/m, Var = r/m² with r = (std/mean)².
+    """
+    with np.errstate(all="ignore"):
+        relative = y.var / np.square(y.mean)
+    if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
+        return None
+    return pooled(y).changed(
+        mean=(1 + relative) / y.mean,
+        var=relative / np.square(y.mean),
+        base=None,
+        fn=None,
+        gauss=False,
+        links=(),
+        lever=None,
+    )
+
+
+def chosen(call: Call, condition: State, x: State, y: State) -> State:
+    """Return c x + (1 - c) y for a condition c on signals (0 or 1), with what the three have in common."""
+    refused = linear(call, condition, -1.0, 1.0)
+    return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
+
+
+def _state(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
+    if isinstance(value, State):
+        return value if value.shape == shape else expand(value, shape)
+    return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
+
+
+def mixture(call: Call, x: State, y: State, share: float) -> State:
+    """Return the state of a tensor that is x at a share of its positions and y at the others."""
+    if share in (0.0, 1.0):
+        return x if share == 1.0 else y
+    p, q, axes, sizes = align(pooled(x), pooled(y))
+    mean = share * p.mean + (1 - share) * q.mean
+    second = share * (p.mean**2 + p.var) + (1 - share) * (q.mean**2 + q.var)
+    var = np.maximum(second - mean**2, 0.0)
+    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
+    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
+    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
+    kernel = np.array(share**2 * kp + (1 - share) ** 2 * kq)
+    kernel[(0,) * kernel.ndim] = kernels.average(var)
+    links = _links([(x, p, share), (y, q, 1 - share)])
+    return State(
+        sizes,
+        axes,
+        mean,
+        var,
+        normalised(kernel, var),
+        tag=weakest(x.tag, y.tag),
+        links=links,
+        roots=x.roots | y.roots,
+        **joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+    )

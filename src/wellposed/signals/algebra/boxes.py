@@ -1,0 +1,265 @@
+"""Box filters: averages over the windows that poolings, blurs and the sums of taps share."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellposed.signals.algebra.arithmetic import normalised
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import Dims, Link, State
+from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration import kernels, windows
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Axis, Indices
+from wellposed.signals.operators.product import pair_of
+
+
+def prepared(x: State, space: list[int]) -> State:
+    """Return the state with one atom in each axis of the window."""
+    x = pooled(x)
+    for axis in space:
+        if len(x.axes[axis]) > 1:
+            x = merge_atoms(x, axis)
+    return x
+
+
+def shrunk(
+    x: State, space: list[int], steps: list[Axis]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], list[int]]:
+    """Return sizes and axes after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
+    sizes = list(x.sizes)
+    gone = []
+    for axis, step in zip(space, steps, strict=True):
+        if not x.axes[axis]:
+            continue
+        i = x.axes[axis][0]
+        if step.out == 1:
+            gone.append(i)
+        else:
+            sizes[i] = step.out
+    keep = [i for i in range(len(sizes)) if i not in gone]
+    where = {old: new for new, old in enumerate(keep)}
+    axes = tuple(tuple(where[i] for i in axis if i not in gone) for axis in x.axes)
+    return tuple(sizes[i] for i in keep), axes, gone
+
+
+def without(array: Array, gone: list[int]) -> Array:
+    """Leave dimensions out of an array, at index 0."""
+    return np.asarray(array[tuple(0 if i in gone else slice(None) for i in range(array.ndim))])
+
+
+def _lags_needed(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
+    """Write a kernel with enough displacements for a window's pairs of taps."""
+    if kernel.shape[dim] == 2 or (step.kernel == 1 and kernel.shape[dim] == 1):
+        return kernel if step.kernel == 1 else _promoted(kernel, dim, min(step.size, cap))
+    return _promoted(kernel, dim, min(step.size, max((step.kernel - 1) * step.dilation + 2, kernel.shape[dim])))
+
+
+def _promoted(kernel: Array, dim: int, length: int) -> Array:
+    lengths = list(kernel.shape)
+    lengths[dim] = max(length, lengths[dim])
+    return kernels.promote(kernel, lengths)
+
+
+def box(kernel: Array, dims: list[int], steps: list[Axis], cap: int) -> Array:
+    """Average a covariance kernel over the pairs of taps of two full windows, by output displacement."""
+    for dim, step in zip(dims, steps, strict=True):
+        kernel = _lags_needed(kernel, dim, step, cap)
+        length = kernel.shape[dim]
+        if length == 1:
+            continue
+        lags = min(step.out, max(cap, 2)) if step.out > 1 else 1
+        taps = (1.0 / step.kernel,) * step.kernel
+        kernel = windows.along(windows.pair_table(taps, step.stride, step.dilation, length, lags), kernel, dim)
+    return kernel
+
+
+def _cut_box(kernel: Array, dims: list[int], steps: list[Axis], cap: int, include_padding: bool) -> Array:
+    """`box` of the windows as they are: those that the border cuts have fewer taps (averaged over positions)."""
+    for dim, step in zip(dims, steps, strict=True):
+        if not step.padded:
+            kernel = box(kernel, [dim], [step], cap)
+            continue
+        kernel = _lags_needed(kernel, dim, step, cap)
+        if kernel.shape[dim] > 1:
+            lags = min(step.out, max(cap, 2)) if step.out > 1 else 1
+            kernel = windows.along(_cut_pair_table(step, include_padding, kernel.shape[dim], lags), kernel, dim)
+    return kernel
+
+
+@lru_cache(maxsize=256)
+def _cut_pair_table(step: Axis, include_padding: bool, lags_in: int, lags_out: int) -> Array:
+    """Return M[d, l] = average over p of the sum over taps a of p and b of p + d, at distance l, of w_a w_b."""
+    index, weights = windows.table(step), windows.averaging(step, include_padding)
+    matrix, pairs = np.zeros((lags_out, lags_in)), np.zeros(lags_out)
+    for d in range(step.out):
+        near, far = slice(0, step.out - d), slice(d, step.out)
+        distance = np.minimum(np.abs(index[near, :, None] - index[far, None, :]), lags_in - 1)
+        products = weights[near, :, None] * weights[far, None, :]
+        np.add.at(matrix[min(d, lags_out - 1)], distance.ravel(), products.ravel())
+        pairs[min(d, lags_out - 1)] += step.out - d
+    return np.asarray(matrix / pairs[:, None])
+
+
+@lru_cache(maxsize=1024)
+def tap_classes(step: Axis, include_padding: bool) -> tuple[Indices, Array, npt.NDArray[np.bool_]]:
+    """Return the class of every output position, each class's tap weights (class, tap), and whether taps are valid."""
+    weights, index = np.unique(windows.averaging(step, include_padding), axis=0, return_inverse=True)
+    return index.ravel(), weights, weights > 0.0
+
+
+def filtered(
+    call: Call, x: State, space: list[int], steps: list[Axis], total: float, *, include_padding: bool
+) -> State:
+    """Return ``total`` times the average over each window (padding counted as zeros, or left out of the average).
+
+    v' = sum over pairs of taps of w w s s R; R' by the same sums at a displacement (signals.md 5.5).
+    """
+    x = prepared(x, space)
+    sizes, axes, gone = shrunk(x, space, steps)
+    pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
+    dims, used = [i for i, _ in pairs], [step for _, step in pairs]
+    # an axis of one position: the window's other taps are padding
+    for axis, step in zip(space, steps, strict=True):
+        if not x.axes[axis] and include_padding:
+            total *= float(windows.averaging(step, True).sum(axis=1).mean())
+    cap = kernels.lag_cap(len(space))
+    mean, std = x.mean, x.std()
+    for i, step in pairs:
+        index, weights, _ = tap_classes(step, include_padding)
+        share = weights.sum(axis=1)[index]
+        mean = window_mean(mean, i, step, share)
+        std = window_mean(std, i, step, np.ones(step.out))
+    if call.independent:
+        count = np.prod([step.kernel for step in used]) if used else 1
+        var = np.full((1,) * mean.ndim, float(np.mean(x.var)) / count * total * total)
+        mean = np.full((1,) * mean.ndim, x.pooled_mean * total)
+        return x.changed(
+            sizes=sizes, axes=axes, mean=without(mean, gone), var=without(var, gone),
+            corr=np.ones((1,) * len(sizes)), base=None, fn=None, links=(), roots=call.root(), gauss=True,
+        )  # fmt: skip
+    corr = x.corr
+    for i, step in pairs:
+        corr = _lags_needed(corr, i, step, cap)
+    factor = _class_factors(corr, dims, used, include_padding)
+    var = std * std * factor
+    new_corr = normalised(_cut_box(x.covariance(), dims, used, cap, include_padding), np.maximum(var, 0.0))
+    same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
+
+    def operate(kernel: Array, where: Dims) -> Array:
+        return through(kernel, where, pairs, include_padding) * total
+
+    return x.changed(
+        sizes=sizes,
+        axes=axes,
+        mean=without(mean * total, gone),
+        var=without(np.maximum(var, 0.0) * total * total, gone),
+        corr=without(new_corr, gone),
+        base=None,
+        fn=None,
+        links=(Link(x, operate),) if same_grid and x.roots else (),
+        lever=None,
+        gauss=x.gauss or float(np.prod([s.kernel for s in used] or [1])) >= 16,
+    )
+
+
+def through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], include_padding: bool) -> Array:
+    """Carry a covariance kernel with the input through windows of one of the two elements."""
+    for i, step in pairs:
+        dim = where[i]
+        if dim is not None:
+            kernel = _one_sided(kernel, dim, step, include_padding)
+    return kernel
+
+
+def _one_sided(kernel: Array, dim: int, step: Axis, include_padding: bool) -> Array:
+    """Average over the taps of one of the two elements: Cov(z, mean of window)(d), averaged over positions."""
+    if step.kernel == 1:
+        return kernel
+    if kernel.shape[dim] != 2:
+        kernel = _promoted(kernel, dim, min(step.size, max((step.kernel - 1) * step.dilation + 2, kernel.shape[dim])))
+    return windows.along(_one_sided_table(step, include_padding, kernel.shape[dim]), kernel, dim)
+
+
+@lru_cache(maxsize=256)
+def _one_sided_table(step: Axis, include_padding: bool, length: int) -> Array:
+    """Return M[d, l]: weight of the taps at distance l from a position d away from the window's own, on one grid."""
+    index, weights = windows.table(step), windows.averaging(step, include_padding)
+    matrix, pairs = np.zeros((length, length)), np.zeros(length)
+    place = np.arange(step.out)
+    for shift in range(-step.out + 1, step.out):
+        rows = place[max(0, -shift) : step.out - max(0, shift)]
+        lag = min(abs(shift), length - 1)
+        distance = np.minimum(np.abs(index[rows] - (rows + shift)[:, None]), length - 1)
+        np.add.at(matrix[lag], distance.ravel(), weights[rows].ravel())
+        pairs[lag] += rows.size
+    return np.asarray(matrix / np.maximum(pairs, 1)[:, None])
+
+
+def window_mean(array: Array, dim: int, step: Axis, share: Array) -> Array:
+    """Average a map over the valid taps of each window, times ``share``."""
+    if array.shape[dim] == 1:
+        if not np.ptp(share):
+            return array * float(share[0])
+        shape = [1] * array.ndim
+        shape[dim] = step.out
+        return array * share.reshape(shape)
+    shape = [1] * array.ndim
+    shape[dim] = step.out
+    scale = share / np.maximum(windows.reads(step), 1.0)
+    return np.asarray(windows.summed(array, dim, step) * scale.reshape(shape))
+
+
+def _class_factors(corr: Array, dims: list[int], steps: list[Axis], include_padding: bool) -> Array:
+    """Return sum over pairs of taps of w w R for every output position: borders have windows of their own."""
+    index = tuple(slice(None) if i in dims else 0 for i in range(corr.ndim))
+    result = corr[index]
+    order = sorted(dims)
+    expanded = []
+    for dim in order:
+        step = steps[dims.index(dim)]
+        classes, weights, _ = tap_classes(step, include_padding)
+        at = order.index(dim)
+        length = result.shape[at]
+        lag = np.abs(np.arange(step.kernel)[:, None] - np.arange(step.kernel)[None, :]) * step.dilation
+        table = np.zeros((weights.shape[0], length))
+        for k in range(weights.shape[0]):
+            products = np.outer(weights[k], weights[k])
+            if length == 1:
+                table[k, 0] = np.trace(products)
+            else:
+                np.add.at(table[k], np.minimum(lag, length - 1).ravel(), products.ravel())
+        result = windows.along(table, result, at)
+        expanded.append(classes)
+    for at, classes in enumerate(expanded):
+        result = np.take(result, classes, axis=at) if result.shape[at] > 1 else result
+    for dim in range(corr.ndim):
+        if dim not in dims:
+            result = np.expand_dims(result, dim)
+    return np.asarray(result)
+
+
+def pool_steps(
+    call: Call, x: State, kernel: Any, stride: Any, padding: Any, dilation: Any, rank: int
+) -> tuple[list[int], list[Axis]]:
+    """Return the axes that a pooling slides over, and its window along each."""
+    size = pair_of(kernel, rank)
+    step = pair_of(stride, rank) if stride not in (None, [], ()) else size
+    before, dilate = pair_of(padding, rank), pair_of(dilation, rank)
+    shape, out = x.shape, call.shape()
+    space = list(range(len(shape) - rank, len(shape)))
+    return space, [
+        Axis(shape[a], out[a], size[i], step[i], before[i], dilate[i], end=shape[a] + before[i])
+        for i, a in enumerate(space)
+    ]
+
+
+def adaptive_step(size: int, out: int) -> Axis | None:
+    """Return the window of an adaptive pooling with windows of one size, or None."""
+    if size % out == 0:
+        return Axis(size, out, size // out, size // out)
+    return None

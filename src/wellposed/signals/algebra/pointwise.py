@@ -1,0 +1,138 @@
+"""Functions of one number, applied to every element of a state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.context.call import OVERFLOW, Call
+from wellposed.signals.distributions.dependence import scaled_by
+from wellposed.signals.distributions.expansion import (
+    UNEVEN,
+    as_batches_show,
+    carried_spread,
+    expand_mixture,
+    fluctuation,
+)
+from wellposed.signals.distributions.expansion import expand as expand_function
+from wellposed.signals.distributions.state import Link, Pointwise, State, known, read, weakest
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
+
+aten = torch.ops.aten
+
+
+def _functional(op: torch._ops.OpOverload) -> Any:
+    """Return the overload that makes a new tensor where ``op`` changes its own."""
+    name = op._schema.name.removeprefix("aten::")
+    if not name.endswith("_"):
+        return op
+    packet = getattr(aten, name.removesuffix("_"))
+    overload = "Tensor_Scalar" if name == "pow_" else op._overloadname
+    return getattr(packet, overload)
+
+
+def scalar_pointwise(call: Call, x: State, op: torch._ops.OpOverload, *rest: Any, **kwargs: Any) -> State:
+    """Apply an operator with numbers as further arguments to every element of x."""
+    functional = _functional(op)
+    key = (str(functional), rest, tuple(sorted(kwargs.items())))
+
+    def run(t: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = functional(t, *rest, **kwargs)
+        return result
+
+    return apply_pointwise(call, x, Pointwise(key, run))
+
+
+def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
+    """Return f(x), integrated as one function of the Gaussian tensor that x is a function of.
+
+    Mean and variance by adaptive quadrature; correlations through Hermite coefficients:
+    Cov(f(x), f(y)) = sum_n a_n² R^n; a sum that is no Gaussian is a function of one (its transport). Source:
+    signals.md 5.3, 5.7; Cho & Saul 2009; Daniely et al. 2016.
+    """
+    x = pooled(x)
+    if not kernels.nonzero(x.var):
+        values = function(x.mean.ravel()).reshape(x.mean.shape)
+        return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
+    base, composed = x, function
+    if not call.independent and x.base is not None and x.fn is not None:
+        base, composed = x.base, x.fn.then(function)
+    transport = None if call.independent else base.transport
+    shown = composed if call.independent else as_batches_show(composed, base.mean, base.std(), transport)
+    mixed = None
+    uneven = None if call.independent else read(base.scales)
+    if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
+        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
+    expansion = mixed.average if mixed else expand_function(shown, base.mean, base.std(), transport)
+    mean, var = expansion.mean, expansion.var
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
+        root = OVERFLOW**0.5
+        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root)
+        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW)
+    if call.independent:
+        return x.changed(
+            mean=mean,
+            var=var,
+            corr=np.ones((1,) * x.corr.ndim),
+            base=None,
+            fn=None,
+            links=(),
+            roots=call.root(),
+            gauss=False,
+        )
+    average = kernels.average(var)
+    powers = expansion.powers.copy()
+    powers[0] = 0.0
+    total = float(powers.sum())
+    latent = base.corr if transport is None else transport.latent(base.corr)
+    raw = kernels.polynomial(powers, latent)
+    scales = None
+    if mixed is not None and uneven is not None:
+        lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
+        shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
+        own_part = kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
+        raw = kernels.promote(raw, lengths) + shared * own_part
+        total += float(mixed.own.sum())
+        scales = known(mixed.kappa * shared)
+        # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
+        for i, length in enumerate(base.corr.shape):
+            raw = np.take(raw, [0], axis=i) if length == 1 else raw
+    corr = raw / total if total > 0 else base.corr
+    corr = np.array(np.clip(corr, -1.0, 1.0))
+    corr[(0,) * corr.ndim] = 1.0
+    own = base.own
+    if own > 0.0:
+        before = fluctuation(expansion.identity_powers, latent, base.sizes)
+        after = fluctuation(expansion.square_powers, latent, base.sizes)
+        own = max(own * after / before, 0.0) if before > 0 else own
+    drift, inherited = carried_spread(
+        shown,
+        kernels.average(base.mean),
+        math.sqrt(kernels.average(base.var)),
+        base.drift,
+        base.inherited,
+        expansion.sensitivity,
+        transport,
+    )
+    links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
+    return State(
+        base.sizes,
+        x.axes,
+        mean,
+        var,
+        corr,
+        tag=x.tag if shown is composed else weakest(x.tag, "approximate"),
+        gauss=False,
+        base=base,
+        fn=shown,
+        links=links,
+        roots=base.roots | call.root(),
+        inherited=inherited,
+        own=own if average > 0 else 0.0,
+        drift=drift,
+        scales=scales,
+    )

@@ -1,0 +1,128 @@
+"""Matrix products of two signals, and of a weight with a weight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.operators.product import Product
+
+
+def product_of_signals(call: Call, left: State, right: State, product: Product) -> State:
+    """Return sum_k x_k y_k for independent x and y.
+
+    Cov = sum over pairs (k, k') of [Kx Ky + m m Ky + m m Kx]: correlation along the summed axis adds up. Source:
+    AutoInit, Appendix A (matrix multiplication), with correlations (signals.md 5.4).
+    """
+    left, right = _single(left), _single(right)
+    labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
+    sizes: dict[str, int] = {}
+    for own, state in ((product.left_axes, left), (product.right_axes, right)):
+        for label, size in zip(own, state.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    mean_l, raw_l = _on_labels(left, product.left_axes, labels, sizes)
+    mean_r, raw_r = _on_labels(right, product.right_axes, labels, sizes)
+    lengths = [max(a, b) for a, b in zip(raw_l.shape, raw_r.shape, strict=True)]
+    extents = [sizes[label] for label in labels]
+    raw_l, raw_r = kernels.promote(raw_l, lengths), kernels.promote(raw_r, lengths)
+    second = raw_l * raw_r
+    summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
+    count = math.prod(extents[i] for i in summed)
+    kernel = kernels.pair_mean(second, extents, summed) * count * count
+    if left.softmax is not None:
+        kernel = kernel + _tilt(left.softmax, right, product)
+    mean = float(mean_l * mean_r * count) * product.scale
+    kernel = (kernel * product.scale**2) - mean * mean
+    kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
+    kept = [label for label in labels if label in product.out_axes]
+    kernel = kernel.transpose([kept.index(label) for label in product.out_axes])
+    kernel = np.asarray(kernel[tuple(0 if size == 1 else slice(None) for size in call.shape())])
+    var = max(float(kernel.ravel()[0]), 0.0)
+    levers = [name for name in (left.lever, right.lever) if name is not None]
+    made = make_state(
+        call.shape(),
+        mean,
+        var,
+        tag=weakest(left.tag, right.tag, "approximate"),
+        gauss=True,
+        roots=left.roots | right.roots | call.root(),
+        lever=levers[0] if len(levers) == 1 else None,
+        inherited=left.inherited + right.inherited,
+        own=left.own + right.own,
+    )
+    return made if call.independent or var == 0 else replace(made, corr=np.clip(kernel / var, -1.0, 1.0))
+
+
+def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:
+    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8)."""
+    sigma2, a2 = softmax
+    tokens = [label for label in product.right_axes if label not in product.out_axes]
+    if len(tokens) != 1:
+        return 0.0
+    axis = product.right_axes.index(tokens[0])
+    return kernels.average(values.var) * tilt(values, axis, sigma2) * (1.0 - a2)
+
+
+def tilt(values: State, axis: int, sigma2: float) -> float:
+    """Return the relative second moment that attention adds because weights and values depend on the same tokens, for
+    A2 = 0; in full it is 1 - A2 times as much.
+
+    sigma² (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
+    """
+    if not values.axes[axis]:
+        return 0.0
+    r, r2, width = likeness(values, axis)
+    return sigma2 * (1 - r) * min(1.0, 1.0 / width + r2)
+
+
+def likeness(values: State, axis: int) -> tuple[float, float, float]:
+    """Return mean and mean square of the correlation of two tokens along an axis, and how many features a token has."""
+    i = values.axes[axis][0]
+    index = tuple(slice(None) if k == i else 0 for k in range(values.corr.ndim))
+    profile = values.corr[index]
+    size = values.sizes[i]
+    r = float(kernels.off_diagonal_mean(profile, [size], 0)[0])
+    r2 = float(kernels.off_diagonal_mean(profile**2, [size], 0)[0])
+    width = math.prod(values.shape[1:]) / size if len(values.shape) > 2 else values.shape[-1]
+    return r, r2, max(float(width), 1.0)
+
+
+def _single(state: State) -> State:
+    state = pooled(state)
+    for axis, members in enumerate(state.axes):
+        if len(members) > 1:
+            state = merge_atoms(state, axis)
+    return state
+
+
+def _on_labels(
+    state: State, axes: tuple[str, ...], labels: tuple[str, ...], sizes: dict[str, int]
+) -> tuple[float, Array]:
+    """Return pooled mean and raw kernel E[x x'] with one dimension per label.
+
+    An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
+    """
+    raw = state.covariance()
+    if kernels.nonzero(state.mean):
+        lengths = [max(length, min(2, size)) for length, size in zip(raw.shape, state.sizes, strict=True)]
+        raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
+    order, missing = [], []
+    for at, label in enumerate(labels):
+        own = state.axes[axes.index(label)] if label in axes else ()
+        if own:
+            order.append(own[0])
+        else:
+            missing.append((at, sizes[label]))
+    moved = raw.transpose(order)
+    for at, size in missing:
+        moved = np.expand_dims(moved, at)
+        if size > 1:
+            moved = np.concatenate([moved, moved], axis=at)
+    return state.pooled_mean, moved

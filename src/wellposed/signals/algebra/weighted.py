@@ -1,0 +1,69 @@
+"""What dense layers and convolutions share: the signal that meets a weight, the weight's scale, the result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wellposed.signals.context.arguments import rescaled
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+
+def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
+    """Return the weight at its scale, choosing that where it is still open."""
+    if weight.lever is None:
+        return weight
+    scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
+    return rescaled(weight, scale)
+
+
+def second_moments(data: State, centred: bool) -> tuple[Array, Array]:
+    """Second moment by position and raw kernel E[x_p x_{p+d}], averaged over positions (centred on request)."""
+    covariance = data.covariance()
+    if centred or not kernels.nonzero(data.mean):
+        return data.var, covariance
+    lengths = [
+        max(length, _needed(data.mean.shape[dim], size))
+        for dim, (length, size) in enumerate(zip(covariance.shape, data.sizes, strict=True))
+    ]
+    cap = kernels.lag_cap(sum(n > 2 for n in lengths))
+    lengths = [min(n, max(cap, 2)) if n > 2 else n for n in lengths]
+    covariance = kernels.promote(covariance, lengths)
+    return data.mean**2 + data.var, covariance + kernels.autocorrelation(data.mean, covariance.shape)
+
+
+def _needed(mean_length: int, size: int) -> int:
+    """Profile length that a mean asks for: one shared value for a constant mean, displacements for a varying one."""
+    if size == 1:
+        return 1
+    return 2 if mean_length == 1 else size
+
+
+def fresh(
+    call: Call,
+    sizes: tuple[int, ...],
+    axes: tuple[tuple[int, ...], ...],
+    var: Array,
+    corr: Array,
+    data: State,
+    weight: State,
+) -> State:
+    """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
+    corr = np.ones((1,) * len(sizes)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
+    if corr.size:
+        corr[(0,) * corr.ndim] = 1.0
+    return State(
+        sizes,
+        axes,
+        np.zeros((1,) * len(sizes)),
+        var,
+        corr,
+        tag=weakest(data.tag, weight.tag),
+        gauss=True,
+        roots=call.root(),
+        inherited=data.inherited + data.own + weight.inherited,
+        drift=data.drift - 0.5 * data.own,
+        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if kernels.nonzero(weight.var) else data.own,
+    )

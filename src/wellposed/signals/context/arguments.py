@@ -1,0 +1,104 @@
+"""The states of an operator's arguments: parameters, buffers, constants, and what earlier nodes made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Ref
+from wellposed.signals.context.call import Pass, Unknown
+from wellposed.signals.context.weights import state_of_tensor
+from wellposed.signals.distributions.state import State, make_state
+
+MASKED = -30.0
+"""Scores at or below this are shut out of a softmax."""
+
+
+def state_of(run: Pass, value: int) -> State | None:
+    """Return the state of a value, worked out when it is first asked for; None for indices and masks."""
+    if value in run.states:
+        return run.states[value]
+    graph = run.graph
+    info = graph.values[value]
+    state: State | None = None
+    if info.kind == "parameter":
+        parameter = graph.parameters[graph.aliases.get(info.name, info.name)]
+        state = run.weights.state(parameter, run.root())
+    elif info.kind == "input":
+        state = run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_signal else None
+    elif value in graph.known and info.is_signal:
+        state = known_state(graph.known[value], run.root())
+    elif info.kind == "buffer" and info.is_signal:
+        tensor = graph.buffer_tensors[info.name]
+        unknown = tensor.is_meta
+        state = _unknown_buffer(run, value) if unknown else known_state(tensor, run.root())
+    run.states[value] = state
+    return state
+
+
+def _unknown_buffer(run: Pass, value: int) -> State:
+    """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
+    info = run.graph.values[value]
+    for node in run.graph.nodes:
+        if value in node.inputs and node.op in (
+            torch.ops.aten.batch_norm.default,
+            torch.ops.aten.instance_norm.default,
+        ):
+            level = 0.0 if isinstance(node.args[3], Ref) and node.args[3].value == value else 1.0
+            return make_state(info.shape, level, 0.0, tag="assumed")
+    return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+
+
+def known_state(tensor: torch.Tensor, root: int) -> State:
+    """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
+    if values.numel() == 0:
+        return make_state(tuple(tensor.shape), 0.0, 0.0)
+    low, high = (float(end) for end in torch.aminmax(values))
+    if low == high and MASKED < low < np.inf:
+        return make_state(tuple(values.shape), low, 0.0)
+    masked = values <= MASKED
+    if bool(masked.any()) and not bool(values[~masked].any()):
+        share = float(masked.double().mean()) if np.isfinite(low) else 0.0
+        mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
+        return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        kept = values[finite]
+        mean = float(kept.double().mean()) if kept.numel() else 0.0
+        var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
+        return make_state(tuple(values.shape), mean, var)
+    state = state_of_tensor(values, root)
+    if values.numel() > 4096 or values.ndim == 0:
+        return state
+    # small constants are followed position by position: nothing about them is random
+    full = values.to(torch.float64).cpu().numpy()
+    array = full.reshape([n for n in full.shape if n > 1])
+    return replace(state, mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def resolve(run: Pass, argument: Any) -> Any:
+    """Return an operator's argument with states in the place of signals, tensors in that of known values."""
+    if isinstance(argument, Ref):
+        info = run.graph.values[argument.value]
+        if info.is_signal:
+            state = state_of(run, argument.value)
+            if state is None:
+                state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+            scale = run.weights.known_scale(state.lever) if state.lever is not None else None
+            return state if scale is None else rescaled(state, scale)
+        known = run.graph.known.get(argument.value)
+        return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(resolve(run, item) for item in argument)
+    return argument
+
+
+def rescaled(state: State, scale: float) -> State:
+    """Return a weight's state at a chosen scale."""
+    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)

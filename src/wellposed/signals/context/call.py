@@ -1,0 +1,101 @@
+"""What a rule may ask: the pass that is running, the node, and values that are not known before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.state import Dims, State
+from wellposed.signals.inputs import Input
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.signal import Tag
+
+OVERFLOW = 1e150
+"""Variances are followed up to here; float32 ends at 1e77."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An integer or boolean tensor whose values are not known before the model runs.
+
+    ``state`` is that of a condition on signals (x > 0.5) as numbers 0 and 1, where it has been followed.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    state: State | None = None
+
+
+@dataclass(slots=True)
+class Pass:
+    """One propagation: what has been found so far, and what rules share."""
+
+    graph: Graph
+    weights: Weights
+    inputs: Mapping[int, Input]
+    independent: bool = False
+    dependence: Dependence = field(default_factory=Dependence)
+    states: dict[int, State | None] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def root(self) -> int:
+        """Return a new independent source."""
+        return self.dependence.root()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the signals of one node were come by."""
+
+    node: int
+    tag: Tag
+    note: str = ""
+
+
+class Call:
+    """What a rule may ask about the node that it is applied to."""
+
+    __slots__ = ("node", "run")
+
+    def __init__(self, run: Pass, node: Node) -> None:
+        self.run = run
+        self.node = node
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.run.graph
+
+    @property
+    def independent(self) -> bool:
+        """Whether AutoInit's own assumptions are in force: independent Gaussian elements everywhere."""
+        return self.run.independent
+
+    @property
+    def training(self) -> bool:
+        """Whether the graph was traced in training mode."""
+        return self.run.graph.training
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of one output of the node."""
+        return self.graph.values[self.node.outputs[index]].shape
+
+    def root(self) -> int:
+        """Return a new independent source for the part of a result that depends on nothing before it."""
+        return self.run.root()
+
+    def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
+        """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
+        return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)
+
+    def value_of(self, position: int) -> int | None:
+        """Return the id of the value that is the operator's argument at ``position``."""
+        argument = self.node.args[position] if position < len(self.node.args) else None
+        return argument.value if isinstance(argument, Ref) else None

@@ -1,0 +1,157 @@
+"""Samples of states: the fallback for operators without a rule, and the reference that rules are tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.run import call
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+LIMIT = 1 << 22
+"""Most elements that are drawn for one operator."""
+
+
+def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Draw one tensor from a state: Gaussian marginals (or the known function of a Gaussian) by position.
+
+    Elements that are correlated at all share one common part of the average strength.
+    """
+    if state.base is not None and state.fn is not None and state.base.sizes == state.sizes:
+        inner = sample_state(_on_axes(state.base, state), generator, torch.float64)
+        return state.fn.call(inner).to(dtype)
+    if state.blocks:
+        return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
+    state = pooled(state)
+    sizes = state.sizes
+    noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
+    correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
+    if correlated:
+        total = math.prod(sizes[i] for i in correlated)
+        average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
+        rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
+        shared = torch.randn(
+            [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
+        )
+        noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    if state.transport is not None:
+        noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
+    mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
+    drawn = mean + std * noise
+    order = [i for axis in state.axes for i in axis]
+    return drawn.permute(order).reshape(state.shape).to(dtype)
+
+
+def _on_axes(base: State, state: State) -> State:
+    return replace(base, axes=state.axes)
+
+
+def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
+    values = torch.stack([d.detach().to(torch.float64) for d in draws])
+    values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
+    shape = tuple(draws[0].shape)
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(values, axis))]
+    mean = values.mean(dim=alike, keepdim=True)
+    centred = values - mean
+    var = (centred**2).mean(dim=alike, keepdim=True)
+    unit = torch.where(var > 0, centred / var.clamp(min=1e-300).sqrt(), torch.zeros((), dtype=torch.float64))
+    pairs: list[float | None] = []
+    for axis, size in enumerate(shape):
+        if size == 1 or not bool(var.any()):
+            pairs.append(None)
+            continue
+        along = float((unit.mean(dim=axis + 1) ** 2).mean())
+        rho = (along * size - 1.0) / (size - 1)
+        error = 3.0 / math.sqrt(max(values.numel(), 1))
+        pairs.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
+    state = make_state(shape, pairs=pairs, tag="sampled", roots=root)
+
+    def by_atoms(array: torch.Tensor) -> Array:
+        return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
+
+    return state.changed(mean=by_atoms(mean), var=by_atoms(var))
+
+
+def _differs(values: torch.Tensor, axis: int) -> bool:
+    """Whether mean or second moment differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
+    draws, size = values.shape[0], values.shape[1 + axis]
+    if draws < 8 or size > 4096:
+        return False
+    over = [d for d in range(1, values.ndim) if d != 1 + axis]
+    for power in (values, values**2):
+        each = power.mean(dim=over) if over else power
+        error2 = each.var(dim=0) / draws
+        off = (each.mean(dim=0) - each.mean()) ** 2
+        statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), torch.zeros(())).sum())
+        if statistic > size + 6.0 * math.sqrt(2.0 * size):
+            return True
+    return False
+
+
+def repetitions(elements: int) -> int:
+    """Return how often an operator on so many elements is run: 65536 elements in all, 2 to 256 times."""
+    return max(2, min(256, (1 << 16) // max(elements, 1)))
+
+
+def sample_operator(
+    graph: Graph,
+    node: Node,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    root: Callable[[], int],
+) -> list[State | None] | None:
+    """Run an operator on samples of its incoming signals; None where that cannot be done."""
+    sizes = [math.prod(graph.values[v].shape) for v in (*node.inputs, *node.outputs)]
+    if sum(sizes) > LIMIT:
+        return None
+    generator = torch.Generator().manual_seed(node.index)
+    repeats = repetitions(sum(sizes))
+    draws: list[list[Any]] = []
+    state = torch.random.get_rng_state()
+    try:
+        torch.manual_seed(node.index)
+        with torch.no_grad():
+            for _ in range(repeats):
+                draws.append(call(node.op, _drawn(args, generator), _drawn(dict(kwargs), generator)))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return None
+    finally:
+        torch.random.set_rng_state(state)
+    results: list[State | None] = []
+    for index, out in enumerate(node.outputs):
+        info = graph.values[out]
+        if not info.is_signal:
+            results.append(None)
+            continue
+        tensors = [d[index] for d in draws]
+        if any(tuple(t.shape) != info.shape for t in tensors):
+            return None
+        results.append(state_of_samples(tensors, root()))
+    return results
+
+
+def _drawn(tree: Any, generator: torch.Generator) -> Any:
+    if isinstance(tree, State):
+        return sample_state(tree, generator)
+    if isinstance(tree, torch.device):
+        return torch.device("cpu")
+    if isinstance(tree, dict):
+        return {key: _drawn(item, generator) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_drawn(item, generator) for item in tree)
+    if isinstance(tree, torch.Tensor) or tree is None or isinstance(tree, (int, float, bool, str, complex)):
+        return tree
+    if isinstance(tree, (torch.dtype, torch.layout, torch.memory_format)):
+        return tree
+    raise TypeError(f"no sample of {type(tree).__name__}")

@@ -1,0 +1,270 @@
+"""Where the states of parameters come from: the model's current values, a plan, or scales chosen on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from wellposed.errors import PlanError
+from wellposed.graphs import Graph, Node, Parameter
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.operators.contraction import Contraction, contractions
+from wellposed.signals.operators.levers import levers, parameter_values
+from wellposed.signals.structure.roles import roles
+
+aten = torch.ops.aten
+
+
+class Prescribed(Protocol):
+    """What the signals need to know of a prescription."""
+
+    @property
+    def distribution(self) -> str:
+        """What it is drawn from; ``constant``, ``centering``, ``keep`` and ``default`` are not drawn."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the elements."""
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of the elements."""
+
+    @property
+    def constant(self) -> float | None:
+        """The value of every element of a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A scale that was chosen for a parameter.
+
+    ``scale`` multiplies the parameter's unit state (its std; its value for a weight norm's gain). ``incoming`` is the
+    sum of the second moments that meet in one output element, ``before`` the second moment of one incoming element,
+    ``after`` that of the output.
+    """
+
+    parameter: str
+    node: int
+    scale: float
+    incoming: float
+    before: float
+    after: float
+
+
+def state_of_tensor(tensor: torch.Tensor, root: int) -> State:
+    """Return the state of a tensor with known values, as if its elements were drawn alike."""
+    values = tensor.detach()
+    if values.numel() == 0:
+        return make_state(tuple(values.shape), 0.0, 0.0)
+    if values.numel() > 1 and not values.is_complex():
+        low, high = torch.aminmax(values)
+        if bool(low == high):
+            return make_state(tuple(values.shape), float(low), 0.0)
+    var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
+    return make_state(tuple(values.shape), float(mean), float(var), roots=root, gauss=False)
+
+
+class Weights:
+    """The states of a graph's parameters as the model holds them now.
+
+    Parameters on meta have no values: gains count as 1, shifts and biases as 0, and the rest as N(0, 0.02²), tagged
+    *assumed*.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        found = levers(graph)
+        self.scaled = frozenset(found)
+        self.fixed = parameter_values(graph)
+        self.uses = contractions(graph, found, self.fixed)
+        self.roles = roles(graph, self.uses, found)
+
+    def state(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a parameter."""
+        if not parameter.tensor.is_meta:
+            return state_of_tensor(parameter.tensor, root)
+        role = self.roles[parameter.name]
+        if role in ("gain", "weight_norm"):
+            return make_state(parameter.shape, 1.0, 0.0, tag="assumed")
+        if role in ("shift", "bias"):
+            return make_state(parameter.shape, 0.0, 0.0, tag="assumed")
+        if role == "other" and len(parameter.shape) <= 1:
+            value = 0.0 if self._added(parameter) else 1.0
+            return make_state(parameter.shape, value, 0.0, tag="assumed")
+        return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+
+    def _added(self, parameter: Parameter) -> bool:
+        return any(self.graph.nodes[use].op in (aten.add.Tensor, aten.add_.Tensor) for use in parameter.uses)
+
+    def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
+        """Return the scale of a parameter whose state is still without one."""
+        raise PlanError(f"{node.name}: the scale of {name!r} has not been chosen")
+
+    def known_scale(self, name: str) -> float | None:
+        """Return the scale that was chosen for a parameter earlier in the pass."""
+        return None
+
+    def centres(self, bias: str, mean: float) -> bool:
+        """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""
+        return False
+
+
+class PrescribedWeights(Weights):
+    """The states that a plan prescribes; parameters that it leaves alone keep their current values."""
+
+    def __init__(self, graph: Graph, prescriptions: Mapping[str, Prescribed]) -> None:
+        super().__init__(graph)
+        missing = [name for name in graph.parameters if name not in prescriptions]
+        if missing:
+            raise PlanError(
+                f"the plan has no prescription for {missing[0]!r}"
+                + (f" and {len(missing) - 1} more parameters" if len(missing) > 1 else "")
+                + f" of {graph.model}; it was made for another model"
+            )
+        self.prescriptions = prescriptions
+
+    def state(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a parameter."""
+        p = self.prescriptions[parameter.name]
+        if p.distribution == "constant" and p.constant is not None:
+            return make_state(parameter.shape, p.constant, 0.0)
+        if p.distribution == "centering":  # `centres` makes the contraction's rule cancel the mean
+            return make_state(parameter.shape, 0.0, 0.0)
+        if p.distribution in ("keep", "default") or p.std is None:
+            return super().state(parameter, root)
+        return make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=p.distribution != "uniform")
+
+    def centres(self, bias: str, mean: float) -> bool:
+        """Whether the plan makes a bias cancel the incoming mean."""
+        return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
+
+
+def _own_level(parameter: Parameter) -> float:
+    """Return the number that all elements of a parameter are, or 1."""
+    if parameter.tensor.is_meta or not parameter.tensor.numel():
+        return 1.0
+    low, high = torch.aminmax(parameter.tensor.detach())
+    return float(low) if bool(low == high) else 1.0
+
+
+class PlannedWeights(Weights):
+    """Scales chosen on the way so that each contraction's output has mean 0 and the target second moment (AutoInit).
+
+    Source: AutoInit (arXiv 2109.08958), Algorithm 1 and Appendix A: Var(W) = ν / Σ E x².
+
+    Attributes:
+        decisions: what was chosen, by parameter name.
+        centred: for each bias that cancels a mean, that mean.
+        scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: float = 1.0,
+        *,
+        center: bool = False,
+        write_zeros: bool = False,
+        zero_signal: Literal["error", "fan_in"] = "error",
+        kept: Collection[str] = (),
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(graph)
+        self.target = target
+        self.scales = dict(scales or {})
+        self.center = center
+        self.zero_signal = zero_signal
+        self.kept = frozenset(kept)
+        self.centred: dict[str, float] = {}
+        self.gains = {name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"}
+        self.decisions: dict[str, Decision] = {}
+        self.contractions: dict[str, list[Contraction]] = {}
+        for contraction in self.uses:
+            if contraction.parameter is not None:
+                self.contractions.setdefault(contraction.parameter, []).append(contraction)
+        self.zero_kept = set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
+
+    def _is_zero(self, parameter: Parameter) -> bool:
+        if parameter.tensor.is_meta or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
+            return False
+        flat = parameter.tensor.detach().flatten()
+        return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
+
+    def state(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a parameter."""
+        role = self.roles[parameter.name]
+        name = parameter.name
+        if name in self.kept:
+            return super().state(parameter, root)
+        if name in self.zero_kept:
+            return make_state(parameter.shape, 0.0, 0.0)
+        if role == "weight":
+            uses = self.contractions.get(name, [])
+            if any(use.kind == "embedding" for use in uses):
+                # the same table looks tokens up and scores them: scoring decides, taking normalised features
+                scoring = next(use for use in uses if use.kind != "embedding")
+                scale = (self.target / scoring.fan_in) ** 0.5
+                self.decisions.setdefault(
+                    name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
+                )
+                return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True).changed(lever=name)
+        if role == "weight_norm":
+            return make_state(parameter.shape, 1.0, 0.0).changed(lever=name)
+        if role == "embedding":
+            use = self.contractions[name][0]
+            self.decisions.setdefault(name, Decision(name, use.node, self.target**0.5, 1.0, 1.0, self.target))
+            return make_state(parameter.shape, 0.0, self.target, roots=root, gauss=True)
+        if role in ("bias", "shift"):
+            return make_state(parameter.shape, 0.0, 0.0)
+        if role == "gain":
+            return make_state(parameter.shape, self.gain(parameter), 0.0)
+        return super().state(parameter, root)
+
+    def centres(self, bias: str, mean: float) -> bool:
+        """Record the mean that a bias is to cancel; only where ``center`` asks for it and there is a mean."""
+        if not self.center or mean == 0.0 or bias not in self.roles or bias in self.kept or self.roles[bias] != "bias":
+            return False
+        return self.centred.setdefault(bias, mean) == mean
+
+    def gain(self, parameter: Parameter) -> float:
+        """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
+        return self.gains.get(parameter.name, 1.0)
+
+    def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
+        if name in self.decisions:
+            return self.decisions[name].scale
+        total = incoming * unit
+        if name in self.scales:
+            scale = self.scales[name]
+            self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+            return scale
+        if not math.isfinite(total):
+            raise PlanError(
+                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
+                "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
+            )
+        if total <= 0.0 and self.zero_signal == "fan_in":
+            use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
+            total, before = float(use.fan_in if use is not None else 1), 0.0
+            incoming = total
+        if total <= 0.0:
+            raise PlanError(
+                f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale of "
+                "the weight can bring its output to the target. A zero constant or a zero-initialised gate before it "
+                "makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with "
+                "zero_signal='fan_in'"
+            )
+        scale = math.sqrt(self.target / total)
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)
+        return scale
+
+    def known_scale(self, name: str) -> float | None:
+        """Return the scale that was chosen for a parameter earlier in the pass."""
+        return self.decisions[name].scale if name in self.decisions else None

@@ -1,0 +1,354 @@
+"""A function of a Gaussian tensor: moments by position, Hermite powers for correlations, and its conditioning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaincinv, roots_genlaguerre
+
+from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import (
+    NODES,
+    ORDER,
+    WEIGHTS,
+    gaussian_moments,
+    hermite,
+    hermite_many,
+    hermite_table,
+)
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import Transport
+from wellposed.signals.integration.windows import Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What g(x) is for Gaussian x with means and standard deviations by position.
+
+    Attributes:
+        mean: E g by position.
+        second: E g² by position.
+        slope: Bussgang coefficient E[g'(x)], averaged over positions.
+        powers: <a_n²> for n = 0..ORDER, averaged over positions; the last entry holds the tail above ORDER as well.
+        sensitivity: d ln E g² / d ln E x² at the average position.
+        square_powers: b_n² of g² relative to (E g²)², n = 0..ORDER: how the second moment of a sample fluctuates.
+        identity_powers: the same of x² itself.
+    """
+
+    mean: Array
+    second: Array
+    slope: float
+    powers: Array
+    sensitivity: float
+    square_powers: Array
+    identity_powers: Array
+
+    @property
+    def var(self) -> Array:
+        """Variance by position."""
+        return np.maximum(self.second - self.mean**2, 0.0)
+
+
+@lru_cache(maxsize=4096)
+def is_homogeneous(function: Pointwise) -> bool:
+    """Whether g(c x) = c g(x) for c > 0 (ReLU, leaky ReLU, |x|)."""
+    x = NODES[::40]
+    with np.errstate(all="ignore"):
+        y = function(x)
+        return bool(np.isfinite(y).all() and np.allclose(function(3.0 * x), 3.0 * y, rtol=1e-12, atol=1e-14))
+
+
+@lru_cache(maxsize=8192)
+def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, float, Array]:
+    """Exact mean and second moment, and Hermite coefficients, at one (mean, std)."""
+    coefficients, rough = hermite(function, mean, std)
+    first, second = gaussian_moments(function, mean, std)
+    if not (np.isfinite(first) and np.isfinite(second)):
+        first, second = float(coefficients[0]), rough
+    coefficients = coefficients.copy()
+    coefficients[0] = first
+    return first, second, coefficients
+
+
+USUAL = 4.5
+"""Standard deviations within which the elements of a batch lie: one of 150,000 is beyond."""
+STEEPEST = 12.0
+"""Power of x up to which a function's growth far out is followed, whatever it carries."""
+_ENDS = np.array([-8.5, -8.0, 8.0, 8.5])
+
+
+@lru_cache(maxsize=8192)
+def _outgrows_powers(function: Pointwise, mean: float, std: float, transport: Transport | None = None) -> bool:
+    """Whether |g| grows faster than x to the power `STEEPEST` eight standard deviations out, or overflows there."""
+    z = _ENDS if transport is None else np.interp(_ENDS, NODES, transport.values)
+    with np.errstate(all="ignore"):
+        left, inner_left, inner_right, right = np.abs(function(mean + std * z))
+        powers = np.log([left / inner_left, right / inner_right]) / math.log(_ENDS[3] / _ENDS[2])
+    # 0 / 0 is no growth, and neither is a value where the function is not defined
+    return bool((powers > STEEPEST).any() or math.isinf(left) or math.isinf(right))
+
+
+@lru_cache(maxsize=8192)
+def _is_carried_by_tails(function: Pointwise, mean: float, std: float, transport: Transport | None = None) -> bool:
+    """Whether most of E g² comes from where no element of a batch lies (exp of a wide signal), or it does not exist."""
+    if not _outgrows_powers(function, mean, std, transport):
+        return False
+    x = mean + std * (NODES if transport is None else transport.values)
+    with np.errstate(all="ignore"):
+        squares = WEIGHTS * np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
+    return _is_mostly(squares, np.abs(NODES) > USUAL)
+
+
+def _is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
+    """Whether the chosen parts are more than half of the sum, or the sum is not finite."""
+    whole = float(parts.sum())
+    return not math.isfinite(whole) or float(parts[chosen].sum()) > 0.5 * whole
+
+
+def as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
+    """Return the function, constant beyond where the elements of a batch lie if the tails would carry its moments.
+
+    Of such a function the expectation is finite or not, but no batch shows it, and a weight scaled by it would silence
+    every batch; what batches show is the second moment of what they hold (signals.md 5.3).
+    """
+    average = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std)))
+    if not _is_carried_by_tails(function, *average, transport):
+        return function
+    ends = (-USUAL, USUAL) if transport is None else np.interp((-USUAL, USUAL), NODES, transport.values)
+    return function.clipped(*_rounded(float((mean + std * ends[0]).min()), float((mean + std * ends[1]).max())))
+
+
+@lru_cache(maxsize=8192)
+def _conditioning(
+    function: Pointwise, mean: float, std: float, transport: Transport | None = None
+) -> tuple[float, Array, Array]:
+    x = mean + std * (NODES if transport is None else transport.values)
+    with np.errstate(all="ignore"):
+        values = function(x)
+        squares = values * values
+        q = float(WEIGHTS @ squares)
+        step = 1e-3
+        up = function((1 + step) * x)
+        down = function((1 - step) * x)
+        q_up, q_down = float(WEIGHTS @ (up * up)), float(WEIGHTS @ (down * down))
+    if not (q > 0 and q_up > 0 and q_down > 0 and np.isfinite(q_up)):
+        return 1.0, np.zeros(ORDER + 1), np.zeros(ORDER + 1)
+    sensitivity = float(np.log(q_up / q_down) / (2 * np.log((1 + step) / (1 - step))))
+    own = (hermite_table() @ squares) / q
+    same = (hermite_table() @ (x * x)) / (mean * mean + std * std)
+    return sensitivity, own * own, same * same
+
+
+def marginal(x: State) -> Array:
+    """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
+    base, fn = (x.base, x.fn) if x.base is not None and x.fn is not None else (x, None)
+    z = NODES if base.transport is None else base.transport.values
+    values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
+    return values if fn is None else fn(values)
+
+
+BINS = 12
+"""Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
+
+
+def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
+    """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
+    pairs = np.stack([mean, std], axis=1)
+    scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
+    keys = np.rint(pairs / scale * 1e9).astype(np.int64)
+    groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
+    if len(groups) > 3 * BINS:
+        low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
+        both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
+        cells = np.minimum(((pairs - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
+        _, inverse, counts = np.unique(cells[:, 0] * 64 + cells[:, 1], return_inverse=True, return_counts=True)
+    inverse = inverse.ravel()
+    means = np.bincount(inverse, mean) / counts
+    stds = np.sqrt(np.bincount(inverse, std * std) / counts)
+    return means, stds, counts / mean.size, inverse
+
+
+def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Expansion:
+    """Work out g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
+
+    One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
+    very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
+    """
+    scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
+    average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
+    sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
+    if mean.size == 1 and std.size == 1 and transport is None:
+        first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
+        shape = np.broadcast_shapes(mean.shape, std.shape)
+        powers = a * a
+        slope = float(a[1] / std.ravel()[0]) if std.ravel()[0] > 0 else 0.0
+        powers[ORDER] += max(second - float((a * a).sum()), 0.0)
+        return Expansion(
+            np.full(shape, first), np.full(shape, second), slope, powers, sensitivity, square_powers, identity_powers
+        )
+    if scalable:
+        first, second, a = _at_point(function, 0.0, 1.0)
+        power = kernels.average(std * std)
+        powers = a * a * power
+        powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
+        return Expansion(
+            std * first, std * std * second, float(a[1]), powers, sensitivity, square_powers, identity_powers
+        )
+    shape = np.broadcast_shapes(mean.shape, std.shape)
+    flat_mean, flat_std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
+    means, stds, shares, where = _grouped(flat_mean, flat_std)
+    a, second_at = hermite_many(function, means, stds, None if transport is None else transport.values)
+    first_map, second_map = a[0][where], second_at[where]
+    powers = (a * a) @ shares
+    linear = a[1] if transport is None else transport.coefficients @ a
+    slopes = linear / np.maximum(stds, 1e-300)
+    powers[ORDER] += max(float(second_at @ shares) - float(powers.sum()), 0.0)
+    return Expansion(
+        first_map.reshape(shape),
+        np.maximum(second_map, first_map**2).reshape(shape),
+        float(slopes @ shares),
+        np.maximum(powers, 0.0),
+        sensitivity,
+        square_powers,
+        identity_powers,
+    )
+
+
+UNEVEN = 0.03
+"""Relative variance of the local scale from which functions are integrated over it."""
+
+
+@lru_cache(maxsize=1024)
+def _scale_nodes(kappa: float) -> tuple[Array, Array]:
+    """Nodes and weights for a Gamma-distributed scale with mean 1 and variance kappa."""
+    nodes, weights = roots_genlaguerre(6, 1.0 / kappa - 1.0)
+    return np.asarray(nodes * kappa), np.asarray(weights / weights.sum())
+
+
+RARE = 1e-3
+"""Share of the positions and samples whose local scale a batch does not show."""
+
+
+@lru_cache(maxsize=1024)
+def _usual_scales(kappa: float) -> tuple[Array, Array]:
+    """Nodes and weights for the same scale below its quantile 1 - `RARE`."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A function of sqrt(tau) times a Gaussian, tau with mean 1 and variance kappa.
+
+    Attributes:
+        average: the expansion averaged over tau (``powers`` of the averaged coefficients).
+        own: variances of the coefficients over tau, n = 0..ORDER: they count where two elements share tau.
+        kappa: relative variance of E[g² | tau].
+    """
+
+    average: Expansion
+    own: Array
+    kappa: float
+
+
+def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
+    """`expand` for a Gaussian whose local scale varies (signals.md 5.7); without scales that no batch shows (5.3)."""
+    kappa = float(f"{min(kappa, 8.0):.3g}")
+    scales, weights = _scale_nodes(kappa)
+    parts = _at_scales(function, mean, std, scales)
+    carried = weights * np.array([kernels.average(p.second) for p in parts])
+    widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
+    if _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest):
+        scales, weights = _usual_scales(kappa)
+        parts = _at_scales(function, mean, std, scales)
+    first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
+    second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
+    levels = np.array([kernels.average(p.second) for p in parts])
+    # coefficients keep their sign over the scales that matter, so their size is followed
+    coefficients = np.array([np.sqrt(p.powers) for p in parts])
+    averages = weights @ coefficients
+    own = weights @ coefficients**2 - averages**2
+    level = float(weights @ levels)
+    average = replace(
+        parts[0],
+        mean=first,
+        second=second,
+        slope=float(sum(w * t * p.slope for w, t, p in zip(weights, scales, parts, strict=True))),
+        powers=averages**2,
+    )
+    return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
+
+
+def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
+    """Return the expansion at each local scale, of what batches show of the function there."""
+    inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
+    return [expand(as_batches_show(function, m, s), m, s) for m, s in inputs]
+
+
+def square_kernel(
+    function: Pointwise | None, mean: float, std: float, corr: Array, transport: Transport | None = None
+) -> Array:
+    """Return Cov(x_p², x_q²) / (E x²)² by displacement, for x = g(z) of Gaussian z (or z itself)."""
+    identity = Pointwise(("identity",), lambda t: t)
+    _, powers, same = _conditioning(function or identity, *_rounded(mean, std), transport)
+    corr = corr if transport is None else transport.latent(corr)
+    powers = (powers if function is not None else same).copy()
+    powers[0] = 0.0
+    kernel = kernels.polynomial(powers, corr)
+    if function is not None:  # what is above the last order counts where both are one element
+        x = mean + std * (NODES if transport is None else transport.values)
+        with np.errstate(all="ignore"):
+            squares = function(x) ** 2
+        whole = float(WEIGHTS @ (squares * squares)) / max(float(WEIGHTS @ squares) ** 2, 1e-300) - 1.0
+        kernel[(0,) * kernel.ndim] = max(whole, float(kernel.ravel()[0]))
+    return kernel
+
+
+def _rounded(mean: float, std: float) -> tuple[float, float]:
+    # equal up to rounding means equal: the caches are hit by the many layers that share one state
+    return float(f"{mean:.12g}"), float(f"{std:.12g}")
+
+
+_Z, _W = np.polynomial.hermite_e.hermegauss(7)
+_W = _W / _W.sum()
+
+
+def carried_spread(
+    function: Pointwise,
+    mean: float,
+    std: float,
+    drift: float,
+    variance: float,
+    slope: float,
+    transport: Transport | None = None,
+) -> tuple[float, float]:
+    """Carry the distribution of ln(second moment) over weight draws, N(drift, variance), through a function.
+
+    Small spreads are multiplied by the slope d ln E f² / d ln E x²; large ones are followed at seven scales, because
+    far from the prediction the slope is another one (a GELU is linear for small signals and a ReLU for large ones).
+
+    Returns:
+        (drift, variance) of the result.
+    """
+    if (variance < 1e-2 and abs(drift) < 1e-1) or (mean == 0.0 and is_homogeneous(function)):
+        return slope * drift, slope * slope * variance
+    offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
+    scale = np.exp(0.5 * np.append(offset, 0.0))
+    _, second = hermite_many(function, mean * scale, std * scale, None if transport is None else transport.values)
+    if not np.isfinite(second).all() or (second <= 0).any():
+        return slope * drift, slope * slope * variance
+    moved = np.log(second[:-1] / second[-1])
+    centre = float(_W @ moved)
+    return centre, float(_W @ (moved - centre) ** 2)
+
+
+def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
+    """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion."""
+    without_mean = powers[:9].copy()
+    without_mean[0] = 0.0
+    return float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])

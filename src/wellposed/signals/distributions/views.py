@@ -1,0 +1,198 @@
+"""Views of a state: the same elements under other indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from wellposed.signals.distributions.state import State, exchangeable, weakest
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+
+def pooled(state: State) -> State:
+    """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
+    return replace(state, blocks=(), block_axis=-1) if state.blocks else state
+
+
+def permute(state: State, dims: Sequence[int]) -> State:
+    """Reorder the tensor's axes; the arrays stay as they are."""
+    rank = len(state.axes)
+    order = [int(d) % rank for d in dims]
+    axes = tuple(state.axes[d] for d in order)
+    if state.blocks:
+        return replace(
+            state,
+            axes=axes,
+            blocks=tuple(permute(block, dims) for block in state.blocks),
+            block_axis=order.index(state.block_axis),
+        )
+    return replace(state, axes=axes)
+
+
+def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
+    """Split one atom into an outer and an inner one."""
+
+    def cut(array: Array) -> Array:
+        shape = array.shape
+        pieces = (1, 1) if shape[atom] == 1 else (outer, inner)
+        return array.reshape(*shape[:atom], *pieces, *shape[atom + 1 :])
+
+    profiles = sum(length > 2 for length in state.corr.shape) + 1
+    corr = kernels.split_profile(state.corr, atom, outer, inner, kernels.lag_cap(profiles))
+    sizes = (*state.sizes[:atom], outer, inner, *state.sizes[atom + 1 :])
+    axes = tuple(
+        tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
+    )
+    return _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr)
+
+
+def _derived(
+    state: State, sizes: tuple[int, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
+) -> State:
+    # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
+    return state.changed(
+        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr,
+        base=None, fn=None, links=(), blocks=(), block_axis=-1,
+    )  # fmt: skip
+
+
+def merge_atoms(state: State, axis: int) -> State:
+    """Make one atom of all those in an axis."""
+    state = pooled(state)
+    while len(state.axes[axis]) > 1:
+        members = state.axes[axis]
+        # bring the last two next to each other in the arrays, then merge them
+        order = [i for i in range(len(state.sizes)) if i not in members[-2:]] + list(members[-2:])
+        state = _reorder(state, order)
+        dim = len(state.sizes) - 2
+        a, b = state.sizes[dim], state.sizes[dim + 1]
+
+        def join(array: Array, dim: int = dim, a: int = a, b: int = b) -> Array:
+            if array.shape[dim] == 1 and array.shape[dim + 1] == 1:
+                return array[..., 0]
+            full = np.broadcast_to(array, (*array.shape[:dim], a, b))
+            return full.reshape(*array.shape[:dim], a * b)
+
+        corr = kernels.merge_profiles(state.corr, dim, state.sizes)
+        axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
+        state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr)
+    return state
+
+
+def _reorder(state: State, order: Sequence[int]) -> State:
+    where = {old: new for new, old in enumerate(order)}
+    return replace(
+        state,
+        sizes=tuple(state.sizes[i] for i in order),
+        axes=tuple(tuple(where[i] for i in axis) for axis in state.axes),
+        mean=state.mean.transpose(order),
+        var=state.var.transpose(order),
+        corr=state.corr.transpose(order),
+        excess=None,
+        margin=None,
+        scales=None,
+        transport=None,
+        base=None,
+        fn=None,
+        links=(),
+    )
+
+
+def reshape(state: State, shape: Sequence[int]) -> State:
+    """Regroup the atoms into new axes, splitting atoms where an axis ends inside one."""
+    shape = tuple(shape)
+    if shape == state.shape:
+        return state
+    if state.blocks:
+        state = _reshape_blocks(state, shape)
+        if state.shape == shape:
+            return state
+        state = pooled(state)
+    queue = [i for axis in state.axes for i in axis]
+    groups: list[tuple[int, ...]] = []
+    position = 0
+    for size in shape:
+        group: list[int] = []
+        have = 1
+        while have < size:
+            if position >= len(queue):
+                return _collapsed(state, shape)
+            atom = queue[position]
+            extent = state.sizes[atom]
+            if size % (have * extent) == 0:
+                group.append(atom)
+                have *= extent
+                position += 1
+                continue
+            inner_needed = size // have
+            if size % have or extent % inner_needed:
+                return _collapsed(state, shape)
+            state = split_atom(state, atom, inner_needed, extent // inner_needed)
+            groups = [tuple(i + (i > atom) for i in g) for g in groups]
+            group = [i + (i > atom) for i in group]
+            queue = [j for i in queue for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))]
+        groups.append(tuple(group))
+    return replace(state, axes=tuple(groups))
+
+
+def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
+    # a concatenation survives a reshape that leaves its axis alone
+    before, after = state.shape, shape
+    axis = state.block_axis
+    lead = math.prod(before[:axis])
+    running = 1
+    for new_axis, size in enumerate(after):
+        if running == lead and size == before[axis]:
+            parts = tuple(
+                reshape(block, (*after[:new_axis], block.shape[axis], *after[new_axis + 1 :])) for block in state.blocks
+            )
+            whole = reshape(pooled(state), shape)
+            return replace(whole, blocks=parts, block_axis=new_axis)
+        running *= size
+    return state
+
+
+def _collapsed(state: State, shape: tuple[int, ...]) -> State:
+    """Reshape across index boundaries: keep pooled moments and one average correlation of different elements."""
+    total = math.prod(state.sizes)
+    mean, second = state.pooled_mean, state.second_moment
+    raw = float(kernels.pair_mean(state.covariance(), state.sizes).ravel()[0])
+    var = max(second - mean * mean, 0.0)
+    rest = (raw * total - kernels.average(state.var)) / max(total - 1, 1) / var if var > 0 else 0.0
+    fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
+    return replace(
+        fresh,
+        tag=weakest(state.tag, "approximate"),
+        roots=state.roots,
+        lever=state.lever,
+        inherited=state.inherited,
+        own=state.own,
+        drift=state.drift,
+    )
+
+
+def expand(state: State, shape: Sequence[int]) -> State:
+    """Broadcast to a larger shape: elements along a new index are equal."""
+    shape = tuple(shape)
+    if shape == state.shape:
+        return state
+    state = pooled(state)
+    extra = len(shape) - len(state.axes)
+    axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)
+    sizes = list(state.sizes)
+    mean, var, corr = state.mean, state.var, state.corr
+    have = (1,) * extra + state.shape
+    for axis, (old, new) in enumerate(zip(have, shape, strict=True)):
+        if new in (old, -1) or old != 1:
+            continue
+        axes[axis] = (len(sizes),)
+        sizes.append(new)
+        mean, var = mean[..., None], var[..., None]
+        corr = np.stack([corr, corr], axis=-1)
+    return state.changed(
+        sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, links=(), base=None, fn=None
+    )

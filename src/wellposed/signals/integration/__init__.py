@@ -1,0 +1,1 @@
+"""Integration: expectations under Gaussians, on arrays alone."""

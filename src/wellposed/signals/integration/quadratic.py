@@ -1,0 +1,168 @@
+"""What a norm per channel makes of random filters: expectations of ratios of quadratic forms.
+
+A channel of a convolution is one random filter w. Its variance is w'Sw, its covariance at displacement d is w'A(d)w, S
+and A(d) the covariance of two patches of the input. Dividing each channel by its own variance gives
+E[w'A(d)w / w'Sw], not the ratio of the expectations: smooth filters have the larger variance where the input is
+smooth, and lose by the division.
+
+Source: E[w'Aw / w'Sw] = int_0^inf tr(A (I + 2tS)^-1) det(I + 2tS)^-1/2 dt for Gaussian w (Magnus 1986).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from operator import mul
+from typing import NamedTuple
+
+import numpy as np
+
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Indices
+
+LARGEST = 128
+"""Largest number of taps, and the number of filter dimensions above which a channel's variance hardly varies."""
+
+
+def excess(
+    kernel: Array,
+    dims: list[int],
+    taps: list[int],
+    steps: list[int],
+    dilations: list[int],
+    lags: list[int],
+    channels: int,
+    rho: float,
+) -> Array | None:
+    """Return E[w'A(d)w / w'Sw] - E[w'A(d)w] / E[w'Sw] by output displacement, or None where it is negligible.
+
+    Args:
+        kernel: centred covariance kernel of the input; only ``dims`` have length > 1.
+        dims: spatial dimensions of the kernel.
+        taps: window size per spatial dimension.
+        steps: stride per spatial dimension.
+        dilations: dilation per spatial dimension.
+        lags: profile length of the result per spatial dimension.
+        channels: input channels that one filter spans.
+        rho: correlation of two input channels.
+    """
+    count = math.prod(taps)
+    if count == 1 or count > LARGEST or (channels > LARGEST and rho == 0.0) or kernel.ravel()[0] <= 0.0:
+        return None
+    profile = _profile(kernel, dims)
+    offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
+    matrix = _lookup(profile, list(np.moveaxis(offset, -1, 0))) / count
+    values, vectors = np.linalg.eigh(matrix)
+    values = np.maximum(values, 0.0)
+    spectrum = _channel_factors(channels, rho)
+    gains = sum(
+        factor * times * part
+        for (factor, times), part in zip(spectrum, np.split(_ratios(values, spectrum), len(spectrum)), strict=True)
+    )
+    weights = (vectors * (gains - 1.0)) @ vectors.T / count
+    if float(np.abs(weights).sum()) < 1e-4:
+        return None
+    # sum over pairs of taps with one difference, then over the differences: a window that slides over the profile
+    sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts))
+    around = []
+    for tap, dilation, lag, step in zip(taps, dilations, lags, steps, strict=True):
+        reach = (tap - 1) * dilation
+        around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
+    field = _lookup(profile, list(np.ix_(*around)))
+    windows = np.lib.stride_tricks.as_strided(
+        field,
+        (*lags, *counts),
+        (*map(mul, field.strides, steps), *map(mul, field.strides, dilations)),
+        writeable=False,
+    )
+    result = np.tensordot(windows, sums.reshape(counts), axes=len(counts))
+    shape = [1] * kernel.ndim
+    for dim, length in zip(dims, result.shape, strict=True):
+        shape[dim] = length
+    placed = result.transpose(np.argsort(dims)).reshape(shape)
+    placed[(0,) * placed.ndim] = 0.0
+    return np.asarray(placed)
+
+
+class Inverse(NamedTuple):
+    """How far dividing each channel by its own variance w'Sw is from dividing all by the mean variance.
+
+    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: of the gradient by a channel. ``through``
+    is E[w'w / w'Sw] E[w'Sw] / E[w'w], 1 for uncorrelated products: of the gradient that went back through w as well.
+    """
+
+    alone: float
+    through: float
+
+
+def inverse_variance(
+    kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
+) -> Inverse:
+    """Return what a norm per channel makes of gradients; arguments as for `excess`.
+
+    Integrals end where a norm's epsilon ends them.
+    """
+    count, spectrum = math.prod(taps), _channel_factors(channels, rho)
+    values = np.full(count, 1.0 / count)
+    if dims and 1 < count <= LARGEST and kernel.ravel()[0] > 0.0:
+        offset, _, _ = _tap_pairs(tuple(taps), tuple(dilations))
+        matrix = _lookup(_profile(kernel, dims), list(np.moveaxis(offset, -1, 0))) / count
+        values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
+    often = np.repeat([float(times) for _, times in spectrum], values.size)
+    alone = float(_falls(values, spectrum)[0].sum() + _T[0])
+    return Inverse(alone, float(_ratios(values, spectrum) @ often) / (count * channels))
+
+
+def _profile(kernel: Array, dims: list[int]) -> Array:
+    """Return the correlation by displacement along ``dims``, in the order in which they are given."""
+    profile = kernel[tuple(slice(None) if d in dims else 0 for d in range(kernel.ndim))]
+    return np.asarray(profile.transpose(np.argsort(np.argsort(dims))) / float(profile.ravel()[0]))
+
+
+def _channel_factors(channels: int, rho: float) -> list[tuple[float, int]]:
+    """Return the eigenvalues, and how often each occurs, of the mean over channels with correlation ``rho``."""
+    shared = ((1 + (channels - 1) * rho) / channels, 1)
+    return [shared, ((1 - rho) / channels, channels - 1)] if channels > 1 else [shared]
+
+
+@lru_cache(maxsize=256)
+def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indices, Indices, tuple[int, ...]]:
+    """Return the distances of all pairs of taps (tap, tap, dimension), the number of each pair's difference, and how
+    many differences there are along each dimension.
+    """
+    places = np.stack([g.ravel() for g in np.meshgrid(*(np.arange(t) for t in taps), indexing="ij")], axis=1)
+    difference = places[:, None, :] - places[None, :, :]
+    counts = tuple(2 * t - 1 for t in taps)
+    index = np.ravel_multi_index(tuple(np.moveaxis(difference + np.asarray(taps) - 1, -1, 0)), counts)
+    return np.abs(difference * np.asarray(dilations)), index.ravel(), counts
+
+
+def _lookup(profile: Array, lags: list[Indices]) -> Array:
+    """Return a profile's entries at lags per dimension (arrays that broadcast against each other)."""
+    found: Array = profile[tuple(np.minimum(lag, length - 1) for lag, length in zip(lags, profile.shape, strict=True))]
+    for lag, length in zip(lags, profile.shape, strict=True):
+        if length == 1:
+            found = np.where(lag > 0, 0.0, found)
+    return found
+
+
+_LOG_T = np.linspace(np.log(1e-3), np.log(1e5), 240)
+_T = np.exp(_LOG_T)
+_STEPS = np.full(240, _LOG_T[1] - _LOG_T[0])
+_STEPS[[0, -1]] /= 2  # the trapezoid rule
+
+
+def _falls(values: Array, spectrum: list[tuple[float, int]]) -> tuple[Array, Array]:
+    """Return det(I + 2tS)^-1/2 dt on the grid of t, and 1 + 2ta for the eigenvalues a of S.
+
+    They are ``values`` times each of the spectrum's factors, each as often as the spectrum says.
+    """
+    growth = 1.0 + 2 * _T[:, None] * np.concatenate([values * factor for factor, _ in spectrum])
+    often = np.repeat([float(times) for _, times in spectrum], values.size)
+    return np.exp(_LOG_T - 0.5 * (np.log(growth) @ often)) * _STEPS, growth
+
+
+def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
+    """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors."""
+    falls, growth = _falls(values, spectrum)
+    return np.asarray(falls @ (1.0 / growth) + _T[0])

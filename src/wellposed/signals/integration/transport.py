@@ -1,0 +1,110 @@
+"""Marginals of sums that are no Gaussians: the increasing function of a Gaussian that has the sum's distribution.
+
+A rectified signal and an independent branch add up to a skewed sum. With F its distribution function, t(z) = F⁻¹(Φ(z))
+turns a standard Gaussian into it; functions of the sum are then integrated as g(m + s t(z)) (signals.md 5.7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtri
+
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
+from wellposed.signals.integration.kernels import Array
+
+STEP = 1 / 32
+"""Spacing of the grid that distributions are convolved on, in standard deviations of the sum."""
+REACH = 1024
+"""Steps from the mean at which a distribution's tails are cut."""
+NEGLIGIBLE = 1e-3
+"""Share of the variance beyond the linear term of t below which a sum counts as Gaussian."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transport:
+    """The standardised quantile function t of a marginal: E t(Z) = 0, E t(Z)² = 1.
+
+    Attributes:
+        values: t at the nodes of the common table (`gaussian.NODES`).
+        coefficients: Hermite coefficients of t, n = 0..ORDER.
+    """
+
+    values: Array
+    coefficients: Array
+
+    def __call__(self, z: Array) -> Array:
+        """Return t(z), continued linearly beyond the table."""
+        inside = np.interp(z, NODES, self.values)
+        slope = (self.values[-1] - self.values[-2]) / (NODES[-1] - NODES[-2])
+        return np.asarray(inside + np.where(np.abs(z) > NODES[-1], slope * (z - np.clip(z, NODES[0], NODES[-1])), 0.0))
+
+    def negated(self) -> Transport:
+        """Return the quantile function of the negative."""
+        return standardised(-self.values[::-1])
+
+    def latent(self, corr: Array) -> Array:
+        """Return the correlation that the underlying Gaussian must have: sum over n of t_n² r^n = corr, for r."""
+        powers = np.square(self.coefficients)
+        powers[0] = 0.0
+        powers[-1] += max(1.0 - float(powers.sum()), 0.0)
+        return np.asarray(np.interp(corr, kernels.polynomial(powers, _GRID), _GRID))
+
+
+_GRID = np.linspace(-1.0, 1.0, 401)
+
+
+def standardised(values: Array) -> Transport:
+    """Return the transport with these values at the nodes, brought to mean 0 and variance 1."""
+    centred = values - WEIGHTS @ values
+    scaled = centred / np.sqrt(WEIGHTS @ (centred * centred))
+    return Transport(scaled, hermite_table() @ scaled)
+
+
+def of_sum(first: Array, second: Array) -> Transport | None:
+    """Return the transport of x + y for independent x and y, or None where the sum is all but Gaussian.
+
+    ``first`` and ``second`` are x and y as functions of a standard Gaussian each, at the nodes. Both distributions are
+    laid on one grid and convolved there.
+    """
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return None
+    return _of_sum(_rounded(first), _rounded(second))
+
+
+def _rounded(values: Array) -> bytes:
+    scale = float(np.abs(values).max()) or 1.0
+    return np.round(values, 9 - int(np.floor(np.log10(scale)))).tobytes()
+
+
+@lru_cache(maxsize=256)
+def _of_sum(first: bytes, second: bytes) -> Transport | None:
+    x, y = np.frombuffer(first), np.frombuffer(second)
+    centres = float(WEIGHTS @ x), float(WEIGHTS @ y)
+    x, y = x - centres[0], y - centres[1]
+    step = STEP * float(np.sqrt(WEIGHTS @ (x * x + y * y)))
+    if step == 0.0:
+        return None
+    shares = np.convolve(_laid(x / step), _laid(y / step))
+    grid = np.arange(shares.size) - 0.5 * (shares.size - 1)
+    below, above = np.cumsum(shares), np.cumsum(shares[::-1])[::-1] - shares
+    # each half from its own tail, where the probabilities are still resolved
+    with np.errstate(divide="ignore"):
+        z = np.where(below < 0.5, ndtri(np.minimum(below, 1.0)), -ndtri(np.clip(above, 0.0, 1.0)))
+    kept = np.isfinite(z)
+    z, first_of = np.unique(z[kept], return_index=True)
+    transport = standardised(np.interp(NODES, z, grid[kept][first_of]))
+    return None if transport.coefficients[1] ** 2 > 1.0 - NEGLIGIBLE else transport
+
+
+def _laid(values: Array) -> Array:
+    """Return the probabilities of a variable on a grid of unit spacing about 0, shared between neighbouring points."""
+    values = np.clip(values, -REACH, REACH)
+    half = int(np.ceil(np.abs(values).max())) + 1
+    place = np.floor(values).astype(np.int64)
+    ahead = values - place
+    result = np.bincount(place + half, WEIGHTS * (1.0 - ahead), minlength=2 * half + 1)
+    return np.asarray(result + np.bincount(place + half + 1, WEIGHTS * ahead, minlength=2 * half + 1), dtype=np.float64)

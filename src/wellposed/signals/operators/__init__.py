@@ -1,0 +1,1 @@
+"""Operators: facts about what they do to axes and elements, without statistics."""

@@ -1,0 +1,1 @@
+"""Passes: over a graph, forward from inputs and backward from outputs."""

@@ -1,0 +1,362 @@
+"""The backward pass over a graph: from random cotangents at its outputs to the gradient by every tensor.
+
+Every operator is read the other way round (`adjoints`): a contraction's description serves both directions, a function
+of one number multiplies by its derivative at the forward state, what was copied is added up. A gradient has mean 0; its
+variance and correlation by position are carried in a state as forward signals are. Weights are taken as independent of
+those that the signal met on its way forward, which is exact in the limit of large width under a random readout (Yang
+2020, arXiv 2006.14548).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from wellposed.errors import RuleError
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.signals.algebra.terms import Adjoint, Term, gathered, settled, total, white
+from wellposed.signals.context.arguments import resolve
+from wellposed.signals.context.call import OVERFLOW, Outcome, Pass, Unknown
+from wellposed.signals.context.sampling import LIMIT, repetitions, sample_state, state_of_samples
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.inputs import Input
+from wellposed.signals.passes.forward import require_none, run_pass
+from wellposed.signals.registry import ADJOINTS
+from wellposed.signals.rules import backward as backward  # importing it registers the rules
+from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.structure.reach import (
+    Entry,
+    added_parameters,
+    cancelling,
+    differentiable,
+    input_entries,
+    node_entries,
+    parameter_entries,
+    stops,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What the backward pass found.
+
+    Attributes:
+        graph: the graph.
+        signals: the gradient by every floating-point result of a node from which a gradient flows on to a parameter or
+            an input, in execution order.
+        inputs: the gradient by every floating-point input of the model that reaches an output.
+        parameters: the gradient by every parameter that reaches an output.
+        states: its state by value id, where it is not zero.
+        outcomes: the nodes without an exact rule.
+    """
+
+    graph: Graph
+    signals: Signals
+    inputs: Signals
+    parameters: Signals
+    states: Mapping[int, State]
+    outcomes: tuple[Outcome, ...]
+
+    def power(self, name: str) -> float:
+        """Return the expected sum of squares of the gradient by the parameter ``name``; 0 where none reaches it."""
+        parameter = self.graph.parameters[name]
+        state = self.states.get(parameter.value)
+        return 0.0 if state is None else state.second_moment * parameter.tensor.numel()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What gradients were taken to pass unchanged, in words; empty where there is nothing to tell."""
+        assumed = sorted({self.graph.nodes[o.node].op_name for o in self.outcomes if o.tag == "assumed"})
+        if not assumed:
+            return ()
+        listed = ", ".join(assumed)
+        return (
+            f"gradients were taken to pass {listed} unchanged: it has no backward rule and cannot be run on samples",
+        )
+
+
+def back_propagate(
+    graph: Graph,
+    weights: Weights,
+    *,
+    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
+    cotangents: Mapping[int, float] | None = None,
+) -> Gradients:
+    """Return mean square and correlations of dL/dv for every tensor v of the graph.
+
+    Args:
+        graph: from `wellposed.trace`.
+        weights: where the states of parameters come from.
+        inputs: descriptors, as for `wellposed.propagate`.
+        cotangents: variance of dL/d(output), independent elements, by value id; 1 at every floating-point output where
+            nothing is given.
+
+    Raises:
+        RuleError: a rule failed.
+    """
+    return gradients_of(run_pass(graph, weights, inputs=inputs, keep=True)[1], cotangents)
+
+
+Sent = list[tuple[int, Term]]
+"""What a node adds to the gradients by its arguments, by value id."""
+
+
+@np.errstate(all="ignore")  # what is not finite is told by the states
+def gradients_of(
+    run: Pass,
+    cotangents: Mapping[int, float] | None = None,
+    *,
+    parameters: bool = True,
+    adjust: Callable[[Adjoint, Sent], Sent] | None = None,
+) -> Gradients:
+    """`back_propagate` behind a forward pass that has kept its states.
+
+    Without ``parameters`` only the gradients by signals and inputs are followed. ``adjust`` may change what a node
+    sends to its arguments.
+    """
+    given = {value: 1.0 for value in run.graph.outputs if run.graph.values[value].is_signal}
+    return _Backward(run, given if cotangents is None else cotangents, parameters, adjust).gradients()
+
+
+def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
+    """Raise `UnsupportedError` with all operators without a backward rule between ``outputs`` and what they depend on.
+
+    Operators whose rule covers some cases only count as having one.
+    """
+    wanted = differentiable(graph, outputs)
+    missing = [
+        node
+        for node in graph.nodes
+        if ADJOINTS.get(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
+    ]
+    require_none(graph, missing, "backward rule", "wellposed.signals.adjoints.adjoint")
+
+
+class _Backward:
+    """One backward pass."""
+
+    def __init__(
+        self,
+        run: Pass,
+        cotangents: Mapping[int, float],
+        parameters: bool,
+        adjust: Callable[[Adjoint, Sent], Sent] | None,
+    ) -> None:
+        self.graph = run.graph
+        self.run = run
+        self.adjust = adjust
+        wanted = differentiable(run.graph, cotangents)
+        self.wanted = wanted if parameters else wanted - run.weights.fixed
+        self.terms: dict[int, list[Term]] = {}
+        self.tags: dict[int, Tag] = {}
+        self.states: dict[int, State] = {}
+        self.outcomes: list[Outcome] = []
+        for value, var in cotangents.items():
+            if value in self.wanted and var:
+                self.terms.setdefault(value, []).append(Term(white(self.graph.values[value].shape, var, run.root())))
+
+    def gradients(self) -> Gradients:
+        """Go through the nodes from the last to the first."""
+        for node in reversed(self.graph.nodes):
+            call = Adjoint(self.run, node, self.wanted)
+            received = [self._received(call, out) for out in node.outputs]
+            if any(received) and not self.wanted.isdisjoint(node.inputs):
+                sent = self._sent(call, received)
+                for value, term in sent if self.adjust is None else self.adjust(call, sent):
+                    self._add(node, value, term)
+        for value in list(self.terms):  # parameters and inputs
+            if self.graph.nodes:
+                self._received(Adjoint(self.run, self.graph.nodes[0]), value)
+            else:  # a model that gives its input back: the cotangent alone
+                self.states[value] = self.terms[value][0].core
+        added = added_parameters(self.graph, self.run.weights.uses)
+        for value in list(cancelling(self.graph, added, self._power)):
+            del self.states[value]
+        return Gradients(
+            self.graph,
+            self._signals(node_entries(self.graph)),
+            self._signals(input_entries(self.graph)),
+            self._signals(parameter_entries(self.graph)),
+            self.states,
+            tuple(reversed(self.outcomes)),
+        )
+
+    def _add(self, node: Node, value: int, term: Term) -> None:
+        """Add a term to the gradient by a value."""
+        info = self.graph.values[value]
+        if value not in self.wanted or not term.scale or not term.core.var.any():
+            return
+        if term.core.shape != info.shape:
+            raise RuleError(
+                f"{node.name} ({node.op_name}): the backward rule gave a gradient of shape {term.core.shape} for "
+                f"{info.name}, which has {info.shape}"
+            )
+        if not np.isfinite(term.core.var).all() or not math.isfinite(term.scale):
+            if not self._overflowing(node):
+                raise RuleError(f"{node.name} ({node.op_name}): the backward rule gave {info.name} no finite gradient")
+            term = Term(white(info.shape, OVERFLOW, self.run.root()))
+        self.terms.setdefault(value, []).append(term)
+
+    def _overflowing(self, node: Node) -> bool:
+        """Whether what the rule of a node was given is so large that its result overflows."""
+        entering = [self.states.get(value) for value in node.outputs]
+        entering += [self.run.states.get(value) for value in (*node.inputs, *node.outputs)]
+        return any(state is not None and not state.second_moment < OVERFLOW**0.5 for state in entering)
+
+    def _received(self, call: Adjoint, value: int) -> list[Term]:
+        """Return the gradient by a value, all of whose readers have been passed, as independent terms."""
+        terms = self.terms.pop(value, None)
+        if not terms:
+            return []
+        apart = gathered(call, terms)
+        state = settled(call, total(call, apart))
+        if not state.second_moment <= OVERFLOW:  # the figure says that the gradient overflows, and stays a number
+            apart = [Term(white(state.shape, OVERFLOW, self.run.root()))]
+            state = apart[0].core
+        self.states[value] = state
+        return apart
+
+    def _sent(self, call: Adjoint, received: Sequence[list[Term]]) -> Sent:
+        """Return what a node's arguments get; a rule is linear in the gradient, so that it is asked term by term."""
+        node = call.node
+        if stops(self.graph, node):
+            return []
+        args = tuple(resolve(self.run, a) for a in node.args)
+        kwargs = {key: resolve(self.run, a) for key, a in node.kwargs.items()}
+        rule = ADJOINTS.get(node.op)
+        whole = [self._whole(out, terms) for out, terms in zip(node.outputs, received, strict=True)]
+        if rule is not None:
+            apart = len(received) == 1 and not rule.whole
+            cases = [[term] for term in received[0]] if apart else [whole]
+            sent = [rule.function(call, case, *args, **kwargs) for case in cases]
+            if all(part is not None for part in sent):
+                self._tag(node, rule.tag)
+                if rule.tag != "exact":
+                    self.outcomes.append(Outcome(node.index, rule.tag))
+                return [pair for part in sent if part is not None for pair in part]
+        sampled = _sampled(call, self.wanted, whole, args, kwargs)
+        if sampled is not None:
+            self._tag(node, "sampled")
+            self.outcomes.append(Outcome(node.index, "sampled", "no backward rule: differentiated on samples"))
+            return sampled
+        self._tag(node, "assumed")
+        self.outcomes.append(Outcome(node.index, "assumed", "no backward rule, and it cannot be run on samples"))
+        return self._assumed(call, whole)
+
+    def _tag(self, node: Node, own: Tag) -> None:
+        """Mark the gradients by a node's arguments: the weakest of the rule, what it received and what it looked at."""
+        tags = [self.tags.get(out, "exact") for out in node.outputs]
+        tags += [state.tag for value in node.inputs if (state := self.run.states.get(value)) is not None]
+        for value in node.inputs:
+            self.tags[value] = weakest(own, self.tags.get(value, "exact"), *tags)
+
+    def _assumed(self, call: Adjoint, received: Sequence[Term | None]) -> Sent:
+        """Pass the gradient's second moment on to the first floating-point argument."""
+        first = next((v for v in call.node.inputs if v in self.wanted), None)
+        term = next((t for t in received if t is not None), None)
+        if first is None or term is None:
+            return []
+        power = settled(call, term).second_moment
+        return [(first, Term(white(self.graph.values[first].shape, power, self.run.root())))]
+
+    def _whole(self, value: int, terms: Sequence[Term]) -> Term | None:
+        """Return the gradient by a value as one term; its sum is the state that `_received` has found."""
+        if not terms:
+            return None
+        return terms[0] if len(terms) == 1 else Term(self.states[value])
+
+    def _power(self, value: int) -> float:
+        """Return the second moment of the gradient by a value; 0 where none reaches it."""
+        state = self.states.get(value)
+        return 0.0 if state is None else state.second_moment
+
+    def _signals(self, entries: Iterable[Entry]) -> Signals:
+        """Return the gradients by some values, given with their modules and operators; 0 where nothing arrives."""
+        found = []
+        for module, op, value in entries:
+            if value in self.wanted:
+                info, tag = self.graph.values[value], self.tags.get(value, "exact")
+                found.append(Signal(info.name, module, op, info.shape, 0.0, self._power(value), tag))
+        return Signals(tuple(found), "predicted gradients")
+
+
+# ---- operators without a rule ---------------------------------------------------------------------------------------
+
+
+def _sampled(
+    call: Adjoint,
+    gradient_of: Collection[int],
+    received: Sequence[Term | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Sent | None:
+    """Differentiate an operator on samples of what enters it and of its gradient; None where that cannot be done."""
+    node, graph = call.node, call.graph
+    wanted = [v for v in dict.fromkeys(node.inputs) if v in gradient_of]
+    size = sum(int(np.prod(graph.values[v].shape)) for v in (*node.inputs, *node.outputs))
+    if size > LIMIT or not wanted:
+        return None
+    gradients = [None if term is None else settled(call, term) for term in received]
+    generator = torch.Generator().manual_seed(node.index)
+    draws: list[list[torch.Tensor]] = []
+    with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+        torch.manual_seed(node.index)
+        try:
+            for _ in range(repetitions(size)):
+                draws.append(_differentiated(node, args, kwargs, wanted, gradients, generator))
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            return None
+    sent = []
+    for i, value in enumerate(wanted):
+        state = state_of_samples([d[i] for d in draws], call.root())
+        second = state.mean**2 + state.var
+        sent.append((value, Term(state.changed(mean=np.zeros((1,) * second.ndim), var=second))))
+    return sent
+
+
+def _differentiated(
+    node: Node,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wanted: Sequence[int],
+    gradients: Sequence[State | None],
+    generator: torch.Generator,
+) -> list[torch.Tensor]:
+    """Return the gradients by the values ``wanted`` of one sample."""
+    leaves: dict[int, torch.Tensor] = {}
+
+    def drawn(raw: Any, resolved: Any) -> Any:
+        if isinstance(resolved, State):
+            if isinstance(raw, Ref):
+                if raw.value not in leaves:
+                    leaves[raw.value] = sample_state(resolved, generator).requires_grad_(raw.value in wanted)
+                return leaves[raw.value].clone()
+            return sample_state(resolved, generator)
+        if isinstance(resolved, (list, tuple)):
+            return type(resolved)(drawn(a, b) for a, b in zip(raw, resolved, strict=True))
+        if isinstance(resolved, Unknown):
+            raise TypeError("an integer tensor whose values are not known")
+        return resolved
+
+    with torch.enable_grad():
+        values = [drawn(a, b) for a, b in zip(node.args, args, strict=True)]
+        named = {key: drawn(node.kwargs[key], b) for key, b in kwargs.items()}
+        result = node.op(*values, **named)
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        pairs = [
+            (output, sample_state(gradient, generator))
+            for output, gradient in zip(outputs, gradients, strict=False)
+            if gradient is not None and isinstance(output, torch.Tensor) and output.requires_grad
+        ]
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], [leaves[v] for v in wanted], [g.to(o.dtype) for o, g in pairs],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+    return list(found)

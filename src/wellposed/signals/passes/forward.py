@@ -1,0 +1,351 @@
+"""The forward pass over a graph: from the states of inputs and parameters to those of every tensor."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.restore import paused_collection
+from wellposed.signals.context.arguments import known_state, resolve, state_of
+from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
+from wellposed.signals.context.sampling import sample_operator
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.inputs import Input
+from wellposed.signals.integration import kernels
+from wellposed.signals.registry import RULES, Rule
+from wellposed.signals.signal import Signal, Signals, Tag
+
+Assumptions = Literal["full", "independent"]
+
+
+@np.errstate(all="ignore")  # what is not finite is told by the states
+@paused_collection()
+def run_pass(
+    graph: Graph,
+    weights: Weights,
+    *,
+    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
+    state: Assumptions = "full",
+    strict: bool = False,
+    visit: Callable[[Pass, Node], None] | None = None,
+    keep: bool = False,
+) -> tuple[Signals, Pass]:
+    """`wellposed.propagate` with a given source of weights; also returns the pass, for what it recorded.
+
+    ``visit`` is called before each node whose signals are followed, and may change the states that enter it. With
+    ``keep`` the pass holds every state to its end, in place of letting each go after its last use.
+    """
+    if state not in ("full", "independent"):
+        raise OptionError(f"state is 'full' or 'independent', not {state!r}")
+    if strict:
+        _require_rules(graph)
+    run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
+    last_use = {} if keep else _last_uses(graph)
+    signals: list[Signal] = []
+    # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
+    for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
+        state_of(run, value)
+    for node in graph.nodes:
+        if not any(graph.values[out].is_signal for out in node.outputs):
+            _follow_condition(run, node)
+            continue
+        if visit is not None:
+            visit(run, node)
+        try:
+            results, tag, note = _apply(run, node)
+        except ArithmeticError as error:
+            raise RuleError(
+                f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
+            ) from error
+        if note or tag != "exact":
+            run.outcomes.append(Outcome(node.index, tag, note))
+        for out, result in zip(node.outputs, results, strict=True):
+            run.states[out] = result
+            if result is not None:
+                signals.append(_signal(graph, node, out, result))
+        for value in node.inputs:
+            if last_use.get(value) == node.index and value not in graph.inputs:
+                run.states.pop(value, None)
+    return Signals(tuple(signals), "predicted"), run
+
+
+def _last_uses(graph: Graph) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            last[value] = node.index
+    return last
+
+
+def _require_rules(graph: Graph) -> None:
+    without = [
+        node
+        for node in graph.nodes
+        if RULES.get(node.op) is None
+        and any(graph.values[out].is_signal for out in node.outputs)
+        and not all(out in graph.known for out in node.outputs)
+    ]
+    require_none(graph, without, "rule", "wellposed.rule")
+
+
+def require_none(graph: Graph, without: Iterable[Node], what: str, register: str) -> None:
+    """Raise `UnsupportedError` with the list of operators of the nodes ``without`` rules, unless there are none."""
+    missing: Counter[str] = Counter()
+    where: dict[str, str] = {}
+    for node in without:
+        missing[node.op_name] += 1
+        where.setdefault(node.op_name, node.name)
+    if missing:
+        lines = [f"  {op} ({count} times, first at {where[op]})" for op, count in missing.most_common()]
+        raise UnsupportedError(
+            f"{len(missing)} operators of {graph.model} have no {what}:\n"
+            + "\n".join(lines)
+            + f"\nRegister a rule for each with {register}, or leave strict off to have them sampled."
+        )
+
+
+def describe_inputs(
+    graph: Graph, inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
+) -> dict[int, Input]:
+    """Return one descriptor per model input; raises `InputError` for a name that is no input."""
+    given: dict[int, Input] = {}
+    if isinstance(inputs, Mapping):
+        names = {graph.values[value].name: value for value in graph.inputs}
+        for name, descriptor in inputs.items():
+            if name not in names:
+                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
+            given[names[name]] = _descriptor(descriptor)
+    elif inputs is not None:
+        for value in graph.inputs:
+            if graph.values[value].is_signal:
+                given[value] = _descriptor(inputs)
+    for value in graph.inputs:
+        info = graph.values[value]
+        given.setdefault(value, Input.default(info.shape, info.dtype))
+    return given
+
+
+def _descriptor(given: Input | torch.Tensor) -> Input:
+    if isinstance(given, Input):
+        return given
+    if isinstance(given, torch.Tensor):
+        return Input.from_batch(given)
+    raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
+
+
+def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
+    value = graph.values[out]
+    return Signal(
+        value.name,
+        node.module,
+        node.op_name,
+        value.shape,
+        state.pooled_mean,
+        state.pooled_var,
+        state.tag,
+        log2_std=float(np.sqrt(state.inherited + state.own) / np.log(2.0)),
+    )
+
+
+def _entering(run: Pass, node: Node) -> str:
+    entering = []
+    for value in node.inputs:
+        state = run.states.get(value)
+        if state is not None:
+            entering.append(
+                f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}"
+            )
+    return "entering signals: " + ("; ".join(entering) or "none")
+
+
+def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+    graph = run.graph
+    if all(out in graph.known for out in node.outputs):
+        return (
+            [
+                known_state(graph.known[out], run.root()) if graph.values[out].is_signal else None
+                for out in node.outputs
+            ],
+            "exact",
+            "",
+        )
+    if all(0 in graph.values[out].shape for out in node.outputs if graph.values[out].is_signal):  # nothing in it
+        return (
+            [
+                make_state(graph.values[out].shape, 0.0, 0.0) if graph.values[out].is_signal else None
+                for out in node.outputs
+            ],
+            "exact",
+            "",
+        )
+    args = tuple(resolve(run, a) for a in node.args)
+    kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
+    found = RULES.get(node.op)
+    call = Call(run, node)
+    incoming = list(_states_in((args, kwargs)))
+    carried: Tag = weakest("exact", *(s.tag for s in incoming))
+    if found is not None:
+        results = _call_rule(call, found, args, kwargs)
+        if results is not None:
+            tag = weakest(found.tag, carried)
+            return [_checked(call, found, i, r, tag) for i, r in enumerate(results)], found.tag, ""
+    sampled = sample_operator(graph, node, args, kwargs, run.root)
+    if sampled is not None:
+        return (
+            [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)],
+            "sampled",
+            "no rule: run on samples",
+        )
+    return (
+        _assumed(call, incoming),
+        "assumed",
+        "no rule, and it cannot be run on samples: taken as leaving its input's signal",
+    )
+
+
+def _follow_condition(run: Pass, node: Node) -> None:
+    """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
+    found = RULES.get(node.op)
+    if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
+        return
+    args = tuple(map(partial(resolve, run), node.args))
+    if not found.conditions:  # views of a condition: its state stands for it
+        args = tuple(a.state if isinstance(a, Unknown) and a.state is not None else a for a in args)
+        if not (args and isinstance(args[0], State)):
+            return
+    if any(isinstance(a, State) or (isinstance(a, Unknown) and a.state is not None) for a in args):
+        result = found.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
+        if isinstance(result, State):
+            run.states[node.outputs[0]] = _checked(Call(run, node), found, 0, result, weakest(found.tag, result.tag))
+
+
+def _states_in(tree: Any) -> Iterable[State]:
+    if isinstance(tree, State):
+        yield tree
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _states_in(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _states_in(item)
+
+
+def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
+    if args and isinstance(args[0], Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
+        return None  # integers whose values the inputs decide: there is no signal to follow
+    if args and isinstance(args[0], torch.Tensor) and not found.tensors:
+        args = (known_state(args[0].to(torch.float64), call.root()), *args[1:])
+    first = next((a for a in args if isinstance(a, State) and a.blocks), None)
+    if found.blockwise and first is not None and not call.independent:
+        result: Any = _blockwise(call, found, args, kwargs, first)
+        if result is not None:
+            return [result]
+    result = found.function(call, *args, **kwargs)
+    if result is None:
+        return None
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    missing = len(call.node.outputs) - len(results)
+    return results + [None] * missing if missing > 0 else results[: len(call.node.outputs)]
+
+
+def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
+    parts: list[tuple[Any, ...]] = []
+    widths = [block.shape[first.block_axis] for block in first.blocks]
+    for index in range(len(first.blocks)):
+        changed = []
+        for a in args:
+            if isinstance(a, State) and a.blocks:
+                if [b.shape[a.block_axis] for b in a.blocks] != widths or a.block_axis != first.block_axis:
+                    return None
+                changed.append(a.blocks[index])
+            elif isinstance(a, State) and not a.is_constant:
+                return None
+            else:
+                changed.append(a)
+        parts.append(tuple(changed))
+    results = []
+    for part in parts:
+        # a block that meets the same operator again (dense blocks) has been worked out before
+        key = (call.node.op, tuple(_memo_key(a) for a in part), tuple((k, _memo_key(v)) for k, v in kwargs.items()))
+        if key not in call.run.memo:
+            call.run.memo[key] = (found.function(call, *part, **kwargs), part)
+        result = call.run.memo[key][0]
+        if not isinstance(result, State):
+            return None
+        results.append(result)
+    return concatenate(results, first.block_axis)
+
+
+def _memo_key(argument: Any) -> Any:
+    if isinstance(argument, State):
+        return ("constant", float(argument.mean.ravel()[0])) if argument.is_constant else argument.serial
+    return repr(argument)
+
+
+def _checked(call: Call, found: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
+    node = call.node
+    value = call.graph.values[node.outputs[index]]
+    if result is None:
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
+    shape = result.shape
+    if shape != value.shape:
+        raise RuleError(f"{_who(node, found)} gave a signal of shape {shape}, the operator {value.shape}")
+    least, most = kernels.extent(result.var)
+    if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
+        result, tag = _repaired(call, _who(node, found), result, tag)
+    return result if result.tag == tag else replace(result, tag=tag)
+
+
+def _who(node: Node, found: Rule | None) -> str:
+    return f"{node.name} ({node.op_name})" + (f": rule {found.function.__name__!r}" if found else "")
+
+
+def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag]:
+    """Return a result whose moments later rules can take, where the model itself overflows or a variance is -0 but for
+    rounding; raises `RuleError` where it is the rule that is wrong.
+    """
+    mean, var = result.mean, result.var
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()) or (var.size and float(var.max()) > OVERFLOW):
+        if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, call.node):
+            raise RuleError(f"{who} gave NaN; {_entering(call.run, call.node)}")
+        # the figure says that the model overflows here, and stays a number
+        root = OVERFLOW**0.5
+        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
+        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
+        corr = np.nan_to_num(result.corr, nan=0.0)
+        result = result.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+        tag = weakest(tag, "approximate")
+    least = float(var.min(initial=0.0))
+    if least < 0.0:
+        if least < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
+            raise RuleError(f"{who} gave a negative variance ({least:.4g}); {_entering(call.run, call.node)}")
+        result = replace(result, var=np.maximum(var, 0.0))
+    return result, tag
+
+
+def _overflowing(run: Pass, node: Node) -> bool:
+    states = [run.states.get(value) for value in node.inputs]
+    return any(s is not None and not s.second_moment < OVERFLOW**0.5 for s in states)
+
+
+def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
+    source = next(iter(incoming), None)
+    results: list[State | None] = []
+    for index, out in enumerate(call.node.outputs):
+        if not call.graph.values[out].is_signal:
+            results.append(None)
+            continue
+        mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)
+        results.append(make_state(call.shape(index), mean, var, tag="assumed", roots=call.root()))
+    return results

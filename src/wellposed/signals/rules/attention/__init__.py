@@ -1,0 +1,1 @@
+"""Softmax and attention, forward and backward."""

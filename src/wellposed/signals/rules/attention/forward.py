@@ -1,0 +1,209 @@
+"""Softmax and scaled dot-product attention.
+
+Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of the softmax of T Gaussian logits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Ref
+from wellposed.signals.algebra.arithmetic import masked, mixture, operand
+from wellposed.signals.algebra.products import tilt
+from wellposed.signals.algebra.softmax import interpolated_participations, off_diagonal
+from wellposed.signals.context.arguments import MASKED
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.registry import overloads, rule
+
+
+@rule(
+    overloads("softmax.int", "_softmax.default", "_safe_softmax.default"),
+    tag="approximate",
+    source="signals: 5.8",
+)
+def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
+    """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
+    axis = dim % len(x.axes)
+    mask = x.mask
+    if x.scores is not None:
+        x = reshape(x.scores, x.shape)
+    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    total = x.shape[axis]
+    if not x.axes[axis]:
+        return make_state(x.shape, 1.0, 0.0)
+    at = x.axes[axis][0]
+    if call.independent:
+        # independent log-normal weights
+        second = math.exp(min(x.pooled_var, 50.0)) / total**2
+        return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
+    sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
+    keys = _kept(mask, axis, x.shape)
+    a2 = kernels.average(interpolated_participations(keys, sigma2))
+    typical = float(np.exp(np.mean(np.log(keys))))
+    rho = np.take(x.corr, [0], axis=at)
+    cap = a2
+    same = np.minimum(np.exp(np.minimum(rho * sigma2, 50.0)) / typical, cap)
+    same[(0,) * same.ndim] = a2
+    raw_same = same / total
+    raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
+    raw = np.concatenate([raw_same, raw_other], axis=at)
+    mean = 1.0 / total
+    lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.sizes, strict=True)]
+    # along indices where the logits are independent the weights still share their mean
+    spread = raw - mean * mean
+    var = max(float(spread.ravel()[0]), 0.0)
+    count = len(x.sizes)
+    kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
+    return State(
+        x.sizes,
+        x.axes,
+        np.full((1,) * count, mean),
+        np.full((1,) * count, var),
+        np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+        tag="approximate",
+        roots=x.roots | call.root(),
+        softmax=(sigma2, a2),
+        inherited=0.0,
+        own=0.0,
+    )
+
+
+def _kept(mask: torch.Tensor | None, axis: int, shape: tuple[int, ...]) -> Array:
+    """Number of keys that each query may see."""
+    total = shape[axis]
+    if mask is None or axis != len(shape) - 1 or mask.shape[-1] != total:
+        return np.array([float(total)])
+    counts = mask.to(torch.float64).sum(dim=-1).flatten()
+    return np.asarray(counts.clamp(min=1.0).numpy(), dtype=np.float64)
+
+
+@rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
+def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
+    """Overwrite where a mask holds: large negative scores are shut out of the softmax that follows."""
+    x = operand(call, x)
+    if not isinstance(x, State):
+        return None
+    number = float(value)
+    if number <= MASKED:
+        kept = ~mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
+        if kept is None or x.shape != call.shape():
+            return x if x.shape == call.shape() else None
+        out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
+        spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
+        return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
+    share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
+    return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
+
+
+@rule(overloads("scaled_dot_product_attention.default"), tag="approximate", source="signals: 5.8")
+def attention(
+    call: Call, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> State:  # fmt: skip
+    """softmax(q kᵀ s) v for queries, keys and values that are projections of tokens.
+
+    sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² (1 - A2) / D];
+    r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
+    """
+    token = len(q.axes) - 2
+    q, k, v = (merge_atoms(x, token) if len(x.axes[token]) > 1 else pooled(x) for x in (q, k, v))
+    if call.independent:
+        return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
+    r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
+    sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
+    a2 = interpolated_participations(seen, sigma2)
+    lifted = tilt(v, token, sigma2) * (1.0 - a2)
+    ratio = r_v + (1.0 - r_v) * a2 + lifted
+    dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
+    ratio = ratio + (dropped - 1.0) * a2
+    typical = float(np.exp(np.mean(np.log(seen))))
+    level = kernels.average(ratio)
+    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
+    r_out = min(shared / level, 1.0) if level > 0 else 0.0
+    return _output(call, q, v, token, ratio, r_out, level)
+
+
+def logits(
+    call: Call, q: State, k: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
+) -> tuple[float, Array, torch.Tensor | None]:
+    """Return the variance of a query's logits over its keys, how many keys each query sees, and the mask, if any.
+
+    The numbers of keys have one entry for each query, or one for all.
+    """
+    width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
+    factor = scale if scale is not None else width**-0.5
+    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
+    mask, extra = _mask(call, attn_mask)
+    if is_causal:
+        seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
+    elif mask is not None and mask.shape[-1] == keys_total:
+        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
+        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
+        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
+    else:
+        seen = np.array([float(keys_total)])
+    return max(sigma2 + extra, 0.0), seen, mask
+
+
+def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
+    """Return where keys are let through, and the variance that a bias adds to the logits."""
+    node = call.node
+    raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    if not isinstance(raw, Ref):
+        return None, 0.0
+    known = call.graph.known.get(raw.value)
+    if known is not None:
+        return (known if known.dtype == torch.bool else known > MASKED), 0.0
+    if isinstance(given, State):
+        return given.mask, given.pooled_var
+    return None, 0.0
+
+
+def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, level: float) -> State:
+    made = make_state(
+        call.shape(),
+        v.pooled_mean,
+        kernels.average(v.var),
+        tag=weakest(q.tag, v.tag, "approximate"),
+        roots=q.roots | v.roots | call.root(),
+        inherited=v.inherited,
+        own=v.own,
+        drift=v.drift,
+    )
+    axes, count = made.axes, len(made.sizes)
+    # different samples: values keep their own correlation; heads and channels are independent
+    lengths = [1] * count
+    if axes[token]:
+        lengths[axes[token][0]] = 2
+    between = np.zeros((1,) * count)
+    for axis in range(token):
+        own = v.axes[axis]
+        if axes[axis] and len(own) == 1 and v.corr.shape[own[0]] > 1:
+            lengths[axes[axis][0]] = 2
+            i = own[0]
+            index = tuple(slice(None) if j == i else 0 for j in range(v.corr.ndim))
+            b = float(kernels.off_diagonal_mean(v.corr[index], [v.sizes[i]], 0)[0])
+            between = between + b / level if level > 0 else between
+    kernel = np.full(lengths, float(between.ravel()[0]) if count else 1.0)
+    kernel[(0,) * count] = 1.0
+    if axes[token]:
+        neighbour = [0] * count
+        neighbour[axes[token][0]] = 1
+        kernel[tuple(neighbour)] = r_out
+    var = made.var
+    if ratio.size > 1 and axes[token]:
+        extent = [1] * count
+        extent[axes[token][0]] = ratio.size
+        var = var * ratio.reshape(extent)
+    else:
+        var = var * kernels.average(ratio)
+    return replace(made, var=var, corr=np.clip(kernel, -1.0, 1.0))

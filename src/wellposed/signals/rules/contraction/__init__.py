@@ -1,0 +1,1 @@
+"""Sums of products: linear maps, convolutions, embeddings, recurrent cells; forward and backward."""

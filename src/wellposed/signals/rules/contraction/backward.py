@@ -1,0 +1,255 @@
+"""Products with a weight, backwards: both directions follow from the one description of the operator."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Ref
+from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.terms import (
+    Adjoint,
+    Gradients,
+    Sent,
+    Term,
+    reduced,
+    scaled_state,
+    settled,
+    times_output,
+    white,
+)
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.operators.product import Product, describe
+from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.rules.contraction.embedding import embedding
+from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight
+
+aten = torch.ops.aten
+_UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
+_DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
+
+FILTERS = "filters"
+"""Under this and a contraction's output the pass remembers what the inverse variance of a channel is to the gradient
+that goes back through its filter, over what it is to the gradient by the channel."""
+
+
+@adjoint(PRODUCTS, source="signals: 9")
+def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
+    """The gradient by either operand is the product of the other with the gradient of the result."""
+    term, product = gradients[0], describe(call.graph, call.node)
+    if term is None or product is None:
+        return None
+    states = _operands(call, args, kwargs)
+    left_fixed, right_fixed = is_weight(call, product.left), is_weight(call, product.right)
+    if left_fixed and not right_fixed and product.window is None:
+        product = _swapped(product)
+    elif not right_fixed:
+        return _by_signals(call, term, states, product)
+    if product.left not in states or product.right not in states:
+        return None
+    gradient = scaled_state(settled(call, term), product.scale)
+    sent: list[tuple[int, Term]] = []
+    if product.left in call.wanted:
+        weight = states[product.right]
+        back = _by_data(call, gradient, weight, product, states[product.left].shape)
+        sent.append((product.left, Term(back, call.run.memo.get((FILTERS, call.node.outputs[0]), 1.0) ** 0.5)))
+    power = _by_weight(call, term, states, product) if product.right in call.wanted else None
+    if power is not None:
+        sent.append((product.right, power))
+    if product.bias is not None and product.bias in call.wanted and product.bias_scale:
+        whole = Term(scaled_state(settled(call, term), product.bias_scale))
+        sent.append((product.bias, _by_bias(call, whole, product)))
+    return sent
+
+
+def _swapped(product: Product) -> Product:
+    """Return the description with the weight on the right."""
+    return replace(
+        product,
+        left=product.right,
+        right=product.left,
+        left_axes=product.right_axes,
+        right_axes=product.left_axes,
+    )
+
+
+def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
+    """Return the states of the operator's tensors, by the ids of their values."""
+    found: dict[int, State] = {}
+
+    def walk(raw: Any, resolved: Any) -> None:
+        if isinstance(raw, Ref) and isinstance(resolved, State):
+            found[raw.value] = resolved
+        elif isinstance(raw, (list, tuple)):
+            for a, b in zip(raw, resolved, strict=True):
+                walk(a, b)
+
+    walk(call.node.args, args)
+    for key, value in kwargs.items():
+        walk(call.node.kwargs[key], value)
+    return found
+
+
+def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> Sent | None:
+    """The gradients by two signals that are multiplied: each is that of the result times the other signal."""
+    if product.window is not None or product.left not in states or product.right not in states:
+        return None
+    gradient = scaled_state(settled(call, term), product.scale)
+    sides = (product, _swapped(product))
+    return [
+        (side.left, Term(_by_data(call, gradient, states[side.right], side, states[side.left].shape)))
+        for side in sides
+        if side.left in call.wanted
+    ]
+
+
+def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, shape: tuple[int, ...]) -> State:
+    """Return the gradient by the data: the forward rule, used on the description read from the other side."""
+    out = call.node.outputs[0]
+    window = product.window
+    if window is None:
+        letters = _letters((*product.left_axes, *product.right_axes, *product.out_axes))
+        term = "".join(letters[a] for a in product.out_axes) + "," + "".join(letters[a] for a in product.right_axes)
+        labels = "".join(letters[a] for a in product.left_axes)
+        node = replace(
+            call.node, op=aten.einsum.default, args=(f"{term}->{labels}", [Ref(out), Ref(product.right)]), kwargs={}
+        )
+        arguments: tuple[Any, ...] = (node.args[0], [gradient, weight])
+    else:
+        rank = len(window.kernel)
+        padding = [before for before, _ in window.padding]
+        stride, dilation = list(window.stride), list(window.dilation)
+        rest: tuple[Any, ...]
+        if product.transposed:
+            op, rest = _DOWN[rank], (stride, padding, dilation, product.groups)
+        else:
+            op, rest = _UP[rank], (stride, padding, [0] * rank, product.groups, dilation)
+        node = replace(call.node, op=op, args=(Ref(out), Ref(product.right), None, *rest), kwargs={})
+        arguments = (gradient, weight, None, *rest)
+    inner = Adjoint(call.run, node, target=_wide(call, product, shape))
+    result = contract(inner, *arguments)
+    assert result is not None
+    fresh = Term(result.changed(links=(), base=None, fn=None))
+    return settled(call, reduced(call, fresh, shape))
+
+
+def _wide(call: Adjoint, product: Product, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the data with the axes along which the operator broadcast them at full length."""
+    if product.window is not None:
+        return shape
+    sizes = dict(zip(product.out_axes, call.graph.values[call.node.outputs[0]].shape, strict=True))
+    return tuple(
+        sizes.get(label, size) if size == 1 else size for label, size in zip(product.left_axes, shape, strict=True)
+    )
+
+
+def _letters(labels: Sequence[str]) -> dict[str, str]:
+    """Return one letter for each label; labels of one letter keep theirs."""
+    taken = {label for label in labels if len(label) == 1}
+    free = (letter for letter in string.ascii_uppercase if letter not in taken)
+    return {label: label if len(label) == 1 else next(free) for label in dict.fromkeys(labels)}
+
+
+def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: Product) -> Term | None:
+    """Return the gradient by the weight, whose elements all count alike.
+
+    dL/dW sums g_p x_p over positions p. With a weight of variance 1 the forward rule gives the covariance of the
+    output z at two positions as sum over the products that meet in it of E[x x'], so that the squares of the
+    derivatives by all weights of one output sum to sum over p, q of Cov(g_p, g_q) Cov(z_p, z_q).
+    """
+    shape = call.graph.values[product.right].shape
+    unit = make_state(shape, 0.0, 1.0, roots=call.root())
+    response = _response(call, states[product.left], unit, product)
+    if response is None:
+        return None
+    gradient = scaled_state(settled(call, term), product.scale)
+    outputs = [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
+    count = math.prod(gradient.shape[i] for i in outputs)
+    power = _paired(call, gradient, response, outputs)
+    fan_in = math.prod(shape) / count
+    along = _along_weight(call, term, outputs) / (fan_in * max(states[product.right].second_moment, 1e-300))
+    power = power * (1.0 - 1.0 / fan_in) + along if along > power / fan_in else power
+    return Term(white(shape, count * power / math.prod(shape), call.root()))
+
+
+def _along_weight(call: Adjoint, term: Term, outputs: Sequence[int]) -> float:
+    """Return E (sum over positions of g z)² for one output z of a weight w: |w|² times the part of dL/dw along w.
+
+    A gradient that has passed an activation depends on z, and so on the data in the one direction that z comes from;
+    where it is the same at many positions, as before a global average, that direction outweighs all others.
+    """
+    z = call.run.states[call.node.outputs[0]]
+    if term.base is None or z is None or not z.var.any():
+        return 0.0
+    z = pooled(z)
+    level = float(np.mean(z.var))
+    unit = z.changed(mean=np.zeros_like(z.mean), var=z.var / level)
+    over = [i for i in range(len(z.axes)) if i not in outputs]
+    count = math.prod(z.shape[i] for i in over)
+    parts = times_output(call, term, unit, z)
+    return level * count**2 * sum(averaged(call, part, over, keepdim=True).second_moment for part in parts)
+
+
+def _response(call: Adjoint, data: State, unit: State, product: Product) -> State | None:
+    """Return what the operator makes of the data with another weight and no bias."""
+    states = {product.left: data, product.right: unit}
+    node = call.node
+
+    def resolved(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return states.get(argument.value)
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(resolved(item) for item in argument)
+        return argument
+
+    inner = Adjoint(call.run, node)
+    kwargs = {key: resolved(value) for key, value in node.kwargs.items()}
+    return contract(inner, *(resolved(argument) for argument in node.args), **kwargs)
+
+
+def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[int]) -> float:
+    """Return the sum over pairs of positions of Cov(g) Cov(z), for one index of the axes ``outputs``."""
+    shape = gradient.shape
+    whole = multiply(call.into(shape), gradient.as_new(), response.as_new())
+    over = [i for i in range(len(shape)) if i not in outputs]
+    mean = averaged(call, whole, over, keepdim=True)
+    count = math.prod(shape[i] for i in over)
+    return mean.second_moment * count * count
+
+
+def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
+    """Return the gradient by the bias: a sum over all axes that it lacks."""
+    assert product.bias is not None
+    shape = call.graph.values[product.bias].shape
+    where = product.out_axes.index("o") if "o" in product.out_axes and len(shape) == 1 else None
+    if where is None:
+        return reduced(call, term, shape)
+    rank = len(product.out_axes)
+    narrow = tuple(n if i == where else 1 for i, n in enumerate(term.core.shape))
+    state = settled(call, reduced(call, term, narrow))
+    axes = state.axes[where : where + 1] if rank else ()
+    return Term(replace(state, axes=axes))
+
+
+@adjoint(overloads("embedding.default"), source="signals: 9")
+def looked_up(
+    call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any
+) -> Sent | None:
+    """Rows of a table: positions with equal indices add up in one row."""
+    term, table = gradients[0], call.value_of(0)
+    if term is None or table is None:
+        return None
+    gradient = settled(call, term)
+    unit = make_state(weight.shape, 0.0, 1.0, roots=call.root())
+    response = embedding(Adjoint(call.run, call.node), unit, indices)
+    last = len(gradient.axes) - 1
+    power = gradient.shape[last] * _paired(call, gradient, response, [last])
+    return [(table, Term(white(weight.shape, power / math.prod(weight.shape), call.root())))]

@@ -1,0 +1,132 @@
+"""Tables that are looked up by index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.context.arguments import rescaled
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.registry import overloads, rule
+
+_VIEWS = (
+    "view",
+    "reshape",
+    "slice",
+    "select",
+    "to",
+    "_to_copy",
+    "contiguous",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "clone",
+    "flatten",
+    "detach",
+    "alias",
+)
+
+
+def token_input(call: Call, value: int) -> int | None:
+    """Return the id of the integer input that a value is a view of, if any."""
+    graph = call.graph
+    for _ in range(100):
+        if value in graph.inputs:
+            return value
+        info = graph.values[value]
+        if info.node is None:
+            return None
+        node = graph.nodes[info.node]
+        if node.op._schema.name.removeprefix("aten::") not in _VIEWS or not node.inputs:
+            return None
+        value = node.inputs[0]
+    return None
+
+
+@rule(overloads("embedding.default"), source="definition: rows of a table, equal where the indices are")
+def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> State:
+    """Rows of a table: two positions have equal rows where they hold equal indices."""
+    weight = pooled(weight)
+    if weight.lever is not None:
+        name = weight.lever
+        weight = rescaled(weight, call.run.weights.choose(name, call.node, 1.0, 1.0, weight.second_moment))
+    shape = call.shape()
+    value = call.value_of(1)
+    tokens = token_input(call, value) if value is not None else None
+    mean, var = weight.pooled_mean, weight.pooled_var
+    if tokens is not None:
+        vocabulary = call.run.inputs[tokens].vocabulary or weight.shape[0]
+        equal: list[float | None] = [1.0 / vocabulary] * (len(shape) - 1)
+    elif isinstance(indices, torch.Tensor):
+        equal = _equalities(indices)
+    else:
+        equal = [1.0 / max(weight.shape[0], 1)] * (len(shape) - 1)
+    if call.independent:
+        return make_state(shape, mean, var, roots=call.root())
+    return _rows(call, shape, mean, var, equal, weight)
+
+
+def _equalities(indices: torch.Tensor) -> list[float | None]:
+    """For each axis, the share of pairs of different positions along it that hold the same index."""
+    result: list[float | None] = []
+    for axis in range(indices.ndim):
+        size = indices.shape[axis]
+        if size == 1:
+            result.append(None)
+            continue
+        moved = indices.movedim(axis, -1).reshape(-1, size)[:256, :512]
+        n = moved.shape[1]
+        same = (moved[:, :, None] == moved[:, None, :]).double().mean()
+        rho = (float(same) * n - 1.0) / (n - 1.0)
+        result.append(rho if rho > 1e-9 else None)
+    return result
+
+
+def _rows(
+    call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
+) -> State:
+    made = make_state(shape, mean, var, tag=weight.tag, gauss=weight.gauss, roots=call.root())
+    values = [equal[axis] if axis < len(equal) else None for axis, size in enumerate(shape) if size != 1]
+    corr = np.ones([1 if rho is None else 2 for rho in values])
+    for index in np.ndindex(*corr.shape):
+        moved = [values[i] for i, k in enumerate(index) if k]
+        # equal tokens at random places: two positions agree with one probability however they differ
+        corr[index] = 1.0 if not moved else _agree([float(v) for v in moved if v is not None])
+    return replace(made, corr=corr)
+
+
+def _agree(shares: list[float]) -> float:
+    """Probability of equal indices at positions that differ along several axes.
+
+    An axis along which everything is equal (positions, the same in every sample) does not count.
+    """
+    partial = [s for s in shares if s < 1.0 - 1e-9]
+    return min(partial) if partial else 1.0
+
+
+@rule(
+    overloads("embedding_bag.padding_idx", "embedding_bag.default", "_embedding_bag.default"),
+    tag="approximate",
+    source="mean or sum of rows",
+)
+def embedding_bag(
+    call: Call, weight: State, indices: Any, offsets: Any = None, scale: bool = False, mode: int = 0, *rest: Any
+) -> State:
+    """Sums (0), means (1) or maxima of rows."""
+    shape = call.shape()
+    count = (
+        indices.numel()
+        if isinstance(indices, (torch.Tensor,))
+        else int(np.prod(indices.shape))
+        if isinstance(indices, Unknown)
+        else shape[0]
+    )
+    per_bag = max(count / max(shape[0], 1), 1.0)
+    var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
+    mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
+    return make_state(shape, mean, var, roots=call.root(), gauss=True)

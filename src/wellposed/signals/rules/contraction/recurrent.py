@@ -1,0 +1,94 @@
+"""Recurrent operators: run on samples of their inputs and weights, as AutoInit does (Appendix A)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wellposed.signals.context.call import Call
+from wellposed.signals.context.sampling import sample_state, state_of_samples
+from wellposed.signals.distributions.blocks import select
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.reduction.statistics import at_shape
+
+SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
+"""Largest batch, sequence and width that are run, and how often."""
+
+
+@rule(
+    overloads("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
+    tag="sampled",
+    source="AutoInit (arXiv 2109.08958), Appendix A (recurrent layers: default scheme, output by sampling)",
+)
+def recurrent(
+    call: Call, x: State, hidden: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
+    batch_first: bool,
+) -> tuple[State, ...] | None:  # fmt: skip
+    """Run a recurrent stack on a few samples, at most `WIDTH` wide: narrower weights are scaled up to do the same."""
+    if not all(isinstance(p, State) for p in params):
+        return None
+    several = isinstance(hidden, (list, tuple))
+    states = list(hidden) if several else [hidden]
+    batched = len(x.axes) == 3
+    batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
+    width = params[1].shape[1]
+    projected = len(params) % (4 if biases else 2) == 1 or (several and states[0].shape[-1] != states[-1].shape[-1])
+    narrow = width if projected else min(width, WIDTH)
+    features = x.shape[-1] if projected else min(x.shape[-1], WIDTH)
+    x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS} if batched else {0: STEPS})
+    x = select(x, len(x.axes) - 1, 0, features, 1, drop=False)
+    samples = x.shape[batch_axis] if batched else 0
+    sizes = {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
+    weights = [_narrowed(p, i, x.shape[-1], features, width, narrow, sizes) for i, p in enumerate(params)]
+    generator = torch.Generator().manual_seed(call.node.index)
+    start = [
+        h if isinstance(h, State) else make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else None
+        for h in states
+    ]
+    if any(h is None for h in start):
+        return None
+    begin = [_cut(h, {1: samples}) if batched else h for h in start if h is not None]
+    begin = [select(h, len(h.axes) - 1, 0, narrow if not projected else h.shape[-1], 1, drop=False) for h in begin]
+    runs: list[list[torch.Tensor]] = []
+    before = torch.random.get_rng_state()
+    try:
+        torch.manual_seed(call.node.index)
+        for _ in range(DRAWS):
+            drawn = [sample_state(h, generator) for h in begin]
+            with torch.no_grad():
+                result = call.node.op(
+                    sample_state(x, generator), drawn if several else drawn[0],
+                    [sample_state(w, generator) for w in weights], biases, layers, dropout, train, both, batch_first,
+                )  # fmt: skip
+            runs.append(list(result))
+    finally:
+        torch.random.set_rng_state(before)
+    return tuple(
+        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
+        for i in range(len(call.node.outputs))
+    )
+
+
+def _cut(x: State, limits: dict[int, int]) -> State:
+    for axis, limit in limits.items():
+        x = select(x, axis, 0, min(x.shape[axis], limit), 1, drop=False)
+    return x
+
+
+def _narrowed(
+    weight: State, index: int, inputs: int, features: int, width: int, narrow: int, sizes: dict[int, int]
+) -> State:
+    """Return a weight of a narrower layer whose products have the same variance."""
+    shape = weight.shape
+    rows = shape[0] // width * narrow if narrow < width else shape[0]
+    if len(shape) == 1:
+        return make_state((rows,), weight.pooled_mean, weight.pooled_var, roots=weight.roots)
+    columns = features if index == 0 else sizes.get(shape[1], shape[1])
+    if index and shape[1] == inputs and not sizes:
+        columns = shape[1]
+    if (rows, columns) == shape:
+        return pooled(weight)
+    return make_state((rows, columns), 0.0, weight.second_moment * shape[1] / columns, roots=weight.roots)

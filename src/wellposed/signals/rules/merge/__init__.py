@@ -1,0 +1,1 @@
+"""Sums, differences, products and quotients of two tensors, forward and backward."""

@@ -1,0 +1,133 @@
+"""Sums, differences, products and quotients of two tensors, backwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Ref
+from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.terms import IDENTITY, Adjoint, Gradients, Sent, Term, reduced, settled, source_of, times
+from wellposed.signals.context.arguments import known_state
+from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.registry import adjoint, overloads
+
+
+def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
+    """Return what an operand gets of a term with the result's shape; nothing where it is a number."""
+    value = call.value_of(position)
+    if value is None:
+        return []
+    return [(value, reduced(call, term, call.graph.values[value].shape))]
+
+
+@adjoint(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: 9")
+def add(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sent | None:
+    """x + alpha y."""
+    term = gradients[0]
+    return None if term is None else _send(call, term, 0) + _send(call, term.scaled(float(alpha)), 1)
+
+
+@adjoint(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: 9")
+def subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1) -> Sent | None:
+    """x - alpha y."""
+    return add(call, gradients, x, y, alpha=-float(alpha))
+
+
+@adjoint(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: 9")
+def reverse_subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, alpha: float = 1) -> Sent | None:
+    """y - alpha x."""
+    term = gradients[0]
+    return None if term is None else _send(call, term.scaled(-float(alpha)), 0) + _send(call, term, 1)
+
+
+@adjoint(overloads("lerp.Scalar"), source="signals: 9")
+def lerp(call: Adjoint, gradients: Gradients, x: Any, y: Any, weight: float) -> Sent | None:
+    """x + weight (y - x)."""
+    term = gradients[0]
+    return None if term is None else _send(call, term.scaled(1 - weight), 0) + _send(call, term.scaled(weight), 1)
+
+
+def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) -> Term:
+    """Return the term times another operand, or times a function of it."""
+    value = operand(call, other)
+    if isinstance(value, float):
+        return term.scaled(value if fn is None else float(fn(torch.full((1,), value).double().numpy())[0]))
+    shape = term.core.shape
+    value = pooled(value)
+    base, own = source_of(value)
+    whole = own if fn is None else own.then(fn)
+    if value.shape != shape:
+        base = expand(base, shape)
+    return times(call, term, base, whole)
+
+
+@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"), source="signals: 9")
+def mul(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
+    """x y: each operand gets the gradient times the other."""
+    term = gradients[0]
+    if term is None:
+        return None
+    sent: list[tuple[int, Term]] = []
+    if call.value_of(0) is not None:
+        sent += _send(call, _factor(call, term, y), 0)
+    if call.value_of(1) is not None:
+        sent += _send(call, _factor(call, term, x), 1)
+    return sent
+
+
+_INVERSE = Pointwise(("inverse",), lambda t: 1.0 / t)
+_INVERSE_SQUARE = Pointwise(("inverse square",), lambda t: -1.0 / (t * t))
+
+
+@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar"), source="signals: 9")
+def div(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
+    """x / y, by a number, or by a tensor that stays away from 0."""
+    term = gradients[0]
+    if term is None:
+        return None
+    below = operand(call, y)
+    if isinstance(below, State) and not below.is_constant:
+        if float((below.var / below.mean**2).max(initial=0.0) if below.mean.all() else 1.0) > 0.25:
+            return None
+    sent = _send(call, _factor(call, term, y, _INVERSE), 0)
+    if call.value_of(1) is not None:
+        sent += _send(call, _factor(call, _factor(call, term, y, _INVERSE_SQUARE), x), 1)
+    return sent
+
+
+@adjoint(overloads("addcmul.default"), source="signals: 9")
+def addcmul(call: Adjoint, gradients: Gradients, x: Any, a: Any, b: Any, *, value: float = 1) -> Sent | None:
+    """x + value a b."""
+    term = gradients[0]
+    if term is None:
+        return None
+    part = term.scaled(float(value))
+    return _send(call, term, 0) + _send(call, _factor(call, part, b), 1) + _send(call, _factor(call, part, a), 2)
+
+
+@adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
+def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -> Sent | None:
+    """Each operand gets the gradient where it was taken, for a condition that is known."""
+    term = gradients[0]
+    if term is None or not isinstance(condition, torch.Tensor):
+        return None
+    sent: list[tuple[int, Term]] = []
+    for position, mask in ((1, condition), (2, ~condition)):
+        if isinstance(call.node.args[position], Ref):
+            taken = known_state(mask.to(torch.float64), call.root())
+            part = times(call, Term(settled(call, term)), expand(taken, term.core.shape), IDENTITY)
+            sent += _send(call, part, position)
+    return sent
+
+
+@adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
+def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: Any) -> Sent | None:
+    """Nothing flows back to what a known mask has replaced."""
+    term = gradients[0]
+    if term is None or not isinstance(mask, torch.Tensor):
+        return None
+    kept = known_state((~mask).to(torch.float64), call.root())
+    return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), IDENTITY), 0)

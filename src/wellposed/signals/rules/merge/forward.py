@@ -1,0 +1,156 @@
+"""Sums, differences, products and quotients of two tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wellposed.signals.algebra.arithmetic import (
+    _filled,
+    _fused,
+    _keep_lever,
+    _state,
+    chosen,
+    combine,
+    linear,
+    mixture,
+    multiply,
+    operand,
+    reciprocal_of,
+)
+from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.registry import overloads, rule
+
+
+@rule(
+    overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"),
+    source="signals: sums, 5.4",
+    tensors=True,
+)
+def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> State:
+    """x + alpha y."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(b, float):
+        return linear(call, _filled(call, a), 1.0, float(alpha) * b)
+    if isinstance(a, float):
+        return linear(call, b, float(alpha), a)
+    return combine(call, a, b, 1.0, float(alpha))
+
+
+@rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4", tensors=True)
+def subtract(call: Call, x: Any, y: Any, *, alpha: float = 1) -> State:
+    """x - alpha y."""
+    return add(call, x, y, alpha=-float(alpha))
+
+
+@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4", tensors=True)
+def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
+    """y - alpha x."""
+    return add(call, y, x, alpha=-float(alpha))
+
+
+@rule(
+    overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"),
+    source="signals: products, 5.4",
+    tensors=True,
+)
+def mul(call: Call, x: Any, y: Any) -> State:
+    """x y."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(a, float):
+        a, b = b, a
+    if isinstance(b, float):
+        a = _filled(call, a)
+        return _keep_lever(a, linear(call, a, b))
+    return multiply(call, _filled(call, a), b)
+
+
+@rule(
+    overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"),
+    tag="approximate",
+    source="signals: products, 5.4",
+    tensors=True,
+)
+def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
+    """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
+    a, b = operand(call, x), operand(call, y)
+    if isinstance(b, float):
+        a = _filled(call, a)
+        return _keep_lever(a, linear(call, a, 1.0 / b))
+    if b.is_constant:
+        number = float(b.mean.ravel()[0])
+        if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
+            return _keep_lever(a, linear(call, a, 1.0 / number))
+    fused = _fused(call, a, b, ("div",), torch.div) if isinstance(a, State) else None
+    if fused is not None:
+        return fused
+    reciprocal = reciprocal_of(call, b)
+    if reciprocal is None:
+        return None
+    if isinstance(a, float):
+        return linear(call, reciprocal, a)
+    return multiply(call, a, reciprocal)
+
+
+@rule(overloads("addcmul.default"), source="signals: products, 5.4", tensors=True)
+def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
+    """x + value a b."""
+    return add(call, x, mul(call, a, b), alpha=value)
+
+
+@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4", tensors=True)
+def lerp(call: Call, x: State, y: State, weight: float) -> State:
+    """x + weight (y - x)."""
+    return combine(call, x, y, 1.0 - float(weight), float(weight))
+
+
+@rule(
+    overloads("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar"),
+    tag="approximate",
+    source="mixture of two signals",
+    tensors=True,
+)
+def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
+    """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
+    shape = call.shape()
+    a, b = (_state(call, operand(call, value), shape) for value in (x, y))
+    if isinstance(condition, Unknown) and condition.state is not None:
+        return chosen(call, _state(call, condition.state, shape), a, b)
+    share = 0.5
+    if isinstance(condition, torch.Tensor):
+        share = float(condition.double().mean()) if condition.numel() else 1.0
+    return mixture(call, a, b, share)
+
+
+@rule(
+    overloads(
+        "maximum.default",
+        "minimum.default",
+        "max.other",
+        "min.other",
+        "fmod.Scalar",
+        "remainder.Scalar",
+        "atan2.default",
+        "pow.Tensor_Tensor",
+    ),
+    tag="approximate",
+    source="definition",
+    tensors=True,
+)
+def two_operands(call: Call, x: Any, y: Any) -> State | None:
+    """Other functions of two operands: exact for a constant second operand or one common ancestor, else sampled."""
+    a, b = operand(call, x), operand(call, y)
+    op = call.node.op
+    if isinstance(a, State) and (isinstance(b, float) or b.is_constant):
+        number = b if isinstance(b, float) else float(b.mean.ravel()[0])
+        if a.shape != call.shape():
+            return None
+        if op._overloadname == "Scalar":
+            return scalar_pointwise(call, a, op, number)
+        return apply_pointwise(call, a, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
+    if isinstance(a, State) and isinstance(b, State):
+        return _fused(call, a, b, (str(op),), lambda p, q: op(p, q))
+    return None

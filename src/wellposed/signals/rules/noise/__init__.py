@@ -1,0 +1,1 @@
+"""Dropout and random numbers, forward and backward."""

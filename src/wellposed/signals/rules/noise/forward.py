@@ -1,0 +1,155 @@
+"""Dropout, stochastic depth and operators that draw random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wellposed.signals.algebra.arithmetic import linear, normalised
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.dependence import scaled_by
+from wellposed.signals.distributions.state import Link, State, make_state
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.registry import overloads, rule
+
+
+def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
+    """Multiply by a mask that is 0 with probability r and 1 / (1 - r) else, common to the axes ``shared``.
+
+    Var = v / (1 - r) + m² r / (1 - r). AutoInit's eq. 12 leaves the second term out; ``state="independent"`` does too.
+    """
+    x = pooled(x)
+    if rate >= 1.0:
+        return x.changed(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var), base=None, fn=None, links=(), roots=0)
+    keep = 1.0 - rate
+    if call.independent:
+        return x.changed(var=x.var / keep, base=None, fn=None, links=(), roots=call.root())
+    second = x.mean**2 + x.var
+    var = second / keep - x.mean**2
+    covariance = x.covariance()
+    if shared:
+        # elements under one mask also share its fluctuation
+        dims = [i for axis in shared for i in x.axes[axis]]
+        common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
+        lengths = [
+            max(covariance.shape[i], min(2, x.sizes[i]) if i in dims and x.mean.any() else 1)
+            for i in range(covariance.ndim)
+        ]
+        covariance = kernels.promote(covariance, lengths)
+        raw = covariance + kernels.autocorrelation(x.mean, lengths)
+        inside = tuple(slice(None) if common[i] > 1 or i in dims else slice(0, 1) for i in range(covariance.ndim))
+        kernel = covariance.copy()
+        kernel[inside] = raw[inside] / keep - kernels.autocorrelation(x.mean, raw[inside].shape)
+    else:
+        kernel = covariance.copy()
+        kernel[(0,) * kernel.ndim] = float(np.mean(var))
+    return x.changed(
+        var=var,
+        corr=normalised(kernel, var),
+        base=None,
+        fn=None,
+        gauss=False,
+        links=(Link(x, scaled_by(1.0)),) if x.roots else (),
+        roots=x.roots | call.root(),
+        lever=None,
+    )
+
+
+@rule(
+    overloads("dropout.default", "dropout_.default", "native_dropout.default"),
+    source="signals: 2, 5.5 (AutoInit, eq. 12, corrected)",
+    blockwise=True,
+)
+def dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """Inverted dropout of single elements."""
+    return _drop(call, x, float(rate), []) if train and rate > 0 else x
+
+
+@rule(
+    overloads("feature_dropout.default", "feature_dropout_.default"),
+    source="signals: 2 (spatial dropout)",
+    blockwise=True,
+)
+def feature_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """Inverted dropout of whole channels."""
+    return _drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
+
+
+_ALPHA = -1.7580993408473766
+
+
+def _alpha_drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
+    """Replace dropped elements by SELU's negative limit, then apply the affine map that keeps N(0, 1).
+
+    With y = x - limit this is inverted dropout of y, scaled and shifted; so the masks' common part is `_drop`'s.
+    """
+    keep = 1.0 - rate
+    a = (keep + _ALPHA**2 * keep * (1 - keep)) ** -0.5
+    b = -a * (1 - keep) * _ALPHA
+    dropped = _drop(call, linear(call, pooled(x), 1.0, -_ALPHA), rate, shared)
+    return linear(call, dropped, a * keep, a * _ALPHA + b)
+
+
+@rule(overloads("alpha_dropout.default", "alpha_dropout_.default"), source="Klambauer et al. 2017")
+def alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """Dropout to SELU's negative limit, followed by the affine map that keeps N(0, 1)."""
+    return _alpha_drop(call, x, float(rate), []) if train and rate > 0 else x
+
+
+@rule(overloads("feature_alpha_dropout.default", "feature_alpha_dropout_.default"), source="Klambauer et al. 2017")
+def feature_alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
+    """The same of whole channels."""
+    return _alpha_drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
+
+
+def _filled(call: Call, mean: float, var: float) -> State:
+    return make_state(call.shape(), mean, var, roots=call.root())
+
+
+_BERNOULLI = overloads("bernoulli_.float", "bernoulli.p", "bernoulli.default")
+_RAND = overloads("rand.default", "rand_like.default", "rand.generator")
+_UNIFORM = overloads("uniform_.default")
+_RANDN = overloads("randn.default", "randn_like.default", "randn.generator")
+_NORMAL = overloads("normal_.default")
+_EXPONENTIAL = overloads("exponential_.default")
+DRAWS = [*_BERNOULLI, *_RAND, *_UNIFORM, *_RANDN, *_NORMAL, *_EXPONENTIAL]
+"""Operators whose results are random numbers: they depend on no tensor."""
+
+
+@rule(_BERNOULLI, source="definition")
+def bernoulli(call: Call, x: Any, p: Any = None, *, generator: Any = None) -> State:
+    """0 or 1."""
+    share = float(p) if isinstance(p, (int, float)) else x.pooled_mean if isinstance(x, State) else 0.5
+    return _filled(call, share, share * (1 - share))
+
+
+@rule(_RAND, source="definition")
+def rand(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """Uniform on [0, 1)."""
+    return _filled(call, 0.5, 1 / 12)
+
+
+@rule(_UNIFORM, source="definition")
+def uniform(call: Call, x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> State:
+    """Uniform on [low, high)."""
+    return _filled(call, (low + high) / 2, (high - low) ** 2 / 12)
+
+
+@rule(_RANDN, source="definition")
+def randn(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """Standard normal."""
+    return _filled(call, 0.0, 1.0).changed(gauss=True)
+
+
+@rule(_NORMAL, source="definition")
+def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> State:
+    """Normal."""
+    return _filled(call, mean, std**2).changed(gauss=True)
+
+
+@rule(_EXPONENTIAL, source="definition")
+def exponential(call: Call, x: Any, lambd: float = 1.0, *, generator: Any = None) -> State:
+    """Exponential."""
+    return _filled(call, 1 / lambd, 1 / lambd**2)

@@ -1,0 +1,1 @@
+"""Functions of one number, conditions and gates, forward and backward."""

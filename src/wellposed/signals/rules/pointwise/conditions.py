@@ -1,0 +1,86 @@
+"""Comparisons of signals: 0 or 1, integrated like any function, for `where` and for masks made by the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from wellposed.signals.algebra.arithmetic import combine, linear, multiply, operand
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.registry import overloads, rule
+
+_SCALAR: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "gt": lambda t, c: t > c,
+    "ge": lambda t, c: t >= c,
+    "lt": lambda t, c: t < c,
+    "le": lambda t, c: t <= c,
+    "eq": lambda t, c: t == c,
+    "ne": lambda t, c: t != c,
+}
+
+
+@rule(
+    overloads(*(f"{name}.{kind}" for name in _SCALAR for kind in ("Scalar", "Tensor"))),
+    source="signals: 5.3 (quadrature)",
+    tensors=True,
+    conditions=True,
+)
+def compare(call: Call, x: Any, y: Any) -> State | None:
+    """1 where the comparison holds, 0 elsewhere; of two signals through their difference, where that is Gaussian."""
+    if isinstance(x, Unknown) or isinstance(y, Unknown):
+        return None
+    a, b = operand(call, x), operand(call, y)
+    name = call.node.op._schema.name.removeprefix("aten::")
+    test, level = _SCALAR[name], 0.0
+    if isinstance(a, State) and isinstance(b, float):
+        difference, level = a, b
+    elif isinstance(a, State) and isinstance(b, State):
+        difference = combine(call, a, b, 1.0, -1.0)
+        if not difference.gauss and difference.fn is None and difference.var.any():
+            return None
+    else:
+        return None
+    if difference.shape != call.shape():
+        return None
+    return apply_pointwise(call, difference, Pointwise((name, level), lambda t: test(t, level).to(t.dtype)))
+
+
+def _condition(value: Any) -> State | None:
+    return value.state if isinstance(value, Unknown) else None
+
+
+@rule(overloads("logical_not.default", "bitwise_not.default"), source="definition", tensors=True, conditions=True)
+def negation(call: Call, x: Any) -> State | None:
+    """1 - c."""
+    c = _condition(x)
+    return None if c is None else linear(call, c, -1.0, 1.0)
+
+
+@rule(
+    overloads("logical_and.default", "bitwise_and.Tensor", "__and__.Tensor"),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
+def conjunction(call: Call, x: Any, y: Any) -> State | None:
+    """Product of two conditions."""
+    a, b = _condition(x), _condition(y)
+    return None if a is None or b is None else multiply(call, a, b)
+
+
+@rule(
+    overloads("logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
+def disjunction(call: Call, x: Any, y: Any) -> State | None:
+    """1 - (1 - a) (1 - b)."""
+    a, b = _condition(x), _condition(y)
+    if a is None or b is None:
+        return None
+    return linear(call, multiply(call, linear(call, a, -1.0, 1.0), linear(call, b, -1.0, 1.0)), -1.0, 1.0)

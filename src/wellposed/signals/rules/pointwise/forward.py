@@ -1,0 +1,62 @@
+"""Functions of one number, applied to every element: integrated against the Gaussian that they come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
+from wellposed.signals.registry import overloads, rule
+
+
+def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
+    """An operator of one tensor and numbers."""
+    if not isinstance(x, State) or any(not _plain(r) for r in (*rest, *kwargs.values())):
+        return None
+    kwargs.pop("out", None)
+    return scalar_pointwise(call, x, call.node.op, *rest, **kwargs)
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float, bool, str))
+
+
+rule(
+    overloads(*(f"{name}.default" for name in FUNCTIONS), *OTHERS),
+    overloads(*(f"{name}_.default" for name in FUNCTIONS), optional=True),  # some have no in-place form
+    family="pointwise",
+    source="signals: 5.3 (quadrature)",
+    blockwise=True,
+    elementwise=True,
+)(_elementwise)
+
+
+@rule(overloads("pow.Scalar"), source="signals: 5.3 (quadrature)", blockwise=True, elementwise=True)
+def power_of(call: Call, number: float, x: State) -> State:
+    """number ** x."""
+    return apply_pointwise(call, x, Pointwise(("power of", float(number)), lambda t: torch.pow(float(number), t)))
+
+
+@rule(overloads("prelu.default"), source="AutoInit, appendix A (PReLU)", elementwise=True)
+def prelu(call: Call, x: State, weight: State) -> State:
+    """max(x, 0) + a min(x, 0), with the weight's mean as a."""
+    slope = weight.pooled_mean
+    return apply_pointwise(call, x, Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t)))
+
+
+@rule(
+    overloads("rrelu.default", "rrelu_.default"),
+    tag="approximate",
+    source="definition, at the mean slope",
+    elementwise=True,
+)
+def rrelu(
+    call: Call, x: State, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> State:
+    """Leaky ReLU with a random slope."""
+    slope = 0.5 * (lower + upper)
+    return apply_pointwise(call, x, Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t)))

@@ -1,0 +1,1 @@
+"""Pooling, padding and resizing, forward and backward."""

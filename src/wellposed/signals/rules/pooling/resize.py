@@ -1,0 +1,214 @@
+"""Padding and resampling along axes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import select
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Indices
+from wellposed.signals.registry import overloads, rule
+
+_MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _one_atom(x: State, axis: int) -> State:
+    return merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+
+
+@rule(overloads("pad.default", "constant_pad_nd.default"), source="signals: 2, 5.5 (AutoInit, eq. 24, corrected)")
+def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float | None = None) -> State:
+    """Zero, constant, reflected, replicated or circular padding.
+
+    With zeros at a share z of positions the pooled variance is (1 - z) v + z (1 - z) m². AutoInit's eq. 24 leaves out
+    the second term; ``state="independent"`` does too.
+    """
+    rank = len(x.axes)
+    constant = float(value or 0.0)
+    if not np.isfinite(constant):  # padding that a maximum ignores: the signal goes on
+        mode = "replicate"
+    steps = [(rank - 1 - i, int(widths[2 * i]), int(widths[2 * i + 1])) for i in range(len(widths) // 2)]
+    for axis, before, after in steps:
+        if before == 0 and after == 0:
+            continue
+        if before < 0 or after < 0:
+            size = x.shape[axis]
+            x = select(x, axis, max(-before, 0), size - max(-after, 0), 1, drop=False)
+            before, after = max(before, 0), max(after, 0)
+            if before == 0 and after == 0:
+                continue
+        if call.independent and mode == "constant":
+            size = x.shape[axis]
+            z = (before + after) / (size + before + after)
+            x = _one_atom(x, axis)
+            x = _resized_axis(x, axis, size + before + after).changed(
+                mean=x.mean * (1 - z), var=x.var * (1 - z), base=None, fn=None, links=(), roots=call.root()
+            )
+        else:
+            x = _padded(x, axis, before, after, mode, constant)
+    return x
+
+
+def _resized_axis(x: State, axis: int, size: int) -> State:
+    if not x.axes[axis]:
+        sizes = (*x.sizes, size)
+        axes = tuple((len(sizes) - 1,) if i == axis else a for i, a in enumerate(x.axes))
+        return x.changed(sizes=sizes, axes=axes, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
+    i = x.axes[axis][0]
+    return x.changed(sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)))
+
+
+def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
+    x = _one_atom(x, axis)
+    if not x.axes[axis]:
+        size = 1
+        x = _resized_axis(x, axis, 1)
+    i = x.axes[axis][0]
+    size = x.sizes[i]
+    total = size + before + after
+
+    def extend(array: Array, fill: float) -> Array:
+        full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
+        if full.shape[i] == 1 and mode != "constant":
+            return full
+        widths = [(before, after) if k == i else (0, 0) for k in range(full.ndim)]
+        if mode == "constant":
+            return np.pad(full, widths, constant_values=fill)
+        return np.take(full, np.pad(np.arange(size), (before, after), mode=_MODES[mode]), axis=i)
+
+    mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
+    if mode != "constant":
+        corr = _repeated_positions(corr, i, size, before, after, mode)
+    return x.changed(
+        sizes=tuple(total if k == i else a for k, a in enumerate(x.sizes)),
+        mean=mean,
+        var=var,
+        corr=corr,
+        base=None,
+        fn=None,
+        links=(),
+        lever=None,
+    )
+
+
+def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: int, mode: str) -> Array:
+    """Correlation by displacement when borders repeat inner positions."""
+    source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
+    return from_sources(corr, dim, source)
+
+
+def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = False) -> State:
+    """Return the state with axes resampled to the nearest position (``centred``: nearest to the cells' centres)."""
+    for axis, size in zip(space, sizes, strict=True):
+        x = _one_atom(x, axis)
+        have = x.shape[axis]
+        if have == size:
+            continue
+        if not x.axes[axis]:
+            x = _resized_axis(x, axis, size)
+            i = x.axes[axis][0]
+            x = x.changed(corr=np.repeat(x.corr, 2, axis=i))
+            continue
+        i = x.axes[axis][0]
+        places = ((2 * np.arange(size) + 1) * have) // (2 * size) if centred else (np.arange(size) * have) // size
+        source = np.minimum(places, have - 1)
+
+        def take(array: Array, i: int = i, source: Indices = source) -> Array:
+            return array if array.shape[i] == 1 else np.take(array, source, axis=i)
+
+        corr = from_sources(x.corr, i, source)
+        mean, var = take(x.mean), take(x.var)
+        if size == 1:
+            keep = [k for k in range(len(x.sizes)) if k != i]
+            where = {old: new for new, old in enumerate(keep)}
+            x = x.changed(
+                sizes=tuple(x.sizes[k] for k in keep),
+                axes=tuple(tuple(where[k] for k in a if k != i) for a in x.axes),
+                mean=np.squeeze(mean[(slice(None),) * i + (slice(0, 1),)], i),
+                var=np.squeeze(var[(slice(None),) * i + (slice(0, 1),)], i),
+                corr=np.take(corr, 0, axis=i), base=None, fn=None, links=(),
+            )  # fmt: skip
+            continue
+        x = x.changed(
+            sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)),
+            mean=mean, var=var, corr=corr, base=None, fn=None, links=(),
+        )  # fmt: skip
+    return x
+
+
+@rule(
+    overloads(
+        "upsample_nearest1d.vec",
+        "upsample_nearest2d.vec",
+        "upsample_nearest3d.vec",
+        "upsample_nearest2d.default",
+        "_upsample_nearest_exact2d.vec",
+    ),
+    source="AutoInit, Appendix A (upsampling)",
+)
+def upsample_nearest(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Repeat the nearest element."""
+    rank = len(x.shape)
+    centred = "exact" in call.node.op._schema.name
+    return resized(x, list(range(2, rank)), list(call.shape()[2:]), centred=centred)
+
+
+@rule(
+    overloads(
+        "upsample_bilinear2d.vec",
+        "upsample_linear1d.vec",
+        "upsample_trilinear3d.vec",
+        "upsample_bicubic2d.vec",
+        "_upsample_bilinear2d_aa.vec",
+        "_upsample_bicubic2d_aa.vec",
+    ),
+    source="interpolation as a linear map along each axis",
+)
+def upsample_linear(
+    call: Call, x: State, output_size: Any, align_corners: Any = False, *rest: Any, **kwargs: Any
+) -> State:
+    """Interpolate linearly (cubically): every output is a fixed combination of neighbours."""
+    name = call.node.op._schema.name.removeprefix("aten::")
+    mode = "bicubic" if "bicubic" in name else "linear"
+    x = pooled(x)
+    for axis in range(2, len(x.shape)):
+        size = call.shape()[axis]
+        if x.shape[axis] != size:
+            x = _interpolated(x, axis, size, mode, bool(align_corners), "_aa" in name)
+    return x
+
+
+def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool, antialias: bool) -> State:
+    x = _one_atom(x, axis)
+    have = x.shape[axis]
+    if not x.axes[axis]:
+        return resized(x, [axis], [size])
+    # the operator itself, on unit vectors, gives the matrix of the map
+    eye = torch.eye(have, dtype=torch.float64)[:, None, :, None].expand(have, 1, have, 2)
+    weights = torch.nn.functional.interpolate(
+        eye,
+        size=(size, 2),
+        mode="bicubic" if mode == "bicubic" else "bilinear",
+        align_corners=align_corners,
+        antialias=antialias,
+    )[:, 0, :, 0].T.numpy()
+    return mapped(x, axis, weights)
+
+
+@rule(
+    overloads("im2col.default", "col2im.default", "grid_sampler.default"),
+    tag="approximate",
+    source="elements picked alike",
+)
+def rearranged(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
+    """Windows as columns and back, sampling at given places: pooled moments are kept."""
+    if call.node.op is torch.ops.aten.im2col.default:
+        return make_state(call.shape(), x.pooled_mean, x.pooled_var, roots=x.roots | call.root())
+    return None

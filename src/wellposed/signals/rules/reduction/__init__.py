@@ -1,0 +1,1 @@
+"""Statistics over axes, forward and backward."""

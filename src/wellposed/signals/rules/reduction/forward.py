@@ -1,0 +1,95 @@
+"""Means, sums and other reductions over axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.pointwise import scalar_pointwise
+from wellposed.signals.algebra.reduction import averaged, axes_of
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.registry import overloads, rule
+
+
+@rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)")
+def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
+    """Mean over axes."""
+    return averaged(call, x, axes_of(x, dim), keepdim=keepdim)
+
+
+@rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)")
+def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
+    """Sum over axes."""
+    if not isinstance(x, State):
+        return None
+    axes = axes_of(x, dim)
+    count = math.prod(x.shape[a] for a in axes)
+    result = averaged(call, x, axes, keepdim=keepdim)
+    return linear(call, result, float(count)).changed(fn=None, base=None)
+
+
+def _square(call: Call, x: State) -> State:
+    return scalar_pointwise(call, x, torch.ops.aten.square.default)
+
+
+@rule(overloads("var.dim", "var.correction", "var.default"), source="definition: E x² - (E x)², over the axes")
+def variance(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> State:
+    """Variance over axes."""
+    return _variance(call, x, dim, unbiased, keepdim, correction)
+
+
+def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
+    """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
+    axes = axes_of(x, dim)
+    x = linear(call, pooled(x), 1.0, -x.pooled_mean)
+    second = averaged(call, _square(call, x), axes, keepdim=keepdim)
+    first = averaged(call, x, axes, keepdim=keepdim)
+    count = math.prod(x.shape[a] for a in axes)
+    lost = float(correction) if correction is not None else float(unbiased)
+    factor = count / (count - lost) if count > lost else 1.0
+    level = max(second.pooled_mean - first.second_moment, 0.0) * factor
+    return second.changed(
+        mean=np.full((1,) * len(second.sizes), level), var=second.var * factor**2, links=(), base=None, fn=None
+    )
+
+
+@rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")
+def deviation(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> State:
+    """Standard deviation over axes."""
+    return _root(call, _variance(call, x, dim, unbiased, keepdim, correction))
+
+
+def _root(call: Call, x: State) -> State:
+    level = max(x.pooled_mean, 0.0)
+    value = math.sqrt(level)
+    relative = x.pooled_var / (4 * level) if level > 0 else 0.0
+    return x.changed(
+        mean=np.full((1,) * len(x.sizes), value),
+        var=np.full((1,) * len(x.sizes), relative),
+        links=(),
+        base=None,
+        fn=None,
+    )
+
+
+@rule(overloads("linalg_vector_norm.default"), tag="approximate", source="square root of the sum of squares")
+def vector_norm(
+    call: Call, x: State, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> State | None:
+    """Euclidean norm over axes."""
+    if ord != 2:
+        return None
+    axes = axes_of(x, dim)
+    count = math.prod(x.shape[a] for a in axes)
+    squares = linear(call, averaged(call, _square(call, pooled(x)), axes, keepdim=keepdim), float(count))
+    return _root(call, squares.changed(base=None, fn=None))

@@ -1,0 +1,198 @@
+"""Operators along an axis: running sums and differences exactly, order statistics and the like on samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.context.arguments import known_state
+from wellposed.signals.context.call import Call
+from wellposed.signals.context.sampling import sample_state, state_of_samples
+from wellposed.signals.distributions.blocks import select
+from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.registry import overloads, rule
+
+aten = torch.ops.aten
+LONGEST = 1024
+"""Longest axis that a linear map is written out for, as a matrix."""
+VALUES = 1 << 18
+"""Values that a sampled statistic is run on."""
+
+
+@rule(overloads("cumsum.default", "cumsum_.default"), source="definition: a linear map along the axis")
+def cumsum(call: Call, x: State, dim: int, *, dtype: Any = None) -> State | None:
+    """Running sum."""
+    size = x.shape[dim]
+    if size == 1:
+        return x
+    return mapped(x, dim % len(x.axes), np.tril(np.ones((size, size)))) if size <= LONGEST else None
+
+
+@rule(overloads("diff.default"), source="definition: a linear map along the axis")
+def diff(call: Call, x: State, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> State | None:
+    """Differences of neighbours."""
+    size = x.shape[dim]
+    if prepend is not None or append is not None or n != 1 or not 2 < size <= LONGEST:
+        return None
+    return mapped(x, dim % len(x.axes), np.diff(np.eye(size), axis=0))
+
+
+@rule(overloads("tril.default", "triu.default"), source="definition: a product with a constant")
+def triangle(call: Call, x: State, diagonal: int = 0) -> State:
+    """The lower or upper triangle, 0 elsewhere."""
+    ones = torch.ones(x.shape[-2:], dtype=torch.float64)
+    mask = ones.tril(diagonal) if call.node.op is aten.tril.default else ones.triu(diagonal)
+    return multiply(call, x, known_state(mask, call.root()))
+
+
+# ---- on samples -----------------------------------------------------------------------------------------------------
+
+
+def at_shape(sampled: State, shape: tuple[int, ...]) -> State:
+    """Return a sampled state for a tensor of another size: same moments, same correlation along each axis.
+
+    Along axes of another length, positions are no longer told apart.
+    """
+    if sampled.shape == shape:
+        return sampled
+    pairs: list[float | None] = []
+    for members in sampled.axes:
+        index = tuple(min(1, n - 1) if i in members else 0 for i, n in enumerate(sampled.corr.shape))
+        known = bool(members) and sampled.corr.shape[members[0]] > 1
+        pairs.append(float(sampled.corr[index]) if known else None)
+    state = make_state(shape, pairs=pairs, tag="sampled", roots=sampled.roots)
+    mean, second = sampled.mean, sampled.mean**2 + sampled.var
+    for axis, members in enumerate(sampled.axes):
+        if members and shape[axis] != sampled.shape[axis]:
+            mean, second = mean.mean(axis=members, keepdims=True), second.mean(axis=members, keepdims=True)
+    # an axis that was cut to one position has no atom in the sample
+    kept = [axis for axis, size in enumerate(shape) if size > 1]
+    new = [axis for axis in kept if not sampled.axes[axis]]
+    place = [kept.index(axis) for axis in new]
+    var = np.maximum(second - mean**2, 0.0)
+    for at in place:
+        mean, var = np.expand_dims(mean, at), np.expand_dims(var, at)
+    return state.changed(mean=mean, var=var)
+
+
+def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
+    """Run the operator on samples of x, whole along the axes ``kept`` and cut short along the others."""
+    room = max(1 << 14, math.prod(x.shape[a] for a in kept)) // max(math.prod(x.shape[a] for a in kept), 1)
+    for axis, size in enumerate(x.shape):
+        if axis not in kept:
+            width = min(size, max(room, 1))
+            room //= width
+            x = select(x, axis, 0, width, 1, drop=False)
+    elements = math.prod(x.shape)
+    if elements > VALUES:
+        return None
+    generator = torch.Generator().manual_seed(call.node.index)
+    runs = []
+    for _ in range(max(4, min(256, VALUES // max(elements, 1)))):
+        result = call.node.op(sample_state(x, generator), *rest, **kwargs)
+        runs.append(list(result) if isinstance(result, (tuple, list)) else [result])
+    values = [call.graph.values[v] for v in call.node.outputs]
+    return tuple(
+        at_shape(state_of_samples([run[i] for run in runs], call.root()), value.shape) if value.is_signal else None
+        for i, value in enumerate(values)
+    )
+
+
+@rule(
+    overloads(
+        "sort.default", "sort.stable", "topk.default", "max.dim", "min.dim", "median.dim", "max.default", "min.default",
+        "amax.default", "amin.default", "cummax.default", "cummin.default", "cumprod.default", "prod.dim_int",
+        "log_softmax.int", "logsumexp.default",
+    ),
+    tag="sampled",
+    source="the operator itself, on samples",
+)  # fmt: skip
+def order_statistic(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
+    """Statistics along axes whose distribution has no closed form."""
+    name = call.node.op._schema.name.removeprefix("aten::")
+    position = {"topk": 1, "sort": 0}.get(name, 0)
+    if call.node.op is aten.sort.stable:
+        dim: Any = kwargs.get("dim", -1)
+    elif name in ("max", "min") and call.node.op._overloadname == "default":
+        dim = list(range(len(x.axes)))
+    else:
+        dim = kwargs.get("dim", rest[position] if len(rest) > position else (-1 if name in ("topk", "sort") else []))
+    dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
+    kept = {int(d) % len(x.axes) for d in dims} or set(range(len(x.axes)))
+    return on_samples(call, x, kept, *rest, **kwargs)
+
+
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+_NONE, _MEAN = 0, 1
+
+
+@rule(
+    overloads("mse_loss.default", "l1_loss.default", "smooth_l1_loss.default", "huber_loss.default"),
+    source="definition: a function of the difference, averaged",
+)
+def regression_loss(call: Call, x: State, y: State, reduction: int = _MEAN, beta: float = 1.0) -> State:
+    """Loss of a difference: its mean, sum, or itself."""
+    op = call.node.op
+    rest = () if op in (aten.mse_loss.default, aten.l1_loss.default) else (beta,)
+
+    def loss(t: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = op(t, torch.zeros_like(t), _NONE, *rest)
+        return result
+
+    each = apply_pointwise(call, combine(_Whole(call, x.shape), x, y, 1.0, -1.0), Pointwise((str(op), rest), loss))
+    if reduction == _NONE:
+        return each
+    average = averaged(call, each, list(range(len(each.axes))), keepdim=False)
+    return average if reduction == _MEAN else linear(call, average, float(math.prod(x.shape)))
+
+
+class _Whole(Call):
+    """The same node, asked for the shape of the elements before they are averaged."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, call: Call, shape: tuple[int, ...]) -> None:
+        super().__init__(call.run, call.node)
+        self._shape = shape
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of the elements."""
+        return self._shape
+
+
+@rule(
+    overloads("cross_entropy_loss.default"),
+    tag="sampled",
+    source="the operator itself, on samples of logits and classes",
+)
+def cross_entropy(
+    call: Call,
+    x: State,
+    target: Any,
+    weight: Any = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    smoothing: float = 0.0,
+) -> State | None:
+    """Cross entropy of logits and classes that know nothing of each other."""
+    if isinstance(target, State) or weight is not None or len(x.axes) < 2:
+        return None
+    known = target if isinstance(target, torch.Tensor) else None
+    generator = torch.Generator().manual_seed(call.node.index)
+    shape = (x.shape[0], *x.shape[2:])
+    values = []
+    for _ in range(max(4, min(256, VALUES // math.prod(x.shape)))):
+        classes = known if known is not None else torch.randint(0, x.shape[1], shape, generator=generator)
+        values.append(
+            aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
+        )
+    return replace(state_of_samples(values, call.root()), tag="sampled")

@@ -1,0 +1,1 @@
+"""Structure: what a graph says of branches, widths and roles, without statistics."""
