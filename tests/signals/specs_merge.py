@@ -109,7 +109,6 @@ def _products() -> Iterator[Spec]:
             Case("a table of numbers", lambda x: mul(x, torch.arange(6.0, dtype=torch.float64)), (X,)),
         ],
     )
-    yield aten.multiply.Tensor, [Case("multiply", lambda x, y: aten.multiply.Tensor(x, y), (X, Y))]
     yield (
         aten.div.Tensor,
         [
@@ -196,10 +195,8 @@ def _conditions() -> Iterator[Spec]:
     for name in (
         "logical_and.default",
         "bitwise_and.Tensor",
-        "__and__.Tensor",
         "logical_or.default",
         "bitwise_or.Tensor",
-        "__or__.Tensor",
     ):
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload)
@@ -221,14 +218,6 @@ def _others() -> Iterator[Spec]:
         ],
     )
     yield aten.minimum.default, [Case("minimum of relatives", lambda x: aten.minimum(x, -0.5 * x), (FIELD,))]
-    yield (
-        aten.max.other,
-        [Case("max of relatives", lambda x: aten.max.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))],
-    )
-    yield (
-        aten.min.other,
-        [Case("min of relatives", lambda x: aten.min.other(x, torch.zeros((), dtype=x.dtype)), (FIELD,))],
-    )
     yield aten.fmod.Scalar, [Case("fmod", lambda x: aten.fmod.Scalar(x, 0.7), (X,))]
     yield aten.remainder.Scalar, [Case("remainder", lambda x: aten.remainder.Scalar(x, 0.7), (X,))]
     yield aten.atan2.default, [Case("atan2 of relatives", lambda x: aten.atan2(torch.sin(x), torch.cos(x)), (X,))]

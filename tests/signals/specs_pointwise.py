@@ -41,7 +41,6 @@ _BEFORE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 # Further arguments: one case for each entry.
 _REST: dict[str, list[tuple[Any, ...]]] = {
     "clamp": [(-0.5, 0.8), (None, 0.4), (-0.2,)],
-    "clip": [(-0.5, 0.8)],
     "clamp_min": [(-0.3,)],
     "clamp_max": [(0.6,)],
     "celu": [(), (0.5,)],
@@ -94,7 +93,6 @@ NAMES = [
     "clamp",
     "clamp_max",
     "clamp_min",
-    "clip",
     "cos",
     "cosh",
     "deg2rad",

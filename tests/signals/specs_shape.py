@@ -79,6 +79,10 @@ def _views() -> Iterator[Spec]:
     yield aten.squeeze.default, [case("squeeze", lambda x: aten.squeeze(relu(x)), thin)]
     yield aten.squeeze.dim, [case("squeeze dim", lambda x: aten.squeeze.dim(relu(x), 1), thin)]
     yield aten.squeeze.dims, [case("squeeze dims", lambda x: aten.squeeze.dims(relu(x), [1, 3]), thin)]
+    yield aten.squeeze_.default, [case("squeeze_", lambda x: aten.squeeze_(relu(x)), thin)]
+    for rank, source in ((1, Source(())), (2, Source((5,), mean=0.3)), (3, X)):
+        op = getattr(aten, f"atleast_{rank}d").default
+        yield op, [case(f"atleast_{rank}d", lambda x, op=op: op(relu(x)), source)]
     yield aten.squeeze_.dim, [case("squeeze_ dim", lambda x: aten.squeeze_.dim(relu(x), 1), thin)]
     yield aten.squeeze_.dims, [case("squeeze_ dims", lambda x: aten.squeeze_.dims(relu(x), [1, 3]), thin)]
     yield aten.unsqueeze.default, [case("unsqueeze", lambda x: aten.unsqueeze(padded(x), 2))]
@@ -98,8 +102,6 @@ def _views() -> Iterator[Spec]:
         ],
     )
     yield aten.transpose_.default, [case("transpose_", lambda x: aten.transpose_(padded(x), 1, 2))]
-    yield aten.swapaxes.default, [case("swapaxes", lambda x: aten.swapaxes(padded(x), 0, 2))]
-    yield aten.swapdims.default, [case("swapdims", lambda x: aten.swapdims(padded(x), 0, 3))]
     yield aten.permute.default, [case("permute", lambda x: aten.permute(padded(x), [0, 2, 3, 1]))]
     yield aten.movedim.int, [case("movedim", lambda x: aten.movedim.int(padded(x), 1, -1))]
     yield aten.movedim.intlist, [case("movedim list", lambda x: aten.movedim.intlist(padded(x), [1, 3], [3, 0]))]
@@ -111,6 +113,7 @@ def _views() -> Iterator[Spec]:
             case("expand in front", lambda x: aten.expand(relu(x), [3, -1, -1]), X),
         ],
     )
+    yield aten.broadcast_to.default, [case("broadcast_to", lambda x: aten.broadcast_to(relu(x), [4, 5, 6]), column)]
     yield aten.expand_as.default, [case("expand_as", lambda x: aten.expand_as(relu(x), torch.empty(4, 5, 6)), column)]
     yield (
         aten.repeat.default,
@@ -158,12 +161,22 @@ def _parts() -> Iterator[Spec]:
         aten.tensor_split.indices,
         [case("tensor_split at", lambda x: aten.tensor_split.indices(padded(x), [2, 3], 1))],
     )
+    for name, argument in (("h", 2), ("v", 2), ("d", 2)):
+        packet = getattr(aten, f"{name}split")
+        yield packet.int, [case(f"{name}split", lambda x, op=packet.int, n=argument: op(padded(x), n))]
+        yield packet.array, [case(f"{name}split at", lambda x, op=packet.array: op(padded(x), [1]))]
+    yield aten.unsafe_chunk.default, [case("unsafe_chunk", lambda x: aten.unsafe_chunk(padded(x), 2, 1))]
+    yield aten.unsafe_split.Tensor, [case("unsafe_split", lambda x: aten.unsafe_split.Tensor(padded(x), 3, 2))]
+    yield (
+        aten.unsafe_split_with_sizes.default,
+        [case("unsafe_split_with_sizes", lambda x: aten.unsafe_split_with_sizes(padded(x), [1, 3], 1))],
+    )
     yield aten.unbind.int, [case("unbind", lambda x: aten.unbind.int(padded(x), 2))]
 
 
 def _joined() -> Iterator[Spec]:
     y = Source((2, 3, 6, 8), mean=-0.5, reach=3.0)
-    for name in ("cat", "concat", "concatenate"):
+    for name in ("cat",):
         op = getattr(aten, name).default
         yield (
             op,
@@ -196,6 +209,9 @@ def _joined() -> Iterator[Spec]:
             ),
         ],
     )
+    yield aten.fliplr.default, [case("fliplr", lambda x: aten.fliplr(padded(x)))]
+    yield aten.flipud.default, [case("flipud", lambda x: aten.flipud(padded(x)))]
+    yield aten.rot90.default, [case(f"rot90 {k}", lambda x, k=k: aten.rot90(padded(x), k, [2, 3])) for k in range(4)]
     yield aten.flip.default, [case("flip", lambda x: aten.flip(padded(x), [3, 1]))]
     yield (
         aten.roll.default,

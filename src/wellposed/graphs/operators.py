@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -93,3 +94,50 @@ def traits(op: torch._ops.OpOverload) -> Traits:
         fills=name in _FILLS,
         empty=name in UNINITIALISED,
     )
+
+
+_ALIASES = {
+    "absolute": "abs", "adjoint": "mH", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
+    "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "concat": "cat", "concatenate": "cat",
+    "divide": "div", "fix": "trunc", "ger": "outer", "greater": "gt", "greater_equal": "ge", "less": "lt",
+    "less_equal": "le", "linalg_matmul": "matmul", "moveaxis": "movedim", "multiply": "mul", "negative": "neg",
+    "not_equal": "ne", "row_stack": "vstack", "special_digamma": "digamma", "special_erf": "erf",
+    "special_erfc": "erfc", "special_erfinv": "erfinv", "special_exp2": "exp2", "special_expit": "sigmoid",
+    "special_expm1": "expm1", "special_gammaln": "lgamma", "special_log1p": "log1p", "special_logit": "logit",
+    "special_logsumexp": "logsumexp", "special_psi": "digamma", "special_sinc": "sinc", "subtract": "sub",
+    "swapaxes": "transpose", "swapdims": "transpose", "true_divide": "div", "__and__": "bitwise_and",
+    "__or__": "bitwise_or", "__xor__": "bitwise_xor",
+}  # fmt: skip
+"""Operators that are another one under a second name, and arrive whole all the same."""
+_RENAMED = {
+    "max.other": "maximum.default",
+    "min.other": "minimum.default",
+    "special_log_softmax.default": "log_softmax.int",
+    "special_round.default": "round.decimals",
+    "special_softmax.default": "softmax.int",
+    "swapaxes.default": "transpose.int",
+    "swapdims.default": "transpose.int",
+}
+"""The same, where the overloads have other names."""
+
+
+def _overload(name: str, overload: str) -> torch._ops.OpOverload | None:
+    return getattr(getattr(torch.ops.aten, name, None), overload, None)
+
+
+def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
+    for pair in _RENAMED.items():
+        alias, first = (_overload(*name.split(".")) for name in pair)
+        if alias is not None and first is not None:
+            yield alias, first
+    for alias_name, name in _ALIASES.items():
+        for suffix in ("", "_"):
+            packet = getattr(torch.ops.aten, alias_name + suffix, None)
+            for overload in [] if packet is None else packet.overloads():
+                alias, first = (_overload(n + suffix, overload) for n in (alias_name, name))
+                if alias is not None and first is not None and not overload.endswith("out"):
+                    yield alias, first
+
+
+ALIASES: Mapping[torch._ops.OpOverload, torch._ops.OpOverload] = dict(_aliases())
+"""By overload: the one under whose name it is run and recorded. Both take the same arguments by position."""

@@ -26,7 +26,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import Traits, traits
+from wellposed.graphs.operators import ALIASES, Traits, traits
 from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
@@ -263,6 +263,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
+        func = ALIASES.get(func, func)
         seen: list[tuple[torch.Tensor, Record]] = []
         refs = tuple([self._ref(arg, seen) for arg in args])
         ref_kwargs = {key: self._ref(arg, seen) for key, arg in kwargs.items()} if kwargs else {}

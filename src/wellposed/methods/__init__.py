@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.roles import left_alone
+from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
 from wellposed.plans import Plan, Prescription, keep, unselected
 from wellposed.signals.structure.widths import widths
@@ -73,7 +74,8 @@ def plan(
         OptionError: an unknown method or option, or a value outside its range.
         PlanError: a pattern matches no parameter.
         TraceError: the model cannot be run on the example.
-        UnsupportedError: a parameter is complex, quantised, sparse or lazy.
+        UnsupportedError: a parameter is complex, quantised, sparse or lazy; under ``strict=True`` also an operator
+            without a rule, or a weight that no scale can be chosen for.
     """
     draft_of = find_method(method)
     check_integer(None, seed=seed)
@@ -88,6 +90,15 @@ def plan(
     kept = _frozen(graph) if not frozen else {}
     kept |= unselected(names, only, skip)
     draft = draft_of(graph, Request(seed, kept), **options)
+    why = unscaled(graph)
+    prescriptions = _complete(graph, draft, kept, method, why)
+    without = [
+        one
+        for name, one in why.items()
+        if name not in kept and prescriptions[name].action == "keep" and prescriptions[name].reason == one.reason
+    ]
+    if options.get("strict"):
+        require_none_unscaled(graph, without)
     return Plan(
         method=method,
         options={key: _plain(value) for key, value in (options_of(method) | options).items()},
@@ -95,8 +106,8 @@ def plan(
         model=graph.model,
         inputs=draft.inputs,
         coverage=dict(draft.coverage),
-        warnings=draft.warnings,
-        prescriptions=_complete(graph, draft, kept, method),
+        warnings=(*draft.warnings, *warning_of(without)),
+        prescriptions=prescriptions,
     )
 
 
@@ -147,7 +158,9 @@ def _frozen(graph: Graph) -> dict[str, str]:
     }
 
 
-def _complete(graph: Graph, draft: Draft, kept: dict[str, str], method: str) -> dict[str, Prescription]:
+def _complete(
+    graph: Graph, draft: Draft, kept: dict[str, str], method: str, why: Mapping[str, Unscaled]
+) -> dict[str, Prescription]:
     """Return a prescription for every name: the draft's, or one that keeps or ties it; in the model's order."""
     unknown = [name for name in draft.prescriptions if name not in graph.parameters]
     if unknown:
@@ -162,7 +175,7 @@ def _complete(graph: Graph, draft: Draft, kept: dict[str, str], method: str) -> 
                 axes = {field: getattr(draft.prescriptions[name], field) for field in ("output_axis", "groups")}
                 mine = mine.model_copy(update=axes)
         else:
-            mine = draft.prescriptions.get(name) or left_alone(graph, name, method)
+            mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
         sides = scaled[name]
         said[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
         for alias in parameter.names[1:]:

@@ -7,7 +7,7 @@ Source: Bingham & Miikkulainen, *AutoInit: Analytic Signal-Preserving Weight Ini
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
+from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import RANDOM, Distribution, Role
@@ -117,7 +118,7 @@ def autoinit(
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
     weights = weights_of(given, level)
     signals, run = ran(weights)
-    found = weights.uses
+    found, why = weights.uses, unscaled(graph)
     said = _fixed(graph, weights, found)
     uses = {use.node: use for use in found if use.parameter is not None and use.parameter in weights.decisions}
     uses_of: dict[str | None, list[Contraction]] = defaultdict(list)
@@ -146,11 +147,9 @@ def autoinit(
                     name, parameter.shape, "recurrent weights keep their default scheme (Appendix A)", role
                 )
             elif role == "weight":
-                said[name] = keep(
-                    name, parameter.shape, "the model normalises this weight, so its scale does not matter", "weight"
-                )
+                said[name] = keep(name, parameter.shape, _without_choice(graph, uses_of[name]), "weight")
             else:
-                said[name] = left_alone(graph, name, "autoinit")
+                said[name] = left_alone(graph, name, "autoinit", why)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
         said,
@@ -236,6 +235,12 @@ def _weight(
         signal_after=decision.after,
         reason=reason,
     )
+
+
+def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
+    """Return why a weight that scales its contractions linearly was given no scale by any of them."""
+    where = ", ".join(op_of(graph.nodes[use.node]) for use in uses[:3])
+    return f"no rule gives it a scale at {where}, which is measured on samples"
 
 
 def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescription:

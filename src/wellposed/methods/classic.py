@@ -13,6 +13,7 @@ from typing import Literal
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constant_factor, constants, left_alone, op_of, weight_norm_length
+from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription, keep
 from wellposed.plans.prescription import Distribution
@@ -169,8 +170,9 @@ def _draft(
     said = constants(graph, contractions(graph))
     for weight, use in _weight_uses(graph).items():
         said[weight] = _weight(graph, name, weight, use, distribution, std)
+    why = unscaled(graph)
     for parameter in graph.parameters:
-        said.setdefault(parameter, left_alone(graph, parameter, name))
+        said.setdefault(parameter, left_alone(graph, parameter, name, why))
     return Draft(said)
 
 

@@ -23,8 +23,8 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.operators.contraction import Contraction
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.registry import RULES
-from wellposed.signals.structure.roles import NORMS
 
 WIDTH = 0.05
 """Largest variance of the squared singular values that signals are made small for, where κ can be made small."""

@@ -14,6 +14,7 @@ from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method, options_of
 from wellposed.methods.roles import left_alone
+from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Prescription
 from wellposed.signals.operators.contraction import contractions
@@ -59,11 +60,11 @@ def mup(
                 f"{option!r} in scheme_options is no option of method {scheme!r}{near_matches(option, known)}"
             )
     draft = draft_of(graph, request, **(scheme_options or {}))
-    found = widths(graph)
+    found, why = widths(graph), unscaled(graph)
     warnings = list(draft.warnings)
     said: dict[str, Prescription] = {}
     for name, mine in found.items():
-        before = said[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme)
+        before = said[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
         if mine.fan_in is not None and mine.fan_out is None:
             said[name] = _readout(before, mine.fan_in, readout)
             if said[name].action != "write" and name not in request.kept and not _is_zero(graph, name):

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.methods.unscaled import Unscaled
 from wellposed.plans import Prescription, Role, keep
 from wellposed.signals.operators.contraction import Contraction
+from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
+from wellposed.signals.operators.views import view_of
 
 aten = torch.ops.aten
-
-_NORMS: dict[torch._ops.OpOverload, tuple[int, int | None]] = {
-    aten.batch_norm.default: (1, 2),
-    aten.instance_norm.default: (1, 2),
-    aten.native_batch_norm.default: (1, 2),
-    aten.layer_norm.default: (2, 3),
-    aten.native_layer_norm.default: (2, 3),
-    aten.group_norm.default: (2, 3),
-    aten.rms_norm.default: (2, None),
-}
-"""Where normalisations take their gain and shift, by position."""
-
-_NAMES = ("weight", "bias")
-_CASTS = (aten.to.dtype, aten._to_copy.default, aten.contiguous.default, aten.detach.default, aten.alias.default)
-_WEIGHT_NORMS = (aten._weight_norm.default, aten._weight_norm_interface.default)
 
 
 def op_of(node: Node) -> str:
@@ -39,9 +27,12 @@ def parameter_behind(graph: Graph, value: int) -> str | None:
         found = graph.values[value]
         if found.kind == "parameter":
             return graph.aliases.get(found.name, found.name)
-        if found.node is None or graph.nodes[found.node].op not in _CASTS:
+        if found.node is None:
             return None
-        value = graph.nodes[found.node].inputs[0]
+        node = graph.nodes[found.node]
+        if view_of(graph, node) != [()]:
+            return None
+        value = node.inputs[0]
 
 
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
@@ -66,15 +57,17 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
             )
 
     for node in graph:
-        gain, shift = _NORMS.get(node.op, (None, None))
-        for position, value, role in ((gain, 1.0, "gain"), (shift, 0.0, "shift")):
-            if position is None:
-                continue
-            argument = node.args[position] if position < len(node.args) else node.kwargs.get(_NAMES[role == "shift"])
-            if isinstance(argument, Ref):
-                name = parameter_behind(graph, argument.value)
-                reason = f"{role} of {node.op_name}: {value:.0f}, so that its output has mean 0 and variance 1"
-                add(name, value, "gain" if role == "gain" else "shift", node, reason)
+        norm = NORMS.get(node.op)
+        if norm is None:
+            continue
+        places: tuple[tuple[int | None, float, Role], ...] = (
+            (norm.gain_of(node), 1.0, "gain"),
+            (norm.shift_of(node), 0.0, "shift"),
+        )
+        for value, level, role in places:
+            if value is not None:
+                reason = f"{role} of {node.op_name}: {level:.0f}, so that its output has mean 0 and variance 1"
+                add(parameter_behind(graph, value), level, role, node, reason)
     for contraction in contracted:
         node = graph.nodes[contraction.node]
         if contraction.kind != "recurrent":
@@ -82,9 +75,14 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
     return found
 
 
-def left_alone(graph: Graph, name: str, method: str) -> Prescription:
-    """Return the prescription of a parameter that ``method`` has no rule for, with what uses it."""
+def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]) -> Prescription:
+    """Return the prescription of a parameter that ``method`` has no rule for, with what uses it.
+
+    ``why`` are the graph's `unscaled` weights.
+    """
     parameter = graph.parameters[name]
+    if name in why:
+        return keep(name, parameter.shape, why[name].reason, "weight")
     if not parameter.uses:
         return keep(name, parameter.shape, "no operation of this pass uses it")
     node = graph.nodes[parameter.uses[0]]
@@ -99,7 +97,7 @@ def weight_norm_length(graph: Graph, name: str) -> int | None:
     parameter = graph.parameters[name]
     for index in parameter.uses:
         node = graph.nodes[index]
-        if node.op in _WEIGHT_NORMS and node.args[1] == Ref(parameter.value):
+        if node.op in WEIGHT_NORMS and node.args[1] == Ref(parameter.value):
             elements = 1
             for size in graph.values[node.args[0].value].shape:
                 elements *= size
@@ -117,7 +115,7 @@ def constant_factor(graph: Graph, value: int) -> float | None:
         index = graph.values[value].node
         assert index is not None
         node = graph.nodes[index]
-        if node.op in _WEIGHT_NORMS:
+        if node.op in WEIGHT_NORMS:
             return factor
         if node.op in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
             left, right = node.args[:2]

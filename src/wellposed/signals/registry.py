@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from wellposed.errors import OptionError, near_matches
+from wellposed.graphs.operators import ALIASES
 from wellposed.signals.signal import Tag
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
                 raise OptionError(
                     f"a {what} is registered for an overload such as torch.ops.aten.relu.default, not {op!r}"
                 )
+            if op in ALIASES:
+                raise OptionError(f"{op} is recorded as {ALIASES[op]}: register the {what} for that")
             yield op
 
 

@@ -12,6 +12,8 @@ from wellposed.graphs import Ref
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.operators.norms import NORMS
+from wellposed.signals.operators.schema import ref_of
 
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
@@ -43,11 +45,9 @@ def _unknown_buffer(run: Pass, value: int) -> State:
     """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
     info = run.graph.values[value]
     for node in run.graph.nodes:
-        if value in node.inputs and node.op in (
-            torch.ops.aten.batch_norm.default,
-            torch.ops.aten.instance_norm.default,
-        ):
-            level = 0.0 if isinstance(node.args[3], Ref) and node.args[3].value == value else 1.0
+        norm = NORMS.get(node.op)
+        if norm is not None and norm.running is not None and value in node.inputs:
+            level = 0.0 if ref_of(node.args[norm.running[0]]) == value else 1.0
             return make_state(info.shape, level, 0.0, tag="assumed")
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
 

@@ -79,7 +79,7 @@ class Weights:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         found = levers(graph)
-        self.scaled = frozenset(found)
+        self.levers = found
         self.fixed = parameter_values(graph)
         self.uses = contractions(graph, found, self.fixed)
         self.roles = roles(graph, self.uses, found)

@@ -7,15 +7,16 @@ no fan is ever read off a weight's number of dimensions or off a parameter's nam
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from wellposed.graphs import Graph
-from wellposed.signals.operators.levers import RESHAPES, SAME_AXES, Lever, levers, parameter_values
-from wellposed.signals.operators.product import argument_of, describe
+from wellposed.graphs import Graph, Node
+from wellposed.signals.operators.levers import Lever, levers, parameter_values
+from wellposed.signals.operators.product import Product, Window, describe
+from wellposed.signals.operators.views import Cut, Shape, Steps, carried, is_cut, view_of
 
 aten = torch.ops.aten
 
@@ -71,6 +72,7 @@ _EMBEDDINGS = {aten.embedding.default, aten.embedding_bag.padding_idx, aten.embe
 _RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
     getattr(aten, name).data for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 }
+_GROUPED = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else None
 _CELLS = {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
 
 
@@ -83,179 +85,178 @@ def contractions(
     weights of recurrent operators (one entry per parameter). ``found`` and ``fixed`` are what `levers` and
     `parameter_values` return, where they are at hand.
     """
-    found = levers(graph) if found is None else found
-    fixed = parameter_values(graph) if fixed is None else fixed
-    users = graph.users()
-    names = {parameter.value: name for name, parameter in graph.parameters.items()}
-    result: list[Contraction] = []
-    for node in graph.nodes:
+    read = _Uses(
+        graph,
+        levers(graph) if found is None else found,
+        parameter_values(graph) if fixed is None else fixed,
+        graph.users(),
+        {parameter.value: name for name, parameter in graph.parameters.items()},
+    )
+    return tuple(use for node in graph.nodes for use in read.of_node(node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What one pass over a graph needs to find the uses of weights."""
+
+    graph: Graph
+    levers: Mapping[int, Lever]
+    fixed: frozenset[int]
+    users: dict[int, list[int]]
+    names: Mapping[int, str]
+
+    def of_node(self, node: Node) -> Iterator[Contraction]:
+        """Yield the uses at one node."""
         if node.op in _EMBEDDINGS:
-            weight = node.args[0].value
-            lever = found.get(weight)
-            shape = graph.values[weight].shape
-            result.append(
-                Contraction(
-                    node.index,
-                    node.args[1].value,
-                    weight,
-                    lever.parameter if lever is not None else None,
-                    None,
-                    1,
-                    shape[-1],
-                    0,
-                    1,
-                    "embedding",
-                )
-            )
-            continue
-        if node.op in _RECURRENT or node.op in _CELLS:
-            for value in node.inputs:
-                if value in found and len(graph.values[value].shape) >= 2:
-                    out, fan_in = graph.values[value].shape[:2]
-                    name = found[value].parameter
-                    result.append(
-                        Contraction(node.index, node.inputs[0], value, name, None, fan_in, out, 0, 1, "recurrent")
-                    )
-            continue
-        product = describe(graph, node)
-        if product is None:
-            continue
-        if product.right in fixed and product.left not in fixed:
-            weight, data, weight_axes, data_axes = product.right, product.left, product.right_axes, product.left_axes
-        elif product.left in fixed and product.right not in fixed:
-            weight, data, weight_axes, data_axes = product.left, product.right, product.left_axes, product.right_axes
+            yield self._look_up(node)
+        elif node.op in _RECURRENT or node.op in _CELLS:
+            yield from self._recurrent(node)
         else:
-            continue
-        if weight in graph.known and weight not in found:
-            continue
-        sizes = dict(zip(weight_axes, graph.values[weight].shape, strict=True))
-        lever = found.get(weight)
+            product = describe(self.graph, node)
+            use = None if product is None else self._product(node, product)
+            if use is not None:
+                yield use
+
+    def _name(self, value: int) -> str | None:
+        lever = self.levers.get(value)
+        return None if lever is None else lever.parameter
+
+    def _look_up(self, node: Node) -> Contraction:
+        weight, indices = node.args[0].value, node.args[1].value
+        width = self.graph.values[weight].shape[-1]
+        return Contraction(node.index, indices, weight, self._name(weight), None, 1, width, 0, 1, "embedding")
+
+    def _recurrent(self, node: Node) -> Iterator[Contraction]:
+        for value in node.inputs:
+            shape = self.graph.values[value].shape
+            if value in self.levers and len(shape) >= 2:
+                name = self.levers[value].parameter
+                yield Contraction(node.index, node.inputs[0], value, name, None, shape[1], shape[0], 0, 1, "recurrent")
+
+    def _product(self, node: Node, product: Product) -> Contraction | None:
+        sides = self._sides(node, product)
+        if sides is None:
+            return None
+        weight, data, weight_axes, data_axes = sides
+        lever = self.levers.get(weight)
+        if weight in self.graph.known and lever is None:
+            return None
         own = [label for label in weight_axes if label in product.out_axes and label not in data_axes]
-        window = product.window
-        if window is not None:
-            data_shape = graph.values[data].shape
-            channels = data_shape[data_axes.index("c")] // product.groups
-            outputs = graph.values[node.outputs[0]].shape[product.out_axes.index("o")] // product.groups
-            strides = math.prod(window.stride)
-            if product.transposed:
-                fan_in, fan_out = max(1, round(channels * window.taps / strides)), outputs * window.taps
-            else:
-                fan_in, fan_out = channels * window.taps, max(1, round(outputs * window.taps / strides))
-                fan_out = outputs * window.taps if strides == 1 else fan_out
+        kind: Kind = "linear" if node.op is aten.linear.default else "matmul"
+        if product.window is not None:
             own = ["o"]
-        else:
-            fan_in = (
-                math.prod(sizes[label] for label in product.summed if label in sizes)
-                if node.op is not aten._grouped_mm.default
-                else sizes["k"]
-            )
-            fan_out = math.prod(sizes[label] for label in own)
-            if own:
-                axis = product.out_axes.index(own[-1])
-                fan_out //= _consumers(graph, node.outputs[0], axis, users)
-        output_axis = 0
-        if lever is not None and own:
-            behind = lever.axes[weight_axes.index(own[-1])]
-            output_axis = 0 if behind is None else behind
-        bias = names.get(product.bias) if product.bias is not None else None
-        kind: Kind = "matmul"
-        if window is not None:
             kind = "conv_transpose" if product.transposed else "conv"
-        elif node.op is aten.linear.default:
-            kind = "linear"
-        result.append(
-            Contraction(
-                node.index,
-                data,
-                weight,
-                lever.parameter if lever is not None else None,
-                bias,
-                fan_in,
-                max(1, fan_out),
-                output_axis,
-                product.groups,
-                kind,
+            fan_in, fan_out = self._fans_of_window(
+                node, product, product.window, self.graph.values[data].shape, data_axes
             )
+        else:
+            sizes = dict(zip(weight_axes, self.graph.values[weight].shape, strict=True))
+            fan_in, fan_out = self._fans(node, product, sizes, own)
+        output_axis = None if lever is None or not own else lever.axes[weight_axes.index(own[-1])]
+        return Contraction(
+            node.index,
+            data,
+            weight,
+            None if lever is None else lever.parameter,
+            self.names.get(product.bias) if product.bias is not None else None,
+            fan_in,
+            max(1, fan_out),
+            output_axis or 0,
+            product.groups,
+            kind,
         )
-    return tuple(result)
+
+    def _sides(self, node: Node, product: Product) -> tuple[int, int, tuple[str, ...], tuple[str, ...]] | None:
+        """Return weight, data and their axes, or None.
+
+        Where both operands depend on parameters alone (learned queries, tables of positions), the operators that name
+        a weight tell which it is.
+        """
+        left, right = product.left in self.fixed, product.right in self.fixed
+        named = product.right in self.levers and (node.op is aten.linear.default or product.window is not None)
+        if right and (named or not left):
+            return product.right, product.left, product.right_axes, product.left_axes
+        if left and not right:
+            return product.left, product.right, product.left_axes, product.right_axes
+        return None
+
+    def _fans(self, node: Node, product: Product, sizes: Mapping[str, int], own: Sequence[str]) -> tuple[int, int]:
+        """Return the terms of one output element, and the output elements of one consumer that an input enters."""
+        # of rows that are sorted by expert each meets one expert's matrix
+        summed = ("k",) if node.op is _GROUPED else product.summed
+        fan_out = math.prod(sizes[label] for label in own)
+        if own:
+            fan_out //= _consumers(self.graph, node.outputs[0], product.out_axes.index(own[-1]), self.users)
+        return math.prod(sizes[label] for label in summed if label in sizes), fan_out
+
+    def _fans_of_window(
+        self, node: Node, product: Product, window: Window, data: Sequence[int], data_axes: Sequence[str]
+    ) -> tuple[int, int]:
+        """Return the same of a convolution; its stride spreads an input over fewer windows."""
+        channels = data[data_axes.index("c")] // product.groups
+        outputs = self.graph.values[node.outputs[0]].shape[product.out_axes.index("o")] // product.groups
+        strides = math.prod(window.stride)
+        wide, narrow = (outputs, channels) if product.transposed else (channels, outputs)
+        dense, strided = wide * window.taps, narrow * window.taps
+        strided = strided if strides == 1 else max(1, round(strided / strides))
+        return (strided, dense) if product.transposed else (dense, strided)
 
 
-_SPLITS = {
-    aten.chunk.default,
-    aten.split.Tensor,
-    aten.split_with_sizes.default,
-    aten.tensor_split.sections,
-    aten.unbind.int,
-}
+class _Parts:
+    """Carries the factors of a channel axis through views; the leading one may number the consumers."""
+
+    def fresh(self, size: int) -> list[int]:
+        return []
+
+    def regrouped(self, known: Sequence[list[int]], before: Shape, after: Shape) -> list[list[int]]:
+        start, spans = 1, []
+        for axis, size in enumerate(before):
+            if known[axis]:
+                spans.append((start, start * size))
+            start *= size
+        result: list[list[int]] = []
+        start = 1
+        for size in after:
+            inside = any(low <= start and start * size <= high for low, high in spans) and size > 1
+            result.append([size] if inside else [])
+            start *= size
+        return result
+
+    def cut(self, known: list[int], before: int, after: int) -> list[int]:
+        return known
 
 
-def _consumers(graph: Graph, value: int, axis: int, users: dict[int, list[int]]) -> int:
+_MOST_VIEWS = 8
+"""Views in a row through which a channel axis is followed."""
+
+
+def _consumers(graph: Graph, value: int, axis: int, users: Mapping[int, Sequence[int]]) -> int:
     """Into how many equal parts the output's channel axis is split before it is used (3 for a fused q/k/v)."""
-    sizes: list[list[int]] = [[] for _ in graph.values[value].shape]
-    total = graph.values[value].shape[axis]
-    sizes[axis] = [total]
-    return _split_parts(graph, value, sizes, total, users, 8)
-
-
-def _split_parts(
-    graph: Graph, value: int, parts: list[list[int]], total: int, users: dict[int, list[int]], depth: int
-) -> int:
-    # ``parts[axis]`` lists the factors of the channel axis that lie in this axis (the leading one is the candidate)
-    readers = users.get(value, [])
-    if depth == 0 or not readers:
-        return 1
-    node = graph.nodes[readers[0]]
-    shape = graph.values[value].shape
-    op = node.op
-    rank = len(shape)
-    selecting = op in (aten.select.int, aten.slice.Tensor)
-    if op in _SPLITS or (selecting and len(readers) > 1):
-        at = (
-            int(argument_of(node, {aten.chunk.default: 2, aten.unbind.int: 1}.get(op, 1 if selecting else 2), "dim", 0))
-            % rank
-        )
-        if not parts[at]:
+    parts: list[list[int]] = [[] for _ in graph.values[value].shape]
+    parts[axis] = [graph.values[value].shape[axis]]
+    for _ in range(_MOST_VIEWS):
+        readers = users.get(value, [])
+        if not readers:
             return 1
-        after = [graph.values[out].shape for out in node.outputs]
-        if op is aten.unbind.int or op is aten.select.int:
-            return shape[at]
-        widths = {s[at] for s in after}
-        return shape[at] // max(widths.pop(), 1) if len(widths) == 1 else 1
-    if len(node.outputs) != 1 or len(readers) > 1:
-        return 1
-    out = node.outputs[0]
-    target = graph.values[out].shape
-    if op in SAME_AXES:
-        following = parts
-    elif op in (aten.transpose.int, aten.swapaxes.default):
-        i, j = (int(a) % rank for a in node.args[1:3])
-        following = list(parts)
-        following[i], following[j] = following[j], following[i]
-    elif op is aten.permute.default:
-        following = [parts[int(a) % rank] for a in node.args[1]]
-    elif op is aten.unsqueeze.default:
-        at = int(node.args[1]) % (rank + 1)
-        following = [*parts[:at], [], *parts[at:]]
-    elif op is aten.squeeze.dim:
-        at = int(node.args[1]) % rank
-        following = [*parts[:at], *parts[at + 1 :]] if shape[at] == 1 else parts
-    elif op in RESHAPES:
-        following = _split_axes(parts, shape, target)
-    else:
-        return 1
-    return _split_parts(graph, out, following, total, users, depth - 1)
+        node = graph.nodes[readers[0]]
+        steps = view_of(graph, node)
+        if steps is None or node.inputs[0] != value:
+            return 1
+        shape = graph.values[value].shape
+        if len(steps) > 1 or (len(readers) > 1 and is_cut(node.op)):
+            return _number_of_parts(steps, shape, parts)
+        if len(readers) > 1:
+            return 1
+        parts = carried(steps[0], parts, shape, _Parts())
+        value = node.outputs[0]
+    return 1
 
 
-def _split_axes(parts: list[list[int]], before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]]:
-    start, spans = 1, []
-    for axis, size in enumerate(before):
-        if parts[axis]:
-            spans.append((start, start * size))
-        start *= size
-    result: list[list[int]] = []
-    start = 1
-    for size in after:
-        inside = any(low <= start and start * size <= high for low, high in spans) and size > 1
-        result.append([size] if inside else [])
-        start *= size
-    return result
+def _number_of_parts(steps: Sequence[Steps], shape: Shape, parts: Sequence[list[int]]) -> int:
+    """Return how often one of these cuts fits into the channel axis, where they are equal; else 1."""
+    cuts = [chain[-1] for chain in steps]
+    widths = {len(range(cut.start, cut.stop, cut.step)) for cut in cuts if isinstance(cut, Cut)}
+    axes = {cut.axis for cut in cuts if isinstance(cut, Cut)}
+    if len(axes) != 1 or len(widths) != 1 or not parts[min(axes)]:
+        return 1
+    return shape[min(axes)] // max(min(widths), 1)

@@ -8,7 +8,7 @@ FUNCTIONS = (
     "hardtanh", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid", "logit", "mish", "neg",
     "nan_to_num", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinc",
     "sinh", "softplus", "softshrink", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "sgn", "clamp",
-    "clamp_min", "clamp_max", "clip",
+    "clamp_min", "clamp_max",
 )  # fmt: skip
 
 

@@ -7,12 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import torch
-
-from wellposed.graphs import Node
-
-aten = torch.ops.aten
-
 Axis: TypeAlias = "tuple[Atom, ...]"
 Axes: TypeAlias = "tuple[Axis, ...]"
 
@@ -101,108 +95,36 @@ def is_made(dimension: Dimension) -> bool:
     return any(member.made for member in members(dimension))
 
 
-# ---- views ----------------------------------------------------------------------------------------------------------
+class Indices:
+    """Carries axes through views: atoms are regrouped, and split where an axis ends inside one."""
 
+    def fresh(self, size: int) -> Axis:
+        """Return an axis of a dimension of its own."""
+        return fresh(size)
 
-def _regroup(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    """Follow a reshape: atoms are regrouped, and split where an axis ends inside one."""
-    queue = [atom for axis in axes for atom in axis]
-    out: list[Axis] = []
-    for size in shapes[0]:
-        group: list[Atom] = []
-        have = 1
-        while have < size:
-            if not queue:
-                return [fresh_axes(shapes[0])]
-            atom = queue.pop(0)
-            if size % (have * atom.size):
-                need = size // have
-                if size % have or atom.size % need:
-                    return [fresh_axes(shapes[0])]
-                queue.insert(0, Atom(atom.size // need, atom.dimension))
-                atom = Atom(need, atom.dimension)
-            group.append(atom)
-            have *= atom.size
-        out.append(tuple(group))
-    return [tuple(out)]
+    def regrouped(self, known: Sequence[Axis], before: tuple[int, ...], after: tuple[int, ...]) -> list[Axis]:
+        """Return the axes of a reshape; new ones where it cuts across indices."""
+        queue = [atom for axis in known for atom in axis]
+        out: list[Axis] = []
+        for size in after:
+            group: list[Atom] = []
+            have = 1
+            while have < size:
+                if not queue:
+                    return list(fresh_axes(after))
+                atom = queue.pop(0)
+                if size % (have * atom.size):
+                    need = size // have
+                    if size % have or atom.size % need:
+                        return list(fresh_axes(after))
+                    queue.insert(0, Atom(atom.size // need, atom.dimension))
+                    atom = Atom(need, atom.dimension)
+                group.append(atom)
+                have *= atom.size
+            out.append(tuple(group))
+        return out
 
-
-def _transposed(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    return [axes[::-1] if len(axes) == 2 else (*axes[:-2], axes[-1], axes[-2])]
-
-
-def _swapped(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    moved = list(axes)
-    i, j = (int(a) % len(axes) for a in node.args[1:3])
-    moved[i], moved[j] = moved[j], moved[i]
-    return [tuple(moved)]
-
-
-def _permuted(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    return [tuple(axes[int(a) % len(axes)] for a in node.args[1])]
-
-
-def _parts(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    """Follow slices and splits: a part of an index is that index; an axis that is picked from is gone."""
-    out = []
-    for shape in shapes:
-        kept = list(axes)
-        if len(shape) < len(axes):
-            names = [argument.name for argument in node.op._schema.arguments]
-            at = names.index("dim")
-            dim = node.args[at] if at < len(node.args) else node.kwargs.get("dim", 0)
-            del kept[int(dim) % len(axes)]
-        cut = []
-        for axis, size in zip(kept, shape, strict=True):
-            whole = len({id(atom.dimension.root()) for atom in axis}) == 1
-            cut.append(axis if size_of(axis) == size else fresh(size, axis[0].dimension if whole else None))
-        out.append(tuple(cut))
-    return out
-
-
-def _unsqueezed(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    at = int(node.args[1]) % (len(axes) + 1)
-    return [(*axes[:at], (), *axes[at:])]
-
-
-def _expanded(axes: Axes, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
-    lead = len(shapes[0]) - len(axes)
-    whole = (*((),) * lead, *axes)
-    return [tuple(axis if size_of(axis) == size else fresh(size) for axis, size in zip(whole, shapes[0], strict=True))]
-
-
-VIEWS = {
-    **dict.fromkeys(
-        (
-            aten.view.default,
-            aten.reshape.default,
-            aten._unsafe_view.default,
-            aten.flatten.using_ints,
-            aten.unflatten.int,
-            aten.squeeze.default,
-            aten.squeeze.dim,
-            aten.squeeze.dims,
-        ),
-        _regroup,
-    ),
-    **dict.fromkeys((aten.t.default, aten.numpy_T.default, aten.mT.default), _transposed),
-    **dict.fromkeys((aten.transpose.int, aten.swapaxes.default), _swapped),
-    aten.permute.default: _permuted,
-    **dict.fromkeys(
-        (
-            aten.slice.Tensor,
-            aten.narrow.default,
-            aten.chunk.default,
-            aten.split.Tensor,
-            aten.split_with_sizes.default,
-            aten.tensor_split.sections,
-            aten.unbind.int,
-            aten.select.int,
-            aten.index_select.default,
-        ),
-        _parts,
-    ),
-    aten.unsqueeze.default: _unsqueezed,
-    aten.expand.default: _expanded,
-}
-"""How the axes of an operator's results follow from those of its first argument."""
+    def cut(self, known: Axis, before: int, after: int) -> Axis:
+        """Return a part of an index, which is that index."""
+        whole = len({id(atom.dimension.root()) for atom in known}) == 1
+        return fresh(after, known[0].dimension if whole else None)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
+from wellposed.signals.operators.schema import argument_of, ref_of
 
 aten = torch.ops.aten
 
@@ -75,18 +76,6 @@ def describe(graph: Graph, node: Node) -> Product | None:
     """
     function = _DESCRIBERS.get(node.op)
     return None if function is None else function(graph, node)
-
-
-def ref_of(value: Any) -> int | None:
-    """Return the id of the value that an argument refers to, or None."""
-    return value.value if isinstance(value, Ref) else None
-
-
-def argument_of(node: Node, position: int, name: str, default: Any = None) -> Any:
-    """Return an operator's argument by position or by name."""
-    if len(node.args) > position:
-        return node.args[position]
-    return node.kwargs.get(name, default)
 
 
 def _batch(count: int) -> tuple[str, ...]:

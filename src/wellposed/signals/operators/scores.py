@@ -6,20 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import describe
 
 aten = torch.ops.aten
 
 _SOFTMAXES = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
-_NORMS = {
-    aten.layer_norm.default: (2, 3),
-    aten.native_layer_norm.default: (2, 3),
-    aten.rms_norm.default: (2, None),
-}
-"""Norms along the head, with the positions of their gain and shift."""
+_NORMS = {op: norm for op, norm in NORMS.items() if not norm.by_channel}
+"""Norms along the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +112,8 @@ def _scale(graph: Graph, node: Node, uses: dict[int, Contraction]) -> tuple[str,
     """Return the parameters that scale the output of ``node`` linearly, when all of them are scaled."""
     if node.op in _NORMS:
         names = {parameter.value: name for name, parameter in graph.parameters.items()}
-        places = [p for p in _NORMS[node.op] if p is not None and p < len(node.args)]
-        return tuple(
-            names[node.args[p].value] for p in places if isinstance(node.args[p], Ref) and node.args[p].value in names
-        )
+        norm = _NORMS[node.op]
+        return tuple(names[value] for value in (norm.gain_of(node), norm.shift_of(node)) if value in names)
     use = uses[node.index]
     own = [name for name in (use.parameter, use.bias) if name is not None]
     return tuple(own) if use.parameter is not None and use.kind != "embedding" else ()

@@ -71,13 +71,24 @@ def run_pass(
         if note or tag != "exact":
             run.outcomes.append(Outcome(node.index, tag, note))
         for out, result in zip(node.outputs, results, strict=True):
-            run.states[out] = result
+            result = run.states[out] = None if result is None else _with_lever(run, node, out, result)
             if result is not None:
                 signals.append(_signal(graph, node, out, result))
         for value in node.inputs:
             if last_use.get(value) == node.index and value not in graph.inputs:
                 run.states.pop(value, None)
     return Signals(tuple(signals), "predicted"), run
+
+
+def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
+    """Return the state with the parameter that scales it linearly, as long as that scale is still to be chosen."""
+    lever = run.weights.levers.get(out)
+    name = None if lever is None else lever.parameter
+    if name is not None:
+        entering = (run.states.get(value) for value in node.inputs)
+        open_ = run.weights.known_scale(name) is None and any(s is not None and s.lever == name for s in entering)
+        name = name if open_ else None
+    return result if result.lever == name else replace(result, lever=name)
 
 
 def _last_uses(graph: Graph) -> dict[int, int]:

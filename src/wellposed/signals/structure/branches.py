@@ -28,7 +28,10 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import VIEW_WRITE, traits
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.elementwise import FUNCTIONS
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import describe
+from wellposed.signals.operators.schema import plain_name
+from wellposed.signals.operators.views import is_cut, is_view
 
 Kind = Literal["start", "contraction", "sum", "concatenation", "gate", "normalisation", "pool", "function"]
 
@@ -36,11 +39,9 @@ END = -1
 """Target of the edges that leave the graph."""
 
 _LINEAR = {
-    "to", "_to_copy", "clone", "contiguous", "detach", "alias", "type_as", "dropout", "feature_dropout",
-    "native_dropout", "alpha_dropout",
-    "feature_alpha_dropout", "neg", "deg2rad", "positive", "nan_to_num", "mul", "multiply", "div",
-    "add", "sub", "rsub", "lerp", "masked_fill", "where", "addcmul", "addcdiv", "real", "imag", "conj", "fill_diagonal",
-    "rrelu_with_noise", "copy",
+    "dropout", "feature_dropout", "native_dropout", "alpha_dropout", "feature_alpha_dropout", "neg", "deg2rad",
+    "nan_to_num", "mul", "div", "add", "sub", "rsub", "lerp", "masked_fill", "where", "addcmul", "addcdiv", "real",
+    "imag", "conj", "fill_diagonal", "rrelu_with_noise", "copy",
 }  # fmt: skip
 _ACTIVATIONS = ({*FUNCTIONS} - _LINEAR) | {
     "prelu", "rrelu", "softmax", "_softmax", "log_softmax", "_log_softmax", "pow", "gt", "lt", "ge", "le", "eq", "ne",
@@ -51,23 +52,14 @@ _STATISTICS = {
     "mean", "sum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax", "amin", "max", "min",
     "aminmax", "prod", "logsumexp", "median", "cumsum",
 }  # fmt: skip
-_NORMS = {
-    "batch_norm", "native_batch_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
-    "instance_norm", "rms_norm", "_fused_rms_norm",
-}  # fmt: skip
-_SLICES = {
-    "slice", "select", "chunk", "split", "split_with_sizes", "narrow", "unbind", "index", "index_select", "gather",
-    "tensor_split", "unsafe_chunk", "unsafe_split", "take",
-}  # fmt: skip
+_PICKS = {"index", "index_select", "gather", "take", "take_along_dim"}
 _SUMS = {"add", "sub", "rsub", "lerp"}
-_SHAPED_LIKE = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
-"""Operators that take no more than shape or type from their second tensor."""
 _SIDE_BY_SIDE = {
     "cat", "stack", "hstack", "vstack", "index_put", "scatter", "scatter_add", "index_add", "index_copy",
     "slice_scatter", "select_scatter", "masked_scatter", "where",
 }  # fmt: skip
 _ELEMENTWISE = _SUMS | {
-    "mul", "multiply", "div", "where", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "addcmul", "addcdiv",
+    "mul", "div", "where", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "addcmul", "addcdiv",
     "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "gt", "lt", "ge", "le", "eq", "ne",
     "hypot", "logaddexp", "remainder", "fmod", "masked_fill", "xlogy", "clamp", "clamp_min", "clamp_max",
 }  # fmt: skip
@@ -233,9 +225,11 @@ class _Reader:
         self.reached.update(node.outputs)
         if all(out in graph.known for out in node.outputs) or not any(map(self._carries, node.outputs)):
             return
-        name = node.op._schema.name.rpartition("::")[2].rstrip("_")
-        if name in _SHAPED_LIKE or name == "copy":
-            read = read[-1:] if name == "copy" else read[:1]
+        name = plain_name(node.op)
+        if name == "copy":
+            read = read[-1:]
+        elif is_view(node.op):  # which takes no more than shape or type from further tensors
+            read = read[:1]
         operands = tuple(value for value in read if value in self.steps)
         if not operands:
             if any(value in self.zeros for value in read):
@@ -256,6 +250,9 @@ class _Reader:
         dtype = self.graph.values[value].dtype
         return dtype.is_floating_point or dtype.is_complex or dtype == torch.bool
 
+    def _keeps_shape(self, node: Node, x: int) -> bool:
+        return self.graph.values[node.outputs[0]].shape == self.graph.values[x].shape
+
     def _is_zero(self, argument: Any) -> bool:
         if isinstance(argument, Ref):
             if argument.value in self.zeros:
@@ -265,13 +262,13 @@ class _Reader:
         return isinstance(argument, int | float) and argument == 0
 
     def _times_zero(self, node: Node, name: str) -> bool:
-        if name in ("mul", "multiply"):
+        if name == "mul":
             return any(map(self._is_zero, node.args[:2]))
         return name in ("dropout", "feature_dropout", "alpha_dropout") and node.args[1] == 1.0 and bool(node.args[2])
 
     def _one(self, node: Node, name: str, x: int, *, plain: bool) -> None:
         step = self.steps[x]
-        if name in _NORMS:
+        if node.op in NORMS:
             self._junction(node.outputs, "normalisation", (x,), node)
         elif name == "glu":
             self._junction(node.outputs, "gate", (x, x), node)
@@ -282,13 +279,15 @@ class _Reader:
                 self._junction(node.outputs, "sum", step.operands, node)
             else:
                 self._function(node, x, statistic=True, whole=None)
-        elif name in _SLICES and self.graph.values[node.outputs[0]].shape != self.graph.values[x].shape:
+        elif (is_cut(node.op) or name in _PICKS) and self.graph.values[node.outputs[0]].shape != self.graph.values[
+            x
+        ].shape:
             whole = x if step.whole is None else step.whole
             for out in node.outputs:
                 self.steps[out] = replace(
                     step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
                 )
-        elif name in _LINEAR or traits(node.op).shape_only:
+        elif name in _LINEAR or is_view(node.op) or traits(node.op).shape_only:
             kept = {"key": step.key} if plain or name in _SUMS else {}
             self._function(node, x, **kept)
         else:  # pools, resizing, whatever else takes one signal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
 from wellposed.signals.operators.contraction import Contraction
-from wellposed.signals.structure.roles import NORMS
+from wellposed.signals.operators.norms import NORMS
 
 
 def stops(graph: Graph, node: Node) -> bool:
@@ -95,8 +95,8 @@ def added_parameters(graph: Graph, uses: Iterable[Contraction]) -> tuple[Added, 
     """
     found = [(graph.parameters[u.bias].value, graph.nodes[u.node].outputs[0]) for u in uses if u.bias is not None]
     for node in graph.nodes:
-        for position in NORMS.get(node.op, ()):
-            argument = node.args[position] if position is not None and len(node.args) > position else None
-            if isinstance(argument, Ref) and graph.values[argument.value].kind == "parameter":
-                found.append((argument.value, node.outputs[0]))
+        norm = NORMS.get(node.op)
+        for value in () if norm is None else (norm.gain_of(node), norm.shift_of(node)):
+            if value is not None and graph.values[value].kind == "parameter":
+                found.append((value, node.outputs[0]))
     return tuple(found)

@@ -7,26 +7,15 @@ from typing import Literal
 
 import torch
 
-from wellposed.graphs import Graph, Ref
+from wellposed.graphs import Graph
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers
+from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 
 aten = torch.ops.aten
 
 
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "weight_norm", "other"]
-
-
-NORMS: Mapping[torch._ops.OpOverload, tuple[int, int | None]] = {
-    aten.batch_norm.default: (1, 2),
-    aten.instance_norm.default: (1, 2),
-    aten.layer_norm.default: (2, 3),
-    aten.group_norm.default: (2, 3),
-    aten.rms_norm.default: (2, None),
-    aten.native_batch_norm.default: (1, 2),
-    aten.native_layer_norm.default: (2, 3),
-}
-"""Where norms take their gain and shift, by position."""
 
 
 def roles(
@@ -51,12 +40,12 @@ def roles(
             role = contraction.kind
         offer(contraction.parameter, role)
     for node in graph.nodes:
-        if node.op in NORMS:
-            uses: tuple[Role, Role] = ("gain", "shift")
-            for position, use in zip(NORMS[node.op], uses, strict=True):
-                if position is not None and len(node.args) > position and isinstance(node.args[position], Ref):
-                    offer(behind.get(node.args[position].value), use)
-        elif node.op is aten._weight_norm.default:
+        norm = NORMS.get(node.op)
+        if norm is not None:
+            for value, use in ((norm.gain_of(node), "gain"), (norm.shift_of(node), "shift")):
+                if value is not None:
+                    offer(behind.get(value), use)
+        elif node.op in WEIGHT_NORMS:
             gain = behind.get(node.args[1].value)
             if gain is not None:
                 found[gain] = "weight_norm"

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.indices import (
-    VIEWS,
     Atom,
     Axes,
     Axis,
     Dimension,
+    Indices,
     fresh,
     fresh_axes,
     is_made,
@@ -33,7 +33,9 @@ from wellposed.signals.operators.indices import (
     unite,
 )
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import Product, describe
+from wellposed.signals.operators.views import carried, view_of
 
 aten = torch.ops.aten
 
@@ -215,9 +217,11 @@ class _Reader:
             self.products.append((query[-1], key[-1]))
             unite(query[-1], key[-1])
             return [(*query[:-1], value[-1])]
-        follow = VIEWS.get(node.op)
-        if follow is not None and node.args and isinstance(node.args[0], Ref):
-            return follow(self.axes[node.args[0].value], node, shapes)
+        steps = view_of(self.graph, node)
+        if steps is not None:
+            source = node.inputs[0]
+            before = self.graph.values[source].shape
+            return [tuple(carried(chain, self.axes[source], before, Indices())) for chain in steps]
         if node.op is aten.cat.default:
             return [self._concatenation(node, shapes[0])]
         if node.op is aten.stack.default:
@@ -349,15 +353,5 @@ def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
 
 
 _LOOK_UPS = (aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default)
-_CHANNELS = dict.fromkeys(
-    (
-        aten.batch_norm.default,
-        aten.native_batch_norm.default,
-        aten.instance_norm.default,
-        aten.group_norm.default,
-        aten.native_group_norm.default,
-        aten.prelu.default,
-    ),
-    1,
-)
+_CHANNELS = {op: 1 for op, norm in NORMS.items() if norm.by_channel} | {aten.prelu.default: 1}
 """Operators whose vectors belong to axis 1."""

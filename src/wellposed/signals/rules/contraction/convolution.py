@@ -39,7 +39,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         known
         and not weight.lever
         and product.groups == data.shape[channel_axis]
-        and product.right not in call.run.weights.scaled
+        and product.right not in call.run.weights.levers
     ):
         result = _fixed_filter(call, data, weight, product, window, out_space)
         if result is not None:

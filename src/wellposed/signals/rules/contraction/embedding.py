@@ -12,24 +12,8 @@ from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
+from wellposed.signals.operators.views import view_of
 from wellposed.signals.registry import overloads, rule
-
-_VIEWS = (
-    "view",
-    "reshape",
-    "slice",
-    "select",
-    "to",
-    "_to_copy",
-    "contiguous",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "clone",
-    "flatten",
-    "detach",
-    "alias",
-)
 
 
 def token_input(call: Call, value: int) -> int | None:
@@ -42,7 +26,7 @@ def token_input(call: Call, value: int) -> int | None:
         if info.node is None:
             return None
         node = graph.nodes[info.node]
-        if node.op._schema.name.removeprefix("aten::") not in _VIEWS or not node.inputs:
+        if view_of(graph, node) is None:
             return None
         value = node.inputs[0]
     return None

@@ -64,7 +64,7 @@ def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) 
     return times(call, term, base, whole)
 
 
-@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"), source="signals: 9")
+@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"), source="signals: 9")
 def mul(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
     """x y: each operand gets the gradient times the other."""
     term = gradients[0]

@@ -53,7 +53,7 @@ def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
 
 
 @rule(
-    overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar", "multiply.Tensor"),
+    overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"),
     source="signals: products, 5.4",
     tensors=True,
 )
@@ -129,8 +129,6 @@ def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     overloads(
         "maximum.default",
         "minimum.default",
-        "max.other",
-        "min.other",
         "fmod.Scalar",
         "remainder.Scalar",
         "atan2.default",

@@ -22,13 +22,13 @@ from wellposed.signals.distributions.state import Dims, Link, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import describe
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
 from wellposed.signals.rules.contraction.convolution import inverse_of_filters
 from wellposed.signals.rules.contraction.forward import is_weight
 from wellposed.signals.rules.shape.backward import source
-from wellposed.signals.structure.roles import NORMS
 
 
 @adjoint(overloads("batch_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
@@ -263,7 +263,8 @@ def _deviation(x: State, over: list[int], eps: float, centre: bool) -> State:
 def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: list[int]) -> list[tuple[int, Term]]:
     """Return the gradients by gain and shift: sums of g y and of g over all axes but theirs."""
     sent: list[tuple[int, Term]] = []
-    gain, shift = (None if at is None else call.value_of(at) for at in NORMS[call.node.op])
+    norm = NORMS[call.node.op]
+    gain, shift = norm.gain_of(call.node), norm.shift_of(call.node)
     if gain is not None:
         parts = [_summed(call, Term(part), places) for part in weighted]
         sent += [(gain, part) for part in parts]

@@ -61,7 +61,7 @@ def negation(call: Call, x: Any) -> State | None:
 
 
 @rule(
-    overloads("logical_and.default", "bitwise_and.Tensor", "__and__.Tensor"),
+    overloads("logical_and.default", "bitwise_and.Tensor"),
     source="definition",
     tensors=True,
     conditions=True,
@@ -73,7 +73,7 @@ def conjunction(call: Call, x: Any, y: Any) -> State | None:
 
 
 @rule(
-    overloads("logical_or.default", "bitwise_or.Tensor", "__or__.Tensor"),
+    overloads("logical_or.default", "bitwise_or.Tensor"),
     source="definition",
     tensors=True,
     conditions=True,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, broadcast, reduced, settled, source_of
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import permute, pooled, reshape
+from wellposed.signals.operators.views import (
+    Cut,
+    Expand,
+    Permute,
+    Regroup,
+    Shape,
+    Step,
+    Steps,
+    shapes_along,
+    view_of,
+    views,
+)
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
-from wellposed.signals.rules.shape.forward import flip, movedim, roll
+from wellposed.signals.rules.shape.forward import reordered
 
 aten = torch.ops.aten
 
@@ -26,7 +38,7 @@ def source(call: Adjoint) -> int:
     return value
 
 
-def viewed(call: Adjoint, term: Term, x: State, core: State) -> Term:
+def viewed_term(call: Adjoint, term: Term, x: State, core: State) -> Term:
     """Return the term for the tensor ``x`` that was viewed, ``core`` being the term's core under its axes."""
     if term.base is None:
         return replace(term, core=core)
@@ -46,165 +58,77 @@ def _follows(term: Term, x: Any) -> bool:
     return base.serial == term.base.serial and base.sizes == term.base.sizes
 
 
-def _movable(call: Adjoint, term: Term, x: Any) -> Term:
-    return term if _follows(term, x) else Term(settled(call, term))
-
-
-@adjoint(
-    overloads(
-        "contiguous.default", "clone.default", "to.dtype", "to.device", "to.dtype_layout", "to.other",
-        "_to_copy.default", "type_as.default", "alias.default", "lift_fresh_copy.default", "lift_fresh.default",
-    ), source="definition"
-)  # fmt: skip
-def same(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
-    """The same values."""
-    term = gradients[0]
-    return None if term is None else [(source(call), term)]
-
-
-@adjoint(
-    overloads(
-        "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int",
-        "view_as.default", "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims",
-        "squeeze_.dim", "unsqueeze.default", "unsqueeze_.default", "ravel.default",
-    ), source="definition"
-)  # fmt: skip
-def regroup(call: Adjoint, gradients: Gradients, x: State, *rest: Any, **kwargs: Any) -> Sent | None:
-    """Elements keep their order; only the axes change."""
-    term = gradients[0]
-    if term is None:
-        return None
-    term = _movable(call, term, x)
-    return [(source(call), viewed(call, term, x, reshape(term.core, x.shape)))]
-
-
-def _permuted(call: Adjoint, term: Term, x: State, order: Sequence[int]) -> Sent:
-    inverse = [list(order).index(i) for i in range(len(order))]
-    term = _movable(call, term, x)
-    return [(source(call), viewed(call, term, x, permute(term.core, inverse)))]
-
-
-@adjoint(
-    overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"),
-    source="definition",
-)
-def transpose_matrix(call: Adjoint, gradients: Gradients, x: State) -> Sent | None:
-    """The last two axes swapped (all axes, for numpy_T)."""
-    term = gradients[0]
-    if term is None:
-        return None
-    rank = len(x.axes)
-    order = list(range(rank))
-    if rank >= 2:
-        order = order[::-1] if call.node.op is aten.numpy_T.default else [*range(rank - 2), rank - 1, rank - 2]
-    return _permuted(call, term, x, order)
-
-
-@adjoint(overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"), source="definition")
-def transpose(call: Adjoint, gradients: Gradients, x: State, first: int, second: int) -> Sent | None:
-    """Two axes swapped."""
-    term = gradients[0]
-    if term is None:
-        return None
-    order = list(range(len(x.axes)))
-    order[first], order[second] = order[second], order[first]
-    return _permuted(call, term, x, order)
-
-
-@adjoint(overloads("permute.default"), source="definition")
-def permuted(call: Adjoint, gradients: Gradients, x: State, dims: Any) -> Sent | None:
-    """Axes in another order."""
-    term = gradients[0]
-    return None if term is None else _permuted(call, term, x, [int(d) % len(x.axes) for d in dims])
-
-
-@adjoint(overloads("movedim.int", "movedim.intlist"), source="definition")
-def moved(call: Adjoint, gradients: Gradients, x: State, start: Any, end: Any) -> Sent | None:
-    """Axes moved."""
-    term = gradients[0]
-    if term is None:
-        return None
-    term = Term(settled(call, term))
-    return [(source(call), Term(movedim(call, term.core, end, start)))]
-
-
-@adjoint(overloads("expand.default", "expand_as.default"), source="definition")
-def expanded(call: Adjoint, gradients: Gradients, x: State, *rest: Any, **kwargs: Any) -> Sent | None:
-    """Copies: their gradients add up."""
-    term = gradients[0]
-    return None if term is None else [(source(call), reduced(call, term, x.shape))]
-
-
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _placed(call: Adjoint, term: Term, axis: int, before: int, after: int) -> Term:
+@adjoint(views(), source="definition")
+def viewed(call: Adjoint, gradients: Gradients, x: State, *rest: Any, **kwargs: Any) -> Sent | None:
+    """The same elements under other indices: the steps of the view, undone in reverse; parts lie between zeros."""
+    steps = view_of(call.graph, call.node)
+    if steps is None:
+        return None
+    before, sent = call.graph.values[source(call)].shape, []
+    for term, chain in zip(gradients, steps, strict=True):
+        if term is not None:
+            undone = _undone(call, term, x, chain, before)
+            if undone is None:
+                return None
+            sent.append((source(call), undone))
+    return sent
+
+
+def _undone(call: Adjoint, term: Term, x: Any, steps: Steps, before: Shape) -> Term | None:
+    """Return the term for the tensor that was viewed by some steps."""
+    if not steps:
+        return term
+    moved = all(isinstance(step, (Regroup, Permute)) for step in steps)
+    if moved and _follows(term, x):  # the factor follows the view too
+        core = term.core
+        for step, shape in zip(reversed(steps), reversed(shapes_along(steps, before)), strict=True):
+            core = reshape(core, shape) if isinstance(step, Regroup) else permute(core, _inverse(step))
+        return viewed_term(call, term, x, core)
+    for step, shape in zip(reversed(steps), reversed(shapes_along(steps, before)), strict=True):
+        done = _step_undone(call, term, step, shape)
+        if done is None:
+            return None
+        term = done
+    return term
+
+
+def _inverse(step: Step) -> list[int]:
+    assert isinstance(step, Permute)
+    return [step.order.index(i) for i in range(len(step.order))]
+
+
+def _step_undone(call: Adjoint, term: Term, step: Step, shape: Shape) -> Term | None:
+    """Return the term for the tensor of ``shape`` that one step was applied to."""
+    if isinstance(step, Expand):  # copies: their gradients add up
+        return reduced(call, term, shape)
+    if isinstance(step, Cut):
+        return _uncut(call, term, step, shape)
+    state = settled(call, term)
+    if isinstance(step, Regroup):
+        return Term(reshape(state, shape))
+    if isinstance(step, Permute):
+        return Term(permute(state, _inverse(step)))
+    return Term(reordered(state, step.axis, np.argsort(step.source)))
+
+
+def _uncut(call: Adjoint, term: Term, step: Cut, shape: Shape) -> Term | None:
     """Return the term between zeros along an axis."""
+    if step.step != 1:
+        return None
+    axis, size = step.axis, shape[step.axis]
+    if step.drop:
+        term = Term(broadcast(settled(call, term), (*shape[:axis], 1, *shape[axis + 1 :]), [axis]))
+    elif (step.start, step.stop) == (0, size):
+        return term
+    before, after = step.start, size - step.stop
     state = settled(call, term)
     if not before and not after:
         return Term(state)
     widths = [0, 0] * (len(state.axes) - 1 - axis) + [before, after]
-    shape = list(state.shape)
-    shape[axis] += before + after
     return Term(pad(call.into(shape), state, widths))
-
-
-@adjoint(overloads("slice.Tensor", "narrow.default"), source="definition")
-def cut(
-    call: Adjoint, gradients: Gradients, x: State, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Sent | None:
-    """A stretch of an axis: zero elsewhere."""
-    term = gradients[0]
-    axis, size = dim % len(x.axes), x.shape[dim]
-    if call.node.op is aten.narrow.default:
-        low, high = int(start) % size, int(start) % size + int(end)
-    else:
-        low, high, step = slice(start, end, step).indices(size)
-    if term is None or step != 1:
-        return None
-    if (low, high) == (0, size):
-        return [(source(call), term)]
-    return [(source(call), _placed(call, term, axis, low, size - high))]
-
-
-@adjoint(overloads("select.int"), source="definition")
-def pick(call: Adjoint, gradients: Gradients, x: State, dim: int, index: Any) -> Sent | None:
-    """One index of an axis: zero elsewhere."""
-    term = gradients[0]
-    if term is None or isinstance(index, State):
-        return None
-    axis, size = dim % len(x.axes), x.shape[dim]
-    at = int(index) % size
-    state = broadcast(settled(call, term), (*x.shape[:axis], 1, *x.shape[axis + 1 :]), [axis])
-    return [(source(call), _placed(call, Term(state), axis, at, size - at - 1))]
-
-
-@adjoint(
-    overloads(
-        "chunk.default", "split.Tensor", "split_with_sizes.default", "tensor_split.sections", "tensor_split.indices",
-        "split.sizes",
-    ), source="definition"
-)  # fmt: skip
-def split(call: Adjoint, gradients: Gradients, x: State, sizes: Any = None, dim: int = 0) -> Sent:
-    """Consecutive stretches of an axis."""
-    axis, at, sent = dim % len(x.axes), 0, []
-    for i, term in enumerate(gradients):
-        width = call.graph.values[call.node.outputs[i]].shape[axis]
-        if term is not None:
-            sent.append((source(call), _placed(call, term, axis, at, x.shape[axis] - at - width)))
-        at += width
-    return sent
-
-
-@adjoint(overloads("unbind.int"), source="definition")
-def unbind(call: Adjoint, gradients: Gradients, x: State, dim: int = 0) -> Sent:
-    """Every index of an axis."""
-    axis, size, sent = dim % len(x.axes), x.shape[dim], []
-    for at, term in enumerate(gradients):
-        if term is not None:
-            state = broadcast(settled(call, term), (*x.shape[:axis], 1, *x.shape[axis + 1 :]), [axis])
-            sent.append((source(call), _placed(call, Term(state), axis, at, size - at - 1)))
-    return sent
 
 
 def _listed(call: Adjoint) -> list[int | None]:
@@ -212,7 +136,7 @@ def _listed(call: Adjoint) -> list[int | None]:
     return [getattr(item, "value", None) for item in call.node.args[0]]
 
 
-@adjoint(overloads("cat.default", "concat.default", "concatenate.default"), source="definition")
+@adjoint(overloads("cat.default"), source="definition")
 def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
     """Tensors behind each other: each gets its own stretch."""
     term = gradients[0]
@@ -266,34 +190,3 @@ def padded(
             return None
         state = select(state, axis, before, before + x.shape[axis], 1, drop=False)
     return [(source(call), Term(state))]
-
-
-@adjoint(overloads("flip.default"), source="definition")
-def flipped(call: Adjoint, gradients: Gradients, x: State, dims: Any) -> Sent | None:
-    """Positions in reverse."""
-    term = gradients[0]
-    return None if term is None else [(source(call), Term(flip(call.into(x.shape), settled(call, term), dims)))]
-
-
-@adjoint(overloads("roll.default"), source="definition")
-def rolled(call: Adjoint, gradients: Gradients, x: State, shifts: Any, dims: Any = ()) -> Sent | None:
-    """Positions shifted back."""
-    term = gradients[0]
-    if term is None:
-        return None
-    back = [-s for s in shifts] if isinstance(shifts, (list, tuple)) else -shifts
-    return [(source(call), Term(roll(call.into(x.shape), settled(call, term), back, dims)))]
-
-
-@adjoint(overloads("repeat.default", "tile.default"), source="definition")
-def repeated(call: Adjoint, gradients: Gradients, x: State, repeats: Any) -> Sent | None:
-    """Copies along axes: their gradients add up."""
-    term = gradients[0]
-    if term is None:
-        return None
-    state = settled(call, term)
-    have = (1,) * (len(state.shape) - len(x.shape)) + x.shape
-    fine = [n for a, b in zip(have, state.shape, strict=True) for n in (b // max(a, 1), a)]
-    narrow = [n for a in have for n in (1, a)]
-    summed = reduced(call, Term(reshape(state, fine)), tuple(narrow))
-    return [(source(call), Term(reshape(settled(call, summed), x.shape)))]

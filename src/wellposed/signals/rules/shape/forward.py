@@ -18,87 +18,52 @@ from wellposed.signals.distributions.state import State, exchangeable, make_stat
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.windows import Indices
+from wellposed.signals.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.registry import overloads, rule
 
-_SAME = (
-    "contiguous.default", "clone.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "_to_copy.default",
-    "type_as.default", "lift_fresh_copy.default",
-)  # fmt: skip
+_SPECIAL = overloads("unfold.default")
+"""Views in some cases alone, with rules of their own."""
 
 
-@rule(overloads(*_SAME), source="definition", blockwise=False, tensors=True)
-def same(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
-    """The same values."""
+@rule(
+    [op for op in views() if op not in _SPECIAL], source="definition; AutoInit, Appendix A (crop, split)", tensors=True
+)
+def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State, ...] | None:
+    """The same elements under other indices, as the table of views has it."""
+    steps = view_of(call.graph, call.node)
     if isinstance(x, torch.Tensor):
-        return known_state(x.to(torch.float64), call.root())
-    if isinstance(x, Unknown):
+        x = known_state(x.to(torch.float64), call.root())
+    elif isinstance(x, Unknown):
         x = x.state
-    return x if isinstance(x, State) and x.shape == call.shape() else None
+    if steps is None or not isinstance(x, State):
+        return None
+    if len(steps) == 1:
+        return through(call, x, steps[0])
+    return tuple([through(call, x, chain) for chain in steps])
 
 
-@rule(
-    overloads(
-        "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int",
-        "view_as.default", "reshape_as.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_.dims",
-        "squeeze_.dim", "unsqueeze.default", "unsqueeze_.default", "ravel.default",
-    ),
-    source="definition", tensors=True
-)  # fmt: skip
-def regroup(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
-    """Elements keep their order; only the axes change."""
-    return reshape(x, call.shape())
+def through(call: Call, x: State, steps: Steps) -> State:
+    """Return the state after a chain of views."""
+    for step in steps:
+        if isinstance(step, Regroup):
+            x = reshape(x, step.shape)
+        elif isinstance(step, Permute):
+            x = permute(x, step.order)
+        elif isinstance(step, Expand):
+            x = expand(x, step.shape)
+        elif isinstance(step, Cut):
+            part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
+            x = _apart(call, x, part, step.axis)
+        else:
+            x = reordered(x, step.axis, step.source)
+    return x
 
 
-@rule(
-    overloads("t.default", "numpy_T.default", "mT.default", "mH.default", "matrix_H.default", "t_.default"),
-    source="definition",
-    tensors=True,
-)
-def transpose_matrix(call: Call, x: State) -> State:
-    """Swap the last two axes (all axes, for numpy_T)."""
-    rank = len(x.axes)
-    if rank < 2:
-        return x
-    if call.node.op is torch.ops.aten.numpy_T.default:
-        return permute(x, list(range(rank))[::-1])
-    return permute(x, [*range(rank - 2), rank - 1, rank - 2])
-
-
-@rule(
-    overloads("transpose.int", "transpose_.default", "swapaxes.default", "swapdims.default"),
-    source="definition",
-    tensors=True,
-)
-def transpose(call: Call, x: State, first: int, second: int) -> State:
-    """Swap two axes."""
-    order = list(range(len(x.axes)))
-    order[first], order[second] = order[second], order[first]
-    return permute(x, order)
-
-
-@rule(overloads("permute.default"), source="definition", tensors=True)
-def permuted(call: Call, x: State, dims: Any) -> State:
-    """Reorder axes."""
-    return permute(x, dims)
-
-
-@rule(overloads("movedim.int", "movedim.intlist"), source="definition", tensors=True)
-def movedim(call: Call, x: State, source: Any, destination: Any) -> State:
-    """Move axes."""
-    rank = len(x.axes)
-    sources = [s % rank for s in (source if isinstance(source, (list, tuple)) else [source])]
-    targets = [d % rank for d in (destination if isinstance(destination, (list, tuple)) else [destination])]
-    order: list[int | None] = [None] * rank
-    for s, d in zip(sources, targets, strict=True):
-        order[d] = s
-    rest = iter(i for i in range(rank) if i not in sources)
-    return permute(x, [next(rest) if i is None else i for i in order])
-
-
-@rule(overloads("expand.default", "expand_as.default"), source="definition", tensors=True)
-def expanded(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
-    """Repeat along new or single indices: perfectly correlated there."""
-    return expand(x, call.shape())
+def _apart(call: Call, whole: State, part: State, axis: int) -> State:
+    """Return a part that is independent of the others, if it is cut out of an axis of uncorrelated elements."""
+    if part is whole or not whole.roots or any(whole.corr.shape[i] > 1 for i in whole.axes[axis]):
+        return part
+    return replace(part, roots=part.roots | call.root())
 
 
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True)
@@ -107,69 +72,13 @@ def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
     return tuple(expand(_as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
 
 
-@rule(overloads("select.int"), source="definition", tensors=True)
-def pick(call: Call, x: State, dim: int, index: Any) -> State:
-    """One index of an axis."""
-    size = x.shape[dim]
-    at = int(index) % size if not isinstance(index, State) else 0
-    return _part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim)
-
-
-def _part(call: Call, whole: State, part: State, dim: int) -> State:
-    """Parts of an axis of uncorrelated elements are independent of each other."""
-    if part is whole:
-        return part
-    members = whole.axes[dim % len(whole.axes)]
-    correlated = any(whole.corr.shape[i] > 1 for i in members)
-    return part if correlated or not whole.roots else replace(part, roots=part.roots | call.root())
-
-
-@rule(overloads("slice.Tensor", "narrow.default"), source="definition; AutoInit, Appendix A (crop)", tensors=True)
-def cut(call: Call, x: State, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> State:
-    """A stretch of an axis."""
-    size = x.shape[dim]
-    if call.node.op is torch.ops.aten.narrow.default:
-        low, high = int(start) % size, int(start) % size + int(end)
-    else:
-        low, high, step = slice(start, end, step).indices(size)
-    return _part(call, x, select(x, dim, low, high, step, drop=False), dim)
-
-
-@rule(
-    overloads(
-        "chunk.default",
-        "split.Tensor",
-        "split_with_sizes.default",
-        "tensor_split.sections",
-        "tensor_split.indices",
-        "split.sizes",
-    ),
-    source="definition; AutoInit, Appendix A (split)",
-    tensors=True,
-)
-def split(call: Call, x: State, sizes: Any = None, dim: int = 0) -> tuple[State, ...]:
-    """Consecutive stretches of an axis."""
-    parts, at = [], 0
-    for index in range(len(call.node.outputs)):
-        width = call.shape(index)[dim]
-        parts.append(_part(call, x, select(x, dim, at, at + width, 1, drop=False), dim))
-        at += width
-    return tuple(parts)
-
-
-@rule(overloads("unbind.int"), source="definition", tensors=True)
-def unbind(call: Call, x: State, dim: int = 0) -> tuple[State, ...]:
-    """Every index of an axis."""
-    return tuple(_part(call, x, select(x, dim, at, at + 1, 1, drop=True), dim) for at in range(len(call.node.outputs)))
-
-
 def _as_state(call: Call, value: Any) -> State:
     found = operand(call, value)
     return found if isinstance(found, State) else make_state((), found, 0.0)
 
 
 @rule(
-    overloads("cat.default", "concat.default", "concatenate.default"),
+    overloads("cat.default"),
     source="definition; AutoInit, Appendix A (concatenate)",
     tensors=True,
 )
@@ -193,28 +102,7 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     return concatenate(parts, at)
 
 
-@rule(overloads("flip.default"), source="definition", tensors=True)
-def flip(call: Call, x: State, dims: Any) -> State:
-    """Positions in reverse: maps are reversed, correlations by displacement stay."""
-    for dim in dims:
-        x = _reordered(x, dim, np.arange(x.shape[dim])[::-1])
-    return x
-
-
-@rule(overloads("roll.default"), source="definition", tensors=True)
-def roll(call: Call, x: State, shifts: Any, dims: Any = ()) -> State:
-    """Positions shifted in a circle: neighbours across the seam are far from each other."""
-    shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
-    if not dims:  # all axes as one
-        return reshape(
-            _reordered(reshape(x, (math.prod(x.shape),)), 0, np.roll(np.arange(math.prod(x.shape)), shifts[0])), x.shape
-        )
-    for shift, dim in zip(shifts, dims if isinstance(dims, (list, tuple)) else [dims], strict=True):
-        x = _reordered(x, dim, np.roll(np.arange(x.shape[dim]), shift))
-    return x
-
-
-def _reordered(x: State, axis: int, source: Indices) -> State:
+def reordered(x: State, axis: int, source: Indices) -> State:
     """Return the state whose position p along an axis is position ``source[p]`` of x."""
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     if not x.axes[axis]:
@@ -225,23 +113,6 @@ def _reordered(x: State, axis: int, source: Indices) -> State:
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
     return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
-
-
-@rule(overloads("repeat.default", "tile.default", "repeat_interleave.self_int"), source="definition", tensors=True)
-def repeated(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
-    """Copies along axes: equal elements at different positions."""
-    x = pooled(x)
-    shape = call.shape()
-    have = (1,) * (len(shape) - len(x.shape)) + x.shape
-    if all(a in (1, b) for a, b in zip(have, shape, strict=True)):
-        return expand(reshape(x, have), shape)
-    inner = call.node.op is torch.ops.aten.repeat_interleave.self_int
-    wide, narrow = [], []
-    for a, b in zip(have, shape, strict=True):
-        copies = b // max(a, 1)
-        narrow += [a, 1] if inner else [1, a]
-        wide += [a, copies] if inner else [copies, a]
-    return reshape(expand(reshape(x, have and tuple(narrow)), tuple(wide)), shape)
 
 
 @rule(
@@ -376,32 +247,14 @@ def _share_of(mask: Any) -> float:
 @rule(overloads("unfold.default"), source="definition, windows as elements picked alike", tensors=True)
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
-    rank = len(x.shape)
-    axis = dimension % rank
-    if size == step:  # windows side by side: the axis is cut
-        count = call.shape()[axis]
-        x = select(x, axis, 0, count * size, 1, drop=False)
-        cut_up = reshape(x, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
-        return permute(cut_up, [*(i for i in range(rank + 1) if i != axis + 1), axis + 1])
-    return _picked(call, x)
+    steps = view_of(call.graph, call.node)
+    return _picked(call, x) if steps is None else through(call, x, steps[0])
 
 
-@rule(
-    overloads("pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default"),
-    source="definition",
-    tensors=True,
-)
-def shuffle(call: Call, x: State, factor: int) -> State:
-    """Exchange channels and positions: neighbours come from different channels."""
-    n, c, h, w = x.shape
-    name = call.node.op._schema.name
-    if "channel_shuffle" in name:
-        return x
-    if "unshuffle" in name:
-        split = reshape(pooled(x), (n, c, h // factor, factor, w // factor, factor))
-        return reshape(permute(split, [0, 1, 3, 5, 2, 4]), call.shape())
-    split = reshape(pooled(x), (n, c // factor**2, factor, factor, h, w))
-    return reshape(permute(split, [0, 1, 4, 2, 5, 3]), call.shape())
+@rule(overloads("channel_shuffle.default"), source="definition: channels are alike", tensors=True)
+def shuffle(call: Call, x: State, groups: int) -> State:
+    """Channels in another order."""
+    return x
 
 
 def _blank(call: Call, *rest: Any, **kwargs: Any) -> State:

@@ -1,0 +1,49 @@
+"""What schemas say of operators: their plain names, and the arguments of a node by name."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Node, Ref
+
+
+@cache
+def plain_name(op: torch._ops.OpOverload) -> str:
+    """Return the name of an operator without namespace, overload and the mark of in-place forms: ``"add"``."""
+    name = op._schema.name.rpartition("::")[2]
+    return name if name.endswith("__") else name.rstrip("_")
+
+
+@cache
+def position_of(op: torch._ops.OpOverload, name: str) -> int | None:
+    """Return the position of the argument of that name, None where the operator has none."""
+    names = [argument.name for argument in op._schema.arguments]
+    return names.index(name) if name in names else None
+
+
+def named_arguments(node: Node) -> dict[str, Any]:
+    """Return all arguments of a node by the names of the schema, defaults included."""
+    given: dict[str, Any] = {}
+    for position, argument in enumerate(node.op._schema.arguments):
+        if position < len(node.args) and not argument.kwarg_only:
+            given[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            given[argument.name] = node.kwargs[argument.name]
+        else:
+            given[argument.name] = argument.default_value
+    return given
+
+
+def argument_of(node: Node, position: int, name: str, default: Any = None) -> Any:
+    """Return an operator's argument by position or by name."""
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+def ref_of(value: Any) -> int | None:
+    """Return the id of the value that an argument refers to, or None."""
+    return value.value if isinstance(value, Ref) else None
