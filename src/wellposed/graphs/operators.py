@@ -135,7 +135,7 @@ def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
             packet = getattr(torch.ops.aten, alias_name + suffix, None)
             for overload in [] if packet is None else packet.overloads():
                 alias, first = (_overload(n + suffix, overload) for n in (alias_name, name))
-                if alias is not None and first is not None and not overload.endswith("out"):
+                if alias is not None and first is not None and "out" not in overload:
                     yield alias, first
 
 

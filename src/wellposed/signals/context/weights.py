@@ -78,11 +78,11 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        found = levers(graph)
-        self.levers = found
+        self.levers = levers(graph)
         self.fixed = parameter_values(graph)
-        self.uses = contractions(graph, found, self.fixed)
-        self.roles = roles(graph, self.uses, found)
+        self.uses = contractions(graph, self.levers, self.fixed)
+        self.weight_at = {use.node: use.weight for use in self.uses}
+        self.roles = roles(graph, self.uses, self.levers)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""

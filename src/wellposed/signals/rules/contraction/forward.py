@@ -56,7 +56,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         return None
     left, right = states[product.left], states[product.right]
     right_fixed, left_fixed = is_weight(call, product.right), is_weight(call, product.left)
-    if (right_fixed and not left_fixed) or (right_fixed and right.lever is not None):
+    if right_fixed and (not left_fixed or call.run.weights.weight_at.get(call.node.index) == product.right):
         data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
     elif left_fixed and product.window is None and not right_fixed:
         data, weight, data_axes, weight_axes = right, left, product.right_axes, product.left_axes
