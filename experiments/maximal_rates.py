@@ -103,7 +103,7 @@ class MaximalRates(Experiment):
         return found | {"rules": told_rates(lambda: build().cpu(), example, settings)}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Give Pearson's r of each rule, and hold the paper's r against the 95 % interval of that of ``paths``."""
+        """Give Pearson's r of each rule, and compare the paper's r with the 95 % interval of that of ``paths``."""
         told, verdicts = [], {}
         table = [["nets", "rule", "r", "r of logs", "slope of logs", "octaves off (median)"]]
         for group, expected in self.paper_r.items():
@@ -117,9 +117,9 @@ class MaximalRates(Experiment):
             f" ({'; '.join(f'{group}: {verdict}' for group, verdict in verdicts.items())})" if len(verdicts) > 1 else ""
         )
         sentence = (
-            f"The paper's r ({papers}) is held against the 95 % interval of that of `paths` (Fisher's z){parts}; true "
-            f"rates have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed by "
-            f"the first net{doubtful(rows)}.{''.join(odd)}"
+            f"The paper's r ({papers}) is compared with the 95 % interval of that of `paths` (Fisher's z){parts}; "
+            f"true rates have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed "
+            f"by the first net{doubtful(rows)}.{''.join(odd)}"
         )
         return Judgement(f"r of `paths`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
 

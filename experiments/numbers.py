@@ -81,7 +81,8 @@ def predicted_well(rows: Iterable[Mapping[str, Any]]) -> str:
         return "no prediction and measurement are both finite"
     far = off[math.ceil(0.95 * len(off)) - 1]
     return (
-        f"wp.propagate, told the images, is off by {median(off):.2f} octaves in half of the layers, {far:.2f} in 95 %"
+        f"wp.propagate, given the images, is off by {median(off):.2f} octaves in the median layer, {far:.2f} at the "
+        "95th percentile"
     )
 
 

@@ -83,7 +83,9 @@ class HyperparameterVariation(Experiment):
             f"means over {settings.seeds} seeds after {settings.train.epochs} epochs."
         )
         lead = paired(gaps.values(), [0.0] * len(gaps))
-        sentence = f"Over the settings AutoInit differs by {points(lead)} from the better of the others. {sentence}"
+        sentence = (
+            f"On average over the settings AutoInit differs by {points(lead)} from the better of the others. {sentence}"
+        )
         return Judgement(ours, by_gap(lead, whole=not worse), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:

@@ -70,7 +70,7 @@ class VarianceOfAllCNN(Experiment):
         )
         others = [held[method] for method in settings.methods if method != "autoinit"]
         sentence = (
-            "Variances are measured on real images, of which AutoInit was told nothing; over all settings "
+            "Variances are measured on real images, about which AutoInit knows nothing; over all settings "
             f"{predicted_well(rows)}."
         )
         if held["autoinit"] == count and max(others) < count:

@@ -74,7 +74,7 @@ class VariancePerLayer(Experiment):
         mine = [row for row in rows if row["method"] == "autoinit"]
         sentence = (
             f"AutoInit stays below the number of layers: {'yes' if linear else 'no'}; near 1 (a factor of "
-            f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so that sums grow with "
+            f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so sums grow with "
             f"the number of blocks. Under AutoInit {predicted_well(mine)}."
         )
         if explodes and near:

@@ -66,8 +66,8 @@ class CoAtNetInitialisations(Experiment):
         if nearest in gaps:
             told += f", {points(gaps[nearest])} from {nearest}, the best of the others"
         sentence = (
-            f"AutoInit is first with {', '.join(first) or 'none'}; over the {len(table)} variants it differs by "
-            f"{told}; {settings.seeds} seed(s), {settings.train.epochs} epochs."
+            f"AutoInit is first with {', '.join(first) or 'none'}; on average over the {len(table)} variants it "
+            f"differs by {told}; {settings.seeds} seed(s), {settings.train.epochs} epochs."
         )
         return Judgement(ours, by_gap(default, *gaps.values(), whole=len(first) == len(table)), sentence, shown)
 

@@ -63,7 +63,7 @@ class AgainstLSUV(Experiment):
             f"S={s} {percent(mean(scores[s]))}" for s in settings.samples
         )
         ours += (
-            "; variance off 1 at worst by octaves: AutoInit "
+            "; largest deviation of the variance from 1, in octaves: AutoInit "
             + f"{off[0]:.2f}, LSUV "
             + ", ".join(f"{off[s]:.2f}" for s in settings.samples)
         )
@@ -71,8 +71,9 @@ class AgainstLSUV(Experiment):
         losing = [s for s, gap in gaps.items() if gap.sign(len(gaps)) < 0]
         winning = [s for s, gap in gaps.items() if gap.sign(len(gaps)) > 0]
         sentence = (
-            f"AutoInit is better at S = {_list(winning)}, worse at S = {_list(losing)}, and not told apart elsewhere "
-            "(Student's t, 5 % for all S together); LSUV draws orthogonal matrices, AutoInit truncated normal ones."
+            f"AutoInit is better at S = {_list(winning)}, worse at S = {_list(losing)}, and not distinguishable "
+            "elsewhere (Student's t, 5 % for all S together); LSUV draws orthogonal matrices, AutoInit truncated "
+            "normal ones."
         )
         if losing:
             return Judgement(ours, "does not agree", sentence)

@@ -94,7 +94,7 @@ class RandomActivationFunctions(Experiment):
             )
         more = all(trains[m] > trains[base] and beats[m] > beats[base] for m in others)
         still = trains[PLUS] >= trains["autoinit"] and beats[PLUS] >= beats["autoinit"]
-        sentence = f"Against {base}, {'. '.join(tests)} (one-sided but Epps–Singleton's)."
+        sentence = f"Compared with {base}, {'. '.join(tests)} (one-sided except Epps–Singleton's)."
         if more and still and all(differ.values()):
             return Judgement(ours, "agrees", sentence)
         if losing:

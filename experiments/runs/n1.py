@@ -31,7 +31,7 @@ class MethodsByNets(Experiment):
     title = "Methods × nets, with and without BN"
     source = "NIO, tables 1 and 2"
     claim = (
-        "ResNets, DenseNets and Wide ResNets are more accurate after NIO than from heuristic initialisations and "
+        "ResNets, DenseNets and Wide ResNets are more accurate after NIO than after heuristic initialisations and "
         "learned ones (MetaInit, GradInit), with BN and without."
     )
     paper = "two tables of accuracies on CIFAR-10 after 500 epochs, better with NIO than with the others"
@@ -68,7 +68,7 @@ class MethodsByNets(Experiment):
         )
         gaps = {method: paired(means["nio"], means[method]) for method in rivals}
         sentence = (
-            f"Of the methods that the paper compares NIO is first on {first} of {len(scores)} nets; over the nets it "
+            f"Among the methods that the paper compares, NIO is first on {first} of {len(scores)} nets; on average it "
             f"differs by {', '.join(f'{points(gap)} from {method}' for method, gap in gaps.items())}, after "
             f"{settings.train.epochs} epochs; each method has the best of {len(settings.rates)} rates by training "
             f"loss; NIO takes {settings.refine.nio.iterations} iterations."

@@ -37,7 +37,7 @@ class Cost(Experiment):
     source = "NIO, table 3"
     claim = (
         "The cost of NIO hardly grows with the number of sub-batches D and their overlap r, its memory falls with D, "
-        "and a whole refinement costs next to nothing beside the training."
+        "and a whole refinement costs next to nothing compared with the training."
     )
     paper = "a table of time and memory over D and r; in the abstract: negligible cost compared with the training time"
 
@@ -79,11 +79,11 @@ class Cost(Experiment):
             + " of a training step's"
         )
         sentence = (
-            f"Time grows by {grows:.1f} times from the cheapest setting to the dearest, where the sub-batches hold "
-            f"{_samples(*most) / _samples(*least):.1f} times the samples (up to {HARDLY} times is hardly); "
-            f"memory falls with D: {'yes' if falls else 'not at every r'}; {ITERATIONS} iterations of the "
-            f"dearest take {100 * share:.2g} % of training by {settings.training_steps:,} steps (below 1 % is next to "
-            "nothing)."
+            f"Time grows by {grows:.1f} times from the cheapest setting to the most expensive, where the sub-batches "
+            f"hold {_samples(*most) / _samples(*least):.1f} times the samples (up to {HARDLY} times counts as "
+            f"'hardly'); memory falls with D: {'yes' if falls else 'not at every r'}; {ITERATIONS} iterations of the "
+            f"most expensive take {100 * share:.2g} % of {settings.training_steps:,} training steps (below 1 % counts "
+            "as 'next to nothing')."
         )
         if times[least] <= 0:
             return Judgement(ours, "not decided at this scale", f"{sentence} Timing noise exceeds an iteration.")

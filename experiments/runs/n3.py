@@ -69,7 +69,7 @@ class SwinWithoutWarmUp(Experiment):
         )
         sentence = (
             f"Over {nio.count} draws, each a mean over the rates {', '.join(map(str, settings.rates))}, warm-up "
-            f"changes the default by {points(helps)}, and in place of warm-up NIO by {points(nio)}{others}, after "
+            f"changes the default by {points(helps)}, and NIO instead of warm-up by {points(nio)}{others}, after "
             f"{settings.train.epochs} epochs."
         )
         return Judgement(ours, by_gap(nio, whole=helps.sign() > 0), sentence)

@@ -27,7 +27,7 @@ class PerLayer(Experiment):
 
     title = "Gradient norm ratio and cosine per layer, before and after NIO"
     source = "NIO, figure 3"
-    claim = "After NIO the gradients of samples agree better, and their norms are nearer to each other, layer by layer."
+    claim = "After NIO the gradients of samples agree better, and their norms are closer together, layer by layer."
     paper = "a figure of ResNet-110's layers before and after"
 
     def units(self, settings: Settings) -> Iterator[Unit]:

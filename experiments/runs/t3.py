@@ -15,5 +15,5 @@ class RateWithGELU(OverTopologies):
     title = "Maximal learning rate over topologies with GELU"
     source = "topology, figure 7"
     claim = "The rule, derived for ReLU, also follows the true maximal rates of nets with GELU."
-    paper = "a figure, without a number here; ours are held against those for ReLU, 0.838 and 0.856"
+    paper = "a figure, without a number here; ours are compared with those for ReLU, 0.838 and 0.856"
     paper_r: ClassVar[dict[str, float]] = {"perceptrons": 0.838, "convolutional nets": 0.856}

@@ -36,7 +36,7 @@ class AgainstMuP(Experiment):
 
     title = "The rule for learning rates against μP"
     source = "topology, figure 8"
-    claim = "Over topologies the rule's rates are nearer to the true maximal ones than μP's, which only knows widths."
+    claim = "Over topologies the rule's rates are closer to the true maximal ones than μP's, which only knows widths."
     paper = "a figure of predicted and true rates beside μP's"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
@@ -73,8 +73,8 @@ class AgainstMuP(Experiment):
         widths = " and ".join(map(str, settings.widths))
         nearer = ", ".join(f"{gap.mean:+.2f} ± {gap.error:.2f} octaves ({rule})" for rule, gap in gaps.items())
         sentence = (
-            f"Rates are carried over from the first net. With the constant that suits each best, so that no error is "
-            f"shared, rates over {len(free['mup'])} nets (width {widths}) are nearer than μP's by {nearer}; the "
+            f"Rates are transferred from the first net. With the best constant for each rule, so that no error is "
+            f"shared, rates over {len(free['mup'])} nets (width {widths}) are closer than μP's by {nearer}; the "
             f"verdict is that of `paths`, the paper's rule{doubtful(rows)}."
         )
         return Judgement(ours, by_gap(gaps["paths"], whole=True), sentence)

@@ -47,7 +47,7 @@ class Cells(Experiment):
     source = "topology, figure 4"
     claim = (
         "With initialisation and learning rate from the architecture the nets of NAS-Bench-201 become more accurate, "
-        "the best ones change places (Kendall's τ falls towards the top), and accuracies come nearer to each other."
+        "the best ones change places (Kendall's τ falls towards the top), and accuracies move closer together."
     )
     paper = "a figure; in the abstract: rankings are easily changed by better training"
 
@@ -108,7 +108,7 @@ class Cells(Experiment):
             f"{len(fixed)} cells, {settings.train.epochs} epochs; the fixed rate is {settings.train.rate}, the rules "
             "scale the rate that a search finds for the base cell; the verdict is that of `paths`, the paper's rule: "
             f"on the gain first, then on spread (by F) and τ, which counts where it is below that of `{AGAIN}`, the "
-            "fixed recipe with other draws. Accuracies are nearer to each other than under the fixed recipe with: "
+            "fixed recipe with other draws. Accuracies are closer together than under the fixed recipe with: "
             f"{', '.join(nearer) or 'none'}."
         )
         return Judgement(f"mean accuracy: {', '.join(told)}", by_gap(gap, whole=rest), sentence, table)

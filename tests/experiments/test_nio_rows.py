@@ -73,7 +73,7 @@ def test_cost_is_judged_by_time_memory_and_the_share_of_a_training():
     judge = find("N2").judge
     good = judge(settings, rows_of_cost([4.0, 4.5, 4.2, 5.0], [90.0, 95.0, 60.0, 70.0]))
     assert good.agreement == "agrees"
-    assert "100 iterations of the dearest take 0.5 %" in good.sentence
+    assert "100 iterations of the most expensive take 0.5 %" in good.sentence
     assert "hold 1.6 times the samples" in good.sentence  # 4 / (4 - 3/2) against 1
     falls, grows = [90.0, 95.0, 60.0, 70.0], [90.0, 95.0, 91.0, 96.0]
     for times, memory in (([30.0] * 4, falls), ([3.0] * 4, grows), ([3.0, 4.0, 3.5, 5.0], falls)):

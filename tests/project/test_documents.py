@@ -1,9 +1,10 @@
 """The code in README and documentation runs as it stands.
 
 Python blocks of one document run in order in one namespace, in an empty folder; a block with ``title="net.py"`` is
-written to that file first. A text block that follows a Python block at once is what that block prints. In console
-blocks every line behind ``$`` that calls wellposed runs, and the lines below it are what it prints (``...``: more that
-is not shown); bash blocks hold the commands of installation, whose targets and extras must exist.
+written to that file first. A text block that immediately follows a Python block shows what that block prints. In
+console blocks every line after ``$`` that calls wellposed runs, and the lines below it are what it prints. ``...``
+stands for lines that are not shown, and a printed line that is too long for the page may be shown on several. Bash
+blocks hold the commands of installation, whose targets and extras must exist.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import itertools
 import re
 import shlex
 import tomllib
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +26,8 @@ from wellposed import checks, methods, zoo
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?: +title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.M | re.S)
+WRAPPED = 6
+LONGEST = 120
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.(?P<decimals>\d+))?(?:e(?P<exponent>[+-]?\d+))?(?![\w.]*\w)")
 
 
@@ -45,20 +49,26 @@ def blocks(document):
 def differences(shown, printed):
     """Return what differs between shown and printed lines; ``...`` alone stands for any lines.
 
-    Runs of blanks count as one. The last digit of a number with decimals may differ by one: another processor rounds
-    otherwise.
+    Runs of blanks count as one, and up to `WRAPPED` shown lines may be one printed line. The last digit of a number
+    with decimals may differ by one: another processor rounds otherwise.
     """
-    lines = printed.splitlines()
+    lines, rest = printed.splitlines(), shown.splitlines()
     start, anywhere = 0, False
-    for line in shown.splitlines():
-        if line.strip() == "...":
-            anywhere = True
+    while rest:
+        if rest[0].strip() == "...":
+            rest, anywhere = rest[1:], True
             continue
-        stop = len(lines) if anywhere else start + 1
-        position = next((n for n in range(start, min(stop, len(lines))) if same_line(line, lines[n])), None)
+        candidates = range(start, min(len(lines) if anywhere else start + 1, len(lines)))
+        matches = (
+            (position, count)
+            for count in range(1, min(WRAPPED, len(rest)) + 1)
+            for position in candidates
+            if same_line(" ".join(rest[:count]), lines[position])
+        )
+        position, count = next(matches, (None, 0))
         if position is None:
-            return f"shown:   {line}\nprinted: {lines[start] if start < len(lines) else 'nothing more'}"
-        start, anywhere = position + 1, False
+            return f"shown:   {rest[0]}\nprinted: {lines[start] if start < len(lines) else 'nothing more'}"
+        start, rest, anywhere = position + 1, rest[count:], False
     return None if anywhere or start == len(lines) else f"printed, and not shown: {lines[start]}"
 
 
@@ -150,6 +160,31 @@ def test_extras_exist_wherever_they_are_named():
             assert set(names.split(",")) <= set(extras), f"{document.name}: {names}"
 
 
+@pytest.mark.parametrize("name", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_lines_are_short(name):
+    for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
+        breakable = not line.startswith("|") and " " in line.strip()
+        assert len(line) <= LONGEST or not breakable, f"{name}, line {number}: {len(line)} columns"
+
+
+def test_figures_of_the_readme_stand_where_it_says():
+    row = re.compile(r"^\|.*\|(.*)\| \[.*\]\((docs/results/.*|docs/papers.md)\) \|$", re.M)
+    rows = row.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(rows) >= 6
+    for figures, file in rows:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        if file == "docs/papers.md":
+            outcomes = re.findall(r"^\| \[\w+\].*\| ([^|]+) \|$", text, re.M)
+            counts = Counter(outcome.removesuffix(" at this scale") for outcome in outcomes)
+            assert [int(number) for number in re.findall(r"\d+", figures)] == [
+                len(outcomes),
+                *(counts[name] for name in ("agrees", "agrees in direction", "not decided", "does not agree")),
+            ]
+            continue
+        for number in re.findall(r"\d+(?:\.\d+)?", figures):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d|\.\d)", text), f"{number} does not stand in {file}"
+
+
 def test_every_fence_is_read():
     for document in DOCUMENTS:
         lines = document.read_text(encoding="utf-8").splitlines()
@@ -166,6 +201,9 @@ def test_another_output_is_noticed():
     assert differences("a\n", "a\nb\n")
     assert differences("a\nb\n", "a\n")
     assert differences("...\nb\n", "a\n")
+    assert differences("a long\n  line 1\nb\n", "a long line 1\nb\n") is None
+    assert differences("a long\nline 2\n", "a long line 1\n")
+    assert differences("a long\n", "a long line\n")
 
 
 def test_reference_has_every_public_name():
