@@ -190,7 +190,7 @@ def speed(results: Results) -> tuple[str, str]:
 def growth(results: Results) -> tuple[str, str]:
     power = power_of_growth(results["growth"])
     seconds = at(results["growth"], "depth", GROWTH_DEPTH)["total_s"]
-    told = f"time ∝ operators to the power {figure(power, 2)}; -{GROWTH_DEPTH} in {figure(seconds, 2)} s"
+    told = f"time ∝ operators to the power {figure(power, 2)}; ResNet-{GROWTH_DEPTH} in {figure(seconds, 2)} s"
     return told, verdict(power <= GROWTH_POWER, seconds <= GROWTH_SECONDS)
 
 
@@ -285,17 +285,20 @@ def report(results: Results) -> tuple[str, str]:
 def zoo(results: Results) -> tuple[str, str]:
     found = reach(results["zoo"])
 
-    def told(name: str) -> str:
-        counts = found[name]
-        traced, planned = (figure(100 * counts[key] / counts["counted"], 1) for key in ("traced", "planned"))
-        shown = f"{traced} %" if traced == planned else f"{traced} % traced, {planned} % planned"
+    def told(*names: str) -> str:
+        counts = {key: sum(found[name][key] for name in names) for key in found[names[0]]}
+        if counts["planned"] == counts["counted"]:
+            shown = "100 %"
+        else:
+            traced, planned = (figure(100 * counts[key] / counts["counted"], 1) for key in ("traced", "planned"))
+            shown = f"{traced} % traced, {planned} % planned"
         left = f" ({counts['aside']} more set aside)" if counts["aside"] else ""
         return f"{shown} of {counts['counted']}{left}"
 
     vision = [name for name in REACH if name.startswith("torchvision")]
-    parts = [f"timm {told('timm')}; torchvision {'; '.join(f'{name.split()[1]} {told(name)}' for name in vision)}"]
+    shown = f"timm {told('timm')}; torchvision {told(*vision)}; transformers {told('transformers')}"
     met = [100 * found[name]["planned"] >= asked * found[name]["counted"] for name, asked in REACH.items()]
-    return f"{parts[0]}; transformers {told('transformers')}", verdict(*met)
+    return shown, verdict(*met)
 
 
 def summary(results: Results) -> str:
@@ -337,7 +340,7 @@ def summary(results: Results) -> str:
         (
             "[growth](#growth)",
             "trace + plan of pre-activation ResNet-56, -164, -812",
-            f"linear in layers; -{GROWTH_DEPTH} in ≤ {GROWTH_SECONDS} s",
+            f"linear in layers; ResNet-{GROWTH_DEPTH} in ≤ {GROWTH_SECONDS} s",
             growth(results),
         ),
         (
@@ -537,7 +540,7 @@ def draw_rules(results: Results) -> dict[str, Chart]:
     found = families(results["rates"])
     panels = {
         "rates-topologies": (
-            "Topologies: 24 perceptrons for each way",
+            "Topologies: 24 perceptrons in each family",
             dict(zip(TOPOLOGIES, (TEAL, ORANGE, PURPLE, BLUE), strict=True)),
             (0.015, 0.25, (0.02, 0.05, 0.1, 0.2)),
         ),
@@ -552,7 +555,12 @@ def draw_rules(results: Results) -> dict[str, Chart]:
         x, y = (Scale(f"{which} rate", *ends, log=True) for which in ("the default rule's", "best"))
         shapes = {family: "square" if family in KERNELS else "dot" for family in colours}
         legend = [
-            Key(shapes[family], colour, f"{family}, r = {figure(measures(found[family], DEFAULT_RULE)['r_log'], 2)}")
+            Key(
+                shapes[family],
+                colour,
+                hollow=family == "res-flow",
+                text=f"{family}, r = {figure(measures(found[family], DEFAULT_RULE)['r_log'], 2)}",
+            )
             for family, colour in colours.items()
         ]
         legend.append(Key("goal", GREY, "equal"))
@@ -566,7 +574,9 @@ def draw_rules(results: Results) -> dict[str, Chart]:
             for n in range(len(nets)):
                 if n != base:  # which the rule is given
                     rate = 2.0 ** float(told[n] - told[base] + true[base])
-                    chart.dot(rate, chart.y(nets[n]["true"]), colour, shape=shapes[family], size=2.8)
+                    ring = family == "res-flow"  # around the dots of nets that are the same in `res`
+                    look = {"shape": shapes[family], "hollow": ring, "size": 4.2 if ring else 2.8}
+                    chart.dot(rate, chart.y(nets[n]["true"]), colour, **look)
         charts[name] = chart
     return charts
 
