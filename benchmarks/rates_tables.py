@@ -65,7 +65,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def measures(nets: Sequence[Row], rule: str, power: float = 1.0) -> dict[str, Any]:
     """Return how well a rule does in one family; ``power`` multiplies its exponent."""
-    base = next(i for i, row in enumerate(nets) if row["net"] in (BASE, f"{BASE} k3", "mlp1"))
+    base = base_of(nets)
     true, told = true_of(nets), power * told_of(nets, rule)
     told = told - told[base] + true[base]
     errors = np.delete(np.abs(told - true), base)
@@ -100,6 +100,11 @@ def held_out(groups: Mapping[str, Sequence[Row]], family: str, rule: str) -> dic
         "free_median": float(np.median(errors)),
         "free_max": float(errors.max()),
     }
+
+
+def base_of(nets: Sequence[Row]) -> int:
+    """Return which net of a family is the base, whose true rate the rules are given."""
+    return next(i for i, row in enumerate(nets) if row["net"] in (BASE, f"{BASE} k3", "mlp1"))
 
 
 def true_of(nets: Sequence[Row]) -> np.ndarray:

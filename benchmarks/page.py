@@ -1,0 +1,787 @@
+"""The opening table and the pictures of the benchmarks' page, from the results that the other scripts have stored.
+
+    python benchmarks/page.py [--results docs/results] [--out docs]
+
+Writes ``results/summary.md`` and ``images/benchmarks/*.svg`` below ``--out``; nothing is measured. The same results
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
+from dags import CHAINS, LONG_CHAINS
+from rates_tables import base_of, held_out, measures, told_of, true_of
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+Rows = list[dict[str, Any]]
+Results = Mapping[str, Rows]
+
+NORMS, PLAIN, UNSTABLE = ("normalised", "cells"), ("plain", "plain cells"), ("unstable",)
+DEFAULT_RULE = "maximal_update"
+TOPOLOGIES, RESIDUAL, KERNELS = ("std128", "mf64", "exact64", "gelu64"), ("res", "res-flow"), ("cnn",)
+OCTAVES = (0.01, 0.1, 1, 10, 100)
+
+# What was asked, where the stored rows do not hold it.
+FACTOR = 2
+SPEED_MEDIAN, SPEED_MOST = 1.5, 3
+GROWTH_DEPTH, GROWTH_SECONDS, GROWTH_POWER = 164, 0.5, 1.1  # a power up to 1.1 counts as linear
+SIZE_SECONDS, SIZE_MB = 10, 1500
+DEPTH_R, RULE_R, TOPOLOGY_OCTAVES, KERNEL_OCTAVES = 0.95, 0.85, 0.25, 0.5
+SEARCH_RATIO, SAME_ANSWER = 3, 0.075  # octaves: a tenth of the step of the search's grid
+NIO_TIME, MEMORY, LOOP_RATIO = 3, 2, 3
+WATCHING = 5
+PAGE_MB = {1000: 8, 20000: 20}
+OPEN_SECONDS, BUILD_SECONDS = 2, 10  # at 1,000 and at 20,000 operations
+REACH = {
+    "torchvision classification": 100,
+    "torchvision segmentation": 100,
+    "torchvision video": 100,
+    "timm": 100,
+    "transformers": 94,
+}
+NETS = {
+    "resnet": "ResNet",
+    "densenet": "DenseNet",
+    "wrn": "wide ResNet",
+    "resnet_bn": "ResNet, batch norm",
+    "densenet_bn": "DenseNet, batch norm",
+    "wrn_bn": "wide ResNet, batch norm",
+    "swin": "Swin transformer",
+}
+
+
+def load(folder: Path) -> Results:
+    """Return the rows of every benchmark, by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8"))["rows"] for path in sorted(folder.glob("*.json"))}
+
+
+# -------------------------------------------------------------------------------------------------------- the figures
+
+
+def of_groups(rows: Rows, groups: Sequence[str]) -> Rows:
+    """Return the rows of some groups of nets."""
+    return [row for row in rows if row["group"] in groups]
+
+
+def power_of_growth(rows: Rows) -> float:
+    """Return the power of the number of operators as which the time grows."""
+    return float(np.polyfit(*(np.log([row[key] for row in rows]) for key in ("nodes", "total_s")), 1)[0])
+
+
+def families(rows: Rows) -> dict[str, Rows]:
+    """Return the rows of the learning rates by family."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["family"], []).append(row)
+    return found
+
+
+def rule_figures(groups: Iterable[Rows]) -> tuple[list[float], list[float]]:
+    """Return r (log) and the median error in octaves of the default rule in each group."""
+    found = [measures(group, DEFAULT_RULE) for group in groups]
+    return [figures["r_log"] for figures in found], [figures["median"] for figures in found]
+
+
+def cost(rows: Rows, what: str, engine: str) -> dict[str, Any]:
+    """Return the row of an engine at the default division of the batch, which is the first in the table."""
+    return next(row for row in rows if row["what"].endswith(what) and row.get("engine") == engine)
+
+
+def single_samples(rows: Rows) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return for each net the rows of sample-wise GradCosine, batched and one sample after the other."""
+    found = [row for row in rows if row["what"].endswith("sample-wise GradCosine")]
+    loops = {row["what"]: row for row in found if row["engine"] == "loop"}
+    return [(row, loops[row["what"]]) for row in found if row["engine"] == "batched"]
+
+
+def reach(rows: Rows) -> dict[str, dict[str, int]]:
+    """Return by library (torchvision by kind) how many architectures count, are traced, planned, and set aside."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        name = f"torchvision {row['family']}" if row["library"] == "torchvision" else row["library"]
+        counts = found.setdefault(name, dict.fromkeys(("counted", "traced", "planned", "aside"), 0))
+        counts["aside" if row["outcome"] == "no example" else "counted"] += 1
+        counts["traced"] += row["outcome"] == "traced"
+        counts["planned"] += row["planned"]
+    return found
+
+
+def at(rows: Rows, key: str, value: Any) -> dict[str, Any]:
+    """Return the row that has a value."""
+    return next(row for row in rows if row[key] == value)
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+
+def figure(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, and a minus sign."""
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def between(values: Iterable[float], decimals: int) -> str:
+    """Return the least and the largest of some numbers."""
+    found = sorted(values)
+    least, largest = figure(found[0], decimals), figure(found[-1], decimals)
+    return least if least == largest else f"{least} to {largest}"
+
+
+def share(marks: Iterable[bool]) -> str:
+    """Return how many of some marks are true."""
+    found = list(marks)
+    return f"{sum(found)} of {len(found)}"
+
+
+def verdict(*parts: bool) -> str:
+    """Return whether what was asked is met: all its parts, some, or none."""
+    return "yes" if all(parts) else "in part" if any(parts) else "**no**"
+
+
+def accuracy(results: Results, groups: Sequence[str], also: Rows) -> tuple[str, str]:
+    rows = of_groups(results["accuracy"], groups)
+    met = [row["reached"] for row in rows]
+    told = f"{share(met)} nets × inputs, p95 {between((row['full'] for row in rows), 2)} octaves"
+    if also:
+        again = [row["reached"] for row in also]
+        told += f"; of the nets measured again with {also[0]['draws']} draws {share(again)}"
+        met += again
+    if groups == PLAIN:  # those without a goal of their own, too
+        rows = rows + of_groups(results["accuracy"], UNSTABLE)
+    below = [row["not_above"] for row in [*rows, *also]]
+    return f"{told}; not above `independent` in {share(below)}", verdict(*met, *below)
+
+
+def backward(results: Results) -> tuple[str, str]:
+    rows = [row for row in results["backward"] if row["goal"] is not None]
+    parts = [
+        f"{share(row['reached'] for row in of_groups(rows, groups))} {name}"
+        for groups, name in ((NORMS, "with normalisation layers"), (PLAIN, "without"))
+    ]
+    return f"{', '.join(parts)} at the forward goals", verdict(*(row["reached"] for row in rows))
+
+
+def spread(results: Results) -> tuple[str, str]:
+    unstable = {row["net"] for row in of_groups(results["accuracy"], UNSTABLE)}
+    rows = [row for row in results["spread"] if row["net"] in unstable]
+    within = [float(row["within"].removesuffix(" %")) for row in rows]
+    warned = [row["warned"] for row in rows]
+    told = f"{between(within, 0)} % of a net's nodes within it, median {figure(median(within), 0)} %"
+    return f"{told}; {share(warned)} warned", verdict(min(within) == 100, all(warned))
+
+
+def speed(results: Results) -> tuple[str, str]:
+    ratios = [row["ratio"] for row in results["speed"]]
+    middle, most = median(ratios), max(ratios)
+    return (
+        f"median {figure(middle, 2)}×, largest {figure(most, 2)}×",
+        verdict(middle <= SPEED_MEDIAN, most <= SPEED_MOST),
+    )
+
+
+def growth(results: Results) -> tuple[str, str]:
+    power = power_of_growth(results["growth"])
+    seconds = at(results["growth"], "depth", GROWTH_DEPTH)["total_s"]
+    told = f"time ∝ operators to the power {figure(power, 2)}; ResNet-{GROWTH_DEPTH} in {figure(seconds, 2)} s"
+    return told, verdict(power <= GROWTH_POWER, seconds <= GROWTH_SECONDS)
+
+
+def size(results: Results) -> tuple[str, str]:
+    (row,) = results["size"]
+    told = f"{figure(row['plan_s'], 1)} s, {figure(row['peak_mb'] / 1000, 2)} GB"
+    return told, verdict(row["plan_s"] <= SIZE_SECONDS, row["peak_mb"] <= SIZE_MB)
+
+
+def rules(results: Results) -> tuple[str, str]:
+    found = families(results["rates"])
+    residual, _ = rule_figures(found[name] for name in RESIDUAL)
+    chains, _ = rule_figures(
+        [row for row in found[name] if row["net"] in (*CHAINS, *LONG_CHAINS)] for name in TOPOLOGIES
+    )
+    topology, topology_octaves = rule_figures(found[name] for name in TOPOLOGIES)
+    kernel, kernel_octaves = rule_figures(found[name] for name in KERNELS)
+    exponents = [held_out(found, name, DEFAULT_RULE)["exponent"] for name in found]
+    told = (
+        f"depth: r {between(residual, 2)} with residual branches, {between(chains, 2)} without; topologies: "
+        f"{between(topology, 2)}, {between(topology_octaves, 2)} octaves; kernels: {between(kernel, 2)}, "
+        f"{between(kernel_octaves, 2)} octaves; exponents held out {between(exponents, 2)}"
+    )
+    met = (
+        min(residual + chains) >= DEPTH_R,
+        min(topology) >= RULE_R and max(topology_octaves) <= TOPOLOGY_OCTAVES,
+        min(kernel) >= RULE_R and max(kernel_octaves) <= KERNEL_OCTAVES,
+    )
+    return told, verdict(*met)
+
+
+def search(results: Results) -> tuple[str, str]:
+    ratios = [row["ratio"] for row in results["search"]]
+    apart = max(row["difference"] for row in results["search"])
+    faster = [ratio >= SEARCH_RATIO for ratio in ratios]
+    told = (
+        f"{between(ratios, 1)}× faster, {share(faster)} settings at {SEARCH_RATIO}×; answers within {figure(apart, 2)}"
+    )
+    return f"{told} octaves", verdict(*faster, apart <= SAME_ANSWER)
+
+
+def width(results: Results) -> tuple[str, str]:
+    def told(way: str) -> str:
+        rows = [row for row in results["width"] if row["way"] == way]
+        return ", ".join(
+            f"{figure(row['shift'], 2)} ({'SGD' if row['optimizer'] == 'sgd' else 'Adam'})" for row in rows
+        )
+
+    shifts = [abs(row["shift"]) for row in results["width"] if row["way"] == "plan, mup"]
+    said = f"moves by {told('plan, mup')} octaves, a step being 1; microsoft/mup {told('microsoft/mup')}"
+    return said, verdict(*(shift <= 1 for shift in shifts))
+
+
+def refinement(results: Results) -> tuple[str, str]:
+    rows = results["gradients"]
+    exact, pairs = cost(rows, "NIO iteration", "double_backward"), single_samples(rows)
+    faster = [loop["time_ratio"] / batched["time_ratio"] for batched, loop in pairs]
+    held = [batched["held_ratio"] for batched, _ in pairs]
+    told = (
+        f"NIO {figure(exact['time_ratio'], 2)}× the time, {figure(exact['held_ratio'], 2)}× the memory held; "
+        f"GradCosine {between(held, 2)}× the memory held, {between(faster, 1)}× faster than a loop"
+    )
+    met = (
+        exact["time_ratio"] <= NIO_TIME,
+        exact["held_ratio"] <= MEMORY,
+        max(held) <= MEMORY,
+        min(faster) >= LOOP_RATIO,
+    )
+    return told, verdict(*met)
+
+
+def watching(results: Results) -> tuple[str, str]:
+    most = max(row["overhead"] for row in results["watching"])
+    return f"at most {figure(most, 1)} %", verdict(most < WATCHING)
+
+
+def report(results: Results) -> tuple[str, str]:
+    few, many = (at(results["report"], "operations", count) for count in PAGE_MB)
+    told = (
+        f"{figure(few['megabytes'], 1)} MB and {figure(few['open_s'], 1)} s; {figure(many['megabytes'], 1)} MB, "
+        f"its page built in {figure(many['page_s'], 1)} s after {figure(many['report_s'], 0)} s of finding out"
+    )
+    met = (
+        few["megabytes"] < PAGE_MB[1000],
+        few["open_s"] < OPEN_SECONDS,
+        many["megabytes"] < PAGE_MB[20000],
+        many["report_s"] + many["page_s"] < BUILD_SECONDS,
+    )
+    return told, verdict(*met)
+
+
+def zoo(results: Results) -> tuple[str, str]:
+    found = reach(results["zoo"])
+
+    def told(*names: str) -> str:
+        counts = {key: sum(found[name][key] for name in names) for key in found[names[0]]}
+        if counts["planned"] == counts["counted"]:
+            shown = "100 %"
+        else:
+            traced, planned = (figure(100 * counts[key] / counts["counted"], 1) for key in ("traced", "planned"))
+            shown = f"{traced} % traced, {planned} % planned"
+        left = f" ({counts['aside']} more set aside)" if counts["aside"] else ""
+        return f"{shown} of {counts['counted']}{left}"
+
+    vision = [name for name in REACH if name.startswith("torchvision")]
+    shown = f"timm {told('timm')}; torchvision {told(*vision)}; transformers {told('transformers')}"
+    met = [100 * found[name]["planned"] >= asked * found[name]["counted"] for name, asked in REACH.items()]
+    return shown, verdict(*met)
+
+
+def summary(results: Results) -> str:
+    """Return the table of what was asked and what was reached."""
+    again = of_groups(results["accuracy_many"], PLAIN)
+    goals: list[tuple[str, str, str, tuple[str, str]]] = [
+        (
+            "[accuracy with normalisation layers](#accuracy)",
+            "95th percentile over nodes of \\|log2(predicted / measured second moment)\\|, input prior known, "
+            "measured mean over ≥ 16 weight draws",
+            "≤ 0.15 octaves; ≤ 0.4 for a ViT on images and squeeze-and-excite nets; ≤ 0.25 for NAS-Bench-201 cells; "
+            'within 2 standard errors; never above `state="independent"`',
+            accuracy(results, NORMS, []),
+        ),
+        (
+            "[accuracy without](#accuracy)",
+            "the same",
+            "≤ 0.35 octaves, or 1.5 standard errors",
+            accuracy(results, PLAIN, again),
+        ),
+        (
+            "[backward signals](#backward-signals)",
+            "the same of gradients, with respect to every node, parameter and input",
+            "reported against the forward goals",
+            backward(results),
+        ),
+        (
+            "[where no expectation can hold](#where-no-expectation-can-hold)",
+            "predicted spread of every node, against the measured one",
+            "within a factor of 2, and a warning",
+            spread(results),
+        ),
+        (
+            "[speed](#speed)",
+            "trace + plan + apply, against the time in which PyTorch constructs the same model",
+            f"≤ {SPEED_MEDIAN}× (median over models), none above {SPEED_MOST}×",
+            speed(results),
+        ),
+        (
+            "[growth](#growth)",
+            "trace + plan of pre-activation ResNet-56, -164, -812",
+            f"linear in layers; ResNet-{GROWTH_DEPTH} in ≤ {GROWTH_SECONDS} s",
+            growth(results),
+        ),
+        (
+            "[size](#size)",
+            "a plan for a Llama of 70 billion parameters on meta",
+            f"≤ {SIZE_SECONDS} s, ≤ {SIZE_MB / 1000} GB",
+            size(results),
+        ),
+        (
+            "[rate rules](#learning-rates)",
+            "rules against the best rate of a grid, on CIFAR-10: correlation of logs, median error in octaves",
+            f"r ≥ {DEPTH_R} over depth, ≥ {RULE_R} and ≤ {TOPOLOGY_OCTAVES} octaves over topologies, ≥ {RULE_R} and "
+            f"≤ {KERNEL_OCTAVES} over kernels; exponents held out",
+            rules(results),
+        ),
+        (
+            "[finding a rate](#learning-rates)",
+            "the search as one ensemble, against one run after the other",
+            f"≥ {SEARCH_RATIO}× faster, same answer",
+            search(results),
+        ),
+        (
+            "[rates over width](#learning-rates)",
+            "best rate at width 64 and 1024, against microsoft/mup",
+            "within one grid step",
+            width(results),
+        ),
+        (
+            "[refinement](#refinement)",
+            "cost of scores and of an iteration of NIO, against a training step",
+            f"NIO ≤ {NIO_TIME}× the time and ≤ {MEMORY}× the memory; sample-wise GradCosine ≤ {MEMORY}× the memory, "
+            f"≥ {LOOP_RATIO}× faster than a loop",
+            refinement(results),
+        ),
+        (
+            "[watching](#watching)",
+            "a training that is watched every 100 steps, against one that is not",
+            f"< {WATCHING} %",
+            watching(results),
+        ),
+        (
+            "[reports](#reports)",
+            "the page of `wp.report`: size, and the time to open it in Chromium",
+            f"< {PAGE_MB[1000]} MB and < {OPEN_SECONDS} s at 1,000 operations; < {PAGE_MB[20000]} MB at 20,000, "
+            f"built in < {BUILD_SECONDS} s",
+            report(results),
+        ),
+        (
+            "[reach](#reach)",
+            "share of architectures that are traced and planned",
+            f"timm {REACH['timm']} %; torchvision classification, segmentation and video 100 %; "
+            f"transformers ≥ {REACH['transformers']} %",
+            zoo(results),
+        ),
+    ]
+    lines = ["| what | measure | asked | reached | met |", "|---|---|---|---|---|"]
+    lines += [f"| {what} | {measure} | {asked} | {told} | {met} |" for what, measure, asked, (told, met) in goals]
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------- the pictures
+
+
+def by_net(rows: Rows) -> dict[str, Rows]:
+    """Return rows by net, in their order."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["net"], []).append(row)
+    return found
+
+
+def draw_nets(title: str, rows: Rows, x: Scale, series: Mapping[str, tuple[str, str]], about: str) -> Chart:
+    """Draw two figures of every net, each with pictures (square) and with other inputs (dot), and its goals.
+
+    ``series`` maps keys of the rows to labels and colours; the first is what the goal is for: an outline where it is
+    missed.
+    """
+    nets = by_net(rows)
+    judged = next(iter(series))
+    legend = [Key("bar", colour, label) for label, colour in series.values()]
+    legend += [Key("dot", GREY, "white or tokens"), Key("square", GREY, "pictures")]
+    legend += [Key("dot", GREY, "misses the goal", hollow=True), Key("goal", GREY, "asked")]
+    chart = Chart(title, about, x, rows=list(nets), legend=legend, width=NARROW, left=122)
+    for number, inputs in enumerate(nets.values()):
+        for goal in {row["goal"] for row in inputs} - {None}:
+            chart.goal(goal, number, number + 1)
+        for key in reversed(series):
+            for row in inputs:
+                shape = "square" if row["input"] == "image" else "dot"
+                hollow = key == judged and row["reached"] is False
+                height = chart.row(number) + (-2.5 if key == judged else 2.5)
+                chart.dot(row[key], height, series[key][1], shape=shape, hollow=hollow, size=2.8)
+    return chart
+
+
+def draw_accuracy(results: Results) -> dict[str, Chart]:
+    x = Scale("p95 of |log2(predicted / measured)| (octaves)", 0.004, 250, OCTAVES, log=True)
+    series = {"full": ("full state", TEAL), "independent": ("independent", ORANGE)}
+    about = "95th percentile over nodes of the error of the predicted second moment, and the goal, by net and input."
+    rows = results["accuracy"]
+    return {
+        "accuracy-norms": draw_nets("With normalisation layers", of_groups(rows, NORMS), x, series, about),
+        "accuracy-plain": draw_nets(
+            "Without; at the bottom, where no goal is set", of_groups(rows, PLAIN) + of_groups(rows, UNSTABLE), x,
+            series, about,
+        ),
+    }  # fmt: skip
+
+
+def draw_backward(results: Results) -> dict[str, Chart]:
+    x = Scale("p95 of |log2(predicted / measured)| (octaves)", 0.03, 250, OCTAVES[1:], log=True)
+    series = {"p95": ("all gradients", TEAL), "standard_error": ("standard error of that", PURPLE)}
+    about = "95th percentile of the error of predicted gradients, its standard error, and the forward goal, by net."
+    rows = results["backward"]
+    return {
+        "backward-norms": draw_nets("Gradients, with normalisation layers", of_groups(rows, NORMS), x, series, about),
+        "backward-plain": draw_nets(
+            "Without; at the bottom, where no goal is set", of_groups(rows, PLAIN) + of_groups(rows, UNSTABLE), x,
+            series, about,
+        ),
+    }  # fmt: skip
+
+
+def draw_spread(results: Results) -> dict[str, Chart]:
+    rows = results["spread"]
+    kinds = {"white": "white", "image": "pictures"}
+    x = Scale(
+        "predicted / measured standard deviation of log2 of the second moment", 0.1, 10, (0.1, 0.5, 1, 2, 10), True
+    )
+    legend = [Key("dot", TEAL, "median over nodes"), Key("line", TEAL, "5th to 95th percentile")]
+    legend.append(Key("bar", "#76767633", f"a factor of {FACTOR}: asked"))
+    about = "Ratio of the predicted to the measured spread over draws, by net and input: median and percentiles."
+    names = [f"{row['net']}, {kinds[row['input']]}" for row in rows]
+    chart = Chart("Spread over draws", about, x, rows=names, legend=legend, left=168)
+    chart.band(1 / FACTOR, FACTOR)
+    for number, row in enumerate(rows):
+        chart.span(number, max(row["low"], x.low), row["high"], TEAL)  # 0: nodes without spread; off to the left
+        chart.dot(row["median"], chart.row(number), TEAL, size=3.4)
+    return {"spread": chart}
+
+
+def draw_speed(results: Results) -> dict[str, Chart]:
+    rows = results["speed"]
+    x = Scale("time / time in which PyTorch constructs the model", 0, 3.2, (0, 0.5, 1, 1.5, 2, 2.5, 3))
+    legend = [Key("bar", TEAL, "trace + plan"), Key("bar", PURPLE, "apply")]
+    legend.append(Key("goal", GREY, f"asked: {SPEED_MEDIAN} as the median, {SPEED_MOST} as the most"))
+    about = "Time to trace, plan and apply, over the time of construction, by model."
+    chart = Chart("From model to weights", about, x, rows=[r["model"] for r in rows], legend=legend, left=80, pitch=20)
+    for number, row in enumerate(rows):
+        planned = row["plan_s"] / row["construct_s"]
+        chart.bar(number, 0, planned, TEAL, 10)
+        chart.bar(number, planned, row["ratio"], PURPLE, 10)
+    chart.goal(SPEED_MEDIAN)
+    chart.goal(SPEED_MOST)
+    return {"speed": chart}
+
+
+def draw_growth(results: Results) -> dict[str, Chart]:
+    rows = results["growth"]
+    x = Scale("operators", 200, 5000, (200, 500, 1000, 2000, 5000), log=True)
+    y = Scale("seconds", 0.02, 4, (0.02, 0.1, 0.5, 2), log=True)
+    legend = [Key("line", TEAL, "trace + plan"), Key("line", PURPLE, "trace"), Key("goal", GREY, "in proportion")]
+    legend.append(Key("square", GREY, f"asked of depth {GROWTH_DEPTH}", hollow=True))
+    chart = Chart("Pre-activation ResNets", "Seconds to trace and plan, over operators.", x, y, legend=legend)
+    first = rows[0]
+    chart.line([(r["nodes"], first["total_s"] / first["nodes"] * r["nodes"]) for r in rows], GREY, goal=True)
+    for key, colour in (("total_s", TEAL), ("trace_s", PURPLE)):
+        chart.line([(row["nodes"], row[key]) for row in rows], colour)
+        for row in rows:
+            chart.dot(row["nodes"], chart.y(row[key]), colour)
+    asked = at(rows, "depth", GROWTH_DEPTH)
+    chart.dot(asked["nodes"], chart.y(GROWTH_SECONDS), GREY, shape="square", hollow=True, size=4)
+    for row in rows:
+        chart.note(chart.x(row["nodes"]) + 6, chart.y(row["trace_s"]) + 14, f"depth {row['depth']}")
+    return {"growth": chart}
+
+
+def draw_size(results: Results) -> dict[str, Chart]:
+    (row,) = results["size"]
+    x = Scale("share of what was asked (%)", 0, 105, (0, 25, 50, 75, 100))
+    about = "Time to trace and plan, and peak memory, as a share of what was asked."
+    rows = ["trace + plan", "peak memory"]
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    chart = Chart(row["model"], about, x, rows=rows, legend=legend, left=90, pitch=24)
+    parts = (
+        (row["plan_s"] / SIZE_SECONDS, f"{row['plan_s']:.1f} of {SIZE_SECONDS} s"),
+        (row["peak_mb"] / SIZE_MB, f"{row['peak_mb']:,.0f} of {SIZE_MB:,} MB"),
+    )
+    for number, (part, told) in enumerate(parts):
+        chart.bar(number, 0, 100 * part, TEAL, 12)
+        chart.note(chart.x(100 * part) + 6, chart.row(number) + 4, told)
+    chart.goal(100)
+    return {"size": chart}
+
+
+def draw_rules(results: Results) -> dict[str, Chart]:
+    found = families(results["rates"])
+    panels = {
+        "rates-topologies": (
+            "Topologies: 24 perceptrons in each family",
+            dict(zip(TOPOLOGIES, (TEAL, ORANGE, PURPLE, BLUE), strict=True)),
+            (0.015, 0.25, (0.02, 0.05, 0.1, 0.2)),
+        ),
+        "rates-depth": (
+            "Residual depth, and kernels",
+            dict(zip((*RESIDUAL, *KERNELS), (TEAL, ORANGE, PURPLE), strict=True)),
+            (0.01, 0.7, (0.01, 0.03, 0.1, 0.3)),
+        ),
+    }
+    charts = {}
+    for name, (title, colours, ends) in panels.items():
+        x, y = (Scale(f"{which} rate", *ends, log=True) for which in ("the default rule's", "best"))
+        shapes = {family: "square" if family in KERNELS else "dot" for family in colours}
+        legend = [
+            Key(
+                shapes[family],
+                colour,
+                hollow=family == "res-flow",
+                text=f"{family}, r = {figure(measures(found[family], DEFAULT_RULE)['r_log'], 2)}",
+            )
+            for family, colour in colours.items()
+        ]
+        legend.append(Key("goal", GREY, "equal"))
+        about = "Best learning rate of a grid, over the rate of the default rule, net by net."
+        chart = Chart(title, about, x, y, legend=legend, width=NARROW, height=230)
+        chart.line([(x.low, x.low), (x.high, x.high)], GREY, goal=True)
+        for family, colour in colours.items():
+            nets = found[family]
+            told, true = told_of(nets, DEFAULT_RULE), true_of(nets)
+            base = base_of(nets)
+            for n in range(len(nets)):
+                if n != base:  # which the rule is given
+                    rate = 2.0 ** float(told[n] - told[base] + true[base])
+                    ring = family == "res-flow"  # around the dots of nets that are the same in `res`
+                    look = {"shape": shapes[family], "hollow": ring, "size": 4.2 if ring else 2.8}
+                    chart.dot(rate, chart.y(nets[n]["true"]), colour, **look)
+        charts[name] = chart
+    return charts
+
+
+def draw_search(results: Results) -> dict[str, Chart]:
+    rows = results["search"]
+    x = Scale("time one by one / time together", 1, 20, (1, 2, 3, 5, 10, 20), log=True)
+    names = [f"{row['net']}, {row['batches'].replace('decoded by the loader', 'decoded')}" for row in rows]
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    about = "How many times faster the search is as one ensemble than run by run."
+    chart = Chart("The search as one ensemble", about, x, rows=names, legend=legend, left=216, pitch=18)
+    for number, row in enumerate(rows):
+        chart.bar(number, 1, row["ratio"], TEAL)
+    chart.goal(SEARCH_RATIO)
+    return {"search": chart}
+
+
+def draw_width(results: Results) -> dict[str, Chart]:
+    rows = results["width"]
+    x = Scale("best rate at width 1024 / at width 64 (octaves)", -4, 1.5, (-4, -3, -2, -1, 0, 1))
+    names = [f"{'SGD' if row['optimizer'] == 'sgd' else 'Adam'}: {row['way']}" for row in rows]
+    legend = [Key("dot", TEAL, "μP of this library"), Key("dot", GREY, "others")]
+    legend.append(Key("bar", "#76767633", "one grid step: asked"))
+    chart = Chart(
+        "From width 64 to 1024", "How far the best rate moves over width.", x, rows=names, legend=legend, left=140,
+        pitch=20,
+    )  # fmt: skip
+    chart.band(-1, 1)
+    for number, row in enumerate(rows):
+        colour = TEAL if row["way"] == "plan, mup" else GREY
+        chart.span(number, *sorted((0, row["shift"])), colour)
+        chart.dot(row["shift"], chart.row(number), colour, size=3.6)
+    return {"width": chart}
+
+
+def draw_costs(results: Results) -> dict[str, Chart]:
+    rows = results["gradients"]
+    engines = ("double_backward", "two_pass", "finite_difference")
+    shown = [(f"NIO: {engine}", cost(rows, "NIO iteration", engine)) for engine in engines]
+    for row in rows:
+        if row["what"].endswith("sample-wise GradCosine"):
+            net = row["what"].split(",")[0].replace("MLP 3072-", "MLP ").removesuffix("-10")
+            shown.append((f"{net}: {row['engine']}", row))
+    asked = ("double_backward", "batched")
+    legend = [Key("dot", TEAL, "what the goal is for"), Key("dot", GREY, "other engines"), Key("goal", GREY, "asked")]
+    scales = {
+        "time_ratio": Scale("processor time / a training step's", 0.9, 200, (1, 3, 10, 30, 100), log=True),
+        "held_ratio": Scale("memory held / a training step's", 0.1, 10, (0.1, 0.3, 1, 2, 10), log=True),
+    }
+    titles = {"time_ratio": "Time of an iteration, or a score", "held_ratio": "Memory of the same"}
+    charts = {}
+    for key, name in (("time_ratio", "refinement-time"), ("held_ratio", "refinement-memory")):
+        about = f"{scales[key].label}, of NIO and of sample-wise GradCosine, by engine."
+        chart = Chart(
+            titles[key], about, scales[key], rows=[name for name, _ in shown], legend=legend, width=NARROW, left=138
+        )
+        for number, (_, row) in enumerate(shown):
+            colour = TEAL if row["engine"] in asked else GREY
+            chart.span(number, *sorted((1, row[key])), colour)  # from a training step
+            chart.dot(row[key], chart.row(number), colour, size=3.4)
+        for number, (_, row) in enumerate(shown):
+            if row["engine"] in asked:
+                goal = MEMORY if key == "held_ratio" else NIO_TIME
+                if key == "time_ratio" and row["engine"] == "batched":
+                    loop = next(r for b, r in single_samples(rows) if b is row)
+                    goal = loop[key] / LOOP_RATIO
+                chart.goal(goal, number, number + 1)
+        charts[name] = chart
+    return charts
+
+
+def draw_published(results: Results) -> dict[str, Chart]:
+    rows = [row for row in results["gradinit_published"] if row["steps"] is not None]
+    x = Scale("cost of the plan (training steps)", 0, 1350, (0, 200, 400, 600, 800, 1000))
+    about = "Cost of a plan by GradInit as published and by this library, and the training loss after it."
+    names = [row["method"] for row in rows]
+    chart = Chart("ResNet-20 without norms: cost of a plan", about, x, rows=names, left=116, pitch=20)
+    for number, row in enumerate(rows):
+        chart.bar(number, 0, row["steps"], ORANGE if "published" in row["method"] else TEAL, 10)
+        chart.note(chart.x(row["steps"]) + 6, chart.row(number) + 4, f"{row['steps']}; training loss {row['loss']:.2f}")
+    return {"gradinit": chart}
+
+
+def draw_benefit(results: Results) -> dict[str, Chart]:
+    rows = [row for row in results["benefit"] if "accuracy" in row]
+    colours = {"kaiming": PURPLE, "nio": TEAL, "gradient_norm": BLUE, "gradinit": ORANGE}
+    x = Scale("test accuracy after two epochs (%), mean of three seeds", 8, 44, (10, 15, 20, 25, 30, 35, 40))
+    legend = [Key("dot", colour, method) for method, colour in colours.items()]
+    legend += [Key("dot", GREY, "the other methods", hollow=True), Key("goal", GREY, "chance")]
+    about = "Test accuracy by net and method, each at its best rate."
+    chart = Chart("What it does for training", about, x, rows=list(NETS.values()), legend=legend, left=150, pitch=26)
+    chart.goal(10)
+    for number, net in enumerate(NETS):
+        mine = {row["method"]: 100 * row["accuracy"] for row in rows if row["net"] == net}
+        for method, value in mine.items():
+            if method not in colours:
+                chart.dot(value, chart.row(number), GREY, hollow=True, size=2.6)
+        for line, (method, colour) in enumerate(colours.items()):
+            chart.dot(mine[method], chart.row(number) + 5 * (line - 1.5), colour, size=3.2)
+    return {"benefit": chart}
+
+
+def draw_watching(results: Results) -> dict[str, Chart]:
+    rows = results["watching"]
+    x = Scale("time added to a training that is watched every 100 steps (%)", 0, 5.5, (0, 1, 2, 3, 4, 5))
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    names = [row["model"] for row in rows]
+    chart = Chart("Cost of watching", "Time added, by model.", x, rows=names, legend=legend, left=90, pitch=20)
+    for number, row in enumerate(rows):
+        chart.bar(number, 0, row["overhead"], TEAL, 10)
+    chart.goal(WATCHING)
+    return {"watching": chart}
+
+
+def draw_report(results: Results) -> dict[str, Chart]:
+    rows = results["report"]
+    x = Scale("operations", 150, 30000, (200, 1000, 5000, 20000), log=True)
+    panels: dict[str, tuple[str, Scale, dict[str, tuple[str, str]], dict[int, tuple[float, str]]]] = {
+        "report-size": (
+            "Size of the page",
+            Scale("MB", 0, 22, (0, 5, 10, 15, 20)),
+            {"megabytes": ("size", TEAL)},
+            {count: (asked, "") for count, asked in PAGE_MB.items()},
+        ),
+        "report-time": (
+            "Time",
+            Scale("processor seconds", 0.02, 500, (0.1, 1, 10, 100), log=True),
+            {"report_s": ("finding out", ORANGE), "page_s": ("building", TEAL), "open_s": ("opening", PURPLE)},
+            {1000: (OPEN_SECONDS, "open"), 20000: (BUILD_SECONDS, "built")},
+        ),
+    }
+    charts = {}
+    for name, (title, y, series, goals) in panels.items():
+        legend = [Key("line", colour, label) for label, colour in series.values()]
+        legend.append(Key("square", GREY, "asked", hollow=True))
+        about = f"{y.label} of a report, over operations."
+        chart = Chart(title, about, x, y, legend=legend, width=NARROW)
+        for key, (_, colour) in series.items():
+            chart.line([(row["operations"], row[key]) for row in rows], colour)
+            for row in rows:
+                chart.dot(row["operations"], chart.y(row[key]), colour)
+        for count, (asked, told) in goals.items():
+            chart.dot(count, chart.y(asked), GREY, shape="square", hollow=True, size=4)
+            chart.note(chart.x(count) - 8, chart.y(asked) - 6, told, anchor="end")
+        charts[name] = chart
+    return charts
+
+
+def draw_reach(results: Results) -> dict[str, Chart]:
+    found = reach(results["zoo"])
+    x = Scale("share of architectures (%)", 0, 100, (0, 20, 40, 60, 80, 100))
+    legend = [Key("bar", TEAL, "planned"), Key("bar", PURPLE, "traced only"), Key("bar", ORANGE, "not traced")]
+    legend.append(Key("goal", GREY, "asked"))
+    names = [f"{name.replace('_', ' ')} ({counts['counted']})" for name, counts in found.items()]
+    about = "Share of architectures that are traced and planned, by library."
+    chart = Chart("Reach", about, x, rows=names, legend=legend, left=186, pitch=20)
+    for number, (name, counts) in enumerate(found.items()):
+        planned, traced = (100 * counts[key] / counts["counted"] for key in ("planned", "traced"))
+        chart.bar(number, 0, planned, TEAL, 10)
+        chart.bar(number, planned, traced, PURPLE, 10)
+        chart.bar(number, traced, 100, ORANGE, 10)
+        if name in REACH:
+            chart.goal(REACH[name], number, number + 1)
+    return {"reach": chart}
+
+
+PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
+    draw_accuracy,
+    draw_backward,
+    draw_spread,
+    draw_speed,
+    draw_growth,
+    draw_size,
+    draw_rules,
+    draw_search,
+    draw_width,
+    draw_costs,
+    draw_published,
+    draw_benefit,
+    draw_watching,
+    draw_report,
+    draw_reach,
+)
+
+
+def write_page(folder: Path, out: Path) -> None:
+    """Write the table and the pictures of the results in a folder."""
+    results = load(folder)
+    pictures = out / "images" / "benchmarks"
+    for needed in (pictures, out / "results"):
+        needed.mkdir(parents=True, exist_ok=True)
+    (out / "results" / "summary.md").write_text(summary(results), encoding="utf-8")
+    for draw in PICTURES:
+        for name, chart in draw(results).items():
+            (pictures / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
+
+
+def main() -> None:
+    """Write the page's table and pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=DOCS / "results")
+    parser.add_argument("--out", type=Path, default=DOCS)
+    options = parser.parse_args()
+    write_page(options.results, options.out)
+
+
+if __name__ == "__main__":
+    main()
