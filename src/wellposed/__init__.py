@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wellposed import checks as checks
     from wellposed import errors as errors
+    from wellposed import extend as extend
     from wellposed import gradients as gradients
     from wellposed import integrations as integrations
     from wellposed import nn as nn
@@ -58,7 +59,7 @@ _HOMES = {
     "rule": "signals",
     "trace": "graphs",
 }
-_MODULES = ("checks", "errors", "gradients", "integrations", "nn", "rates")
+_MODULES = ("checks", "errors", "extend", "gradients", "integrations", "nn", "rates")
 
 __all__ = [
     "Graph",
@@ -73,6 +74,7 @@ __all__ = [
     "checks",
     "compare_starts",
     "errors",
+    "extend",
     "gradients",
     "initialize_",
     "integrations",

@@ -84,6 +84,11 @@ def view_of(graph: Graph, node: Node) -> Sequence[Steps] | None:
     return describe(before, after, **named_arguments(node))
 
 
+def describe_view(op: torch._ops.OpOverload, describe: Describe) -> None:
+    """Add an overload to the table (see `wellposed.extend.view`)."""
+    _VIEWS[op] = describe
+
+
 def is_view(op: torch._ops.OpOverload) -> bool:
     """Whether an operator is in the table."""
     return op in _VIEWS
