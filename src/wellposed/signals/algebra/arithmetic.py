@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,20 @@ from wellposed.signals.distributions.alignment import Aligned, align
 from wellposed.signals.distributions.blocks import concatenate, joint_spread, laid_out
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.expansion import marginal
-from wellposed.signals.distributions.state import Link, Pointwise, State, known, make_state, read, weakest
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    Layout,
+    Link,
+    Marginal,
+    Moments,
+    Pointwise,
+    Spread,
+    State,
+    known,
+    make_state,
+    read,
+    weakest,
+)
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -103,20 +115,15 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         transport = of_sum(a * marginal(x), b * marginal(y))
     scales = _joint_scales(x, y, a * a * kernels.average(p.var), b * b * kernels.average(q.var), mean)
     links = _links([(x, p, a), (y, q, b)])
+    gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
     shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
     result = State(
-        sizes,
-        axes,
-        mean,
-        var,
-        normalised(kernel, var),
+        Layout(sizes, axes),
+        Moments(mean, var, normalised(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var)),
-        links=links,
-        roots=x.roots | y.roots,
-        transport=transport,
-        scales=None if scales is None else known(scales),
-        **joint_spread(shares),
+        marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
+        ancestry=Ancestry(links, x.roots | y.roots),
+        spread=joint_spread(shares),
     )
     return result if result.shape == shape else expand(result, shape)
 
@@ -124,9 +131,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
-    return x.changed(
-        mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False
-    )
+    return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
 def normalised(kernel: Array, var: Array) -> Array:
@@ -186,7 +191,7 @@ def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: An
 
 def replace_axes(state: State, axes: tuple[tuple[int, ...], ...]) -> State:
     """Return the state with its atoms grouped into other axes (the same tensor, viewed otherwise)."""
-    return replace(state, axes=axes)
+    return state.amended(axes=axes)
 
 
 def multiply(call: Call, x: State, y: State) -> State:
@@ -220,25 +225,20 @@ def multiply(call: Call, x: State, y: State) -> State:
         cross = kernels.promote(cross, lengths)
         kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * kernels.average(p.mean * q.mean) * cross
     links = _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))])
+    gauss = (x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var))
+    var = np.maximum(var, 0.0)
     lever = None
     if x.lever is not None and not y.roots:
         lever = x.lever
     elif y.lever is not None and not x.roots:
         lever = y.lever
     result = State(
-        sizes,
-        axes,
-        mean,
-        np.maximum(var, 0.0),
-        normalised(kernel, np.maximum(var, 0.0)),
+        Layout(sizes, axes),
+        Moments(mean, var, normalised(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var)),
-        links=links,
-        roots=x.roots | y.roots,
-        lever=lever,
-        inherited=(x.inherited**0.5 + y.inherited**0.5) ** 2,
-        own=x.own + y.own,
-        drift=x.drift + y.drift,
+        marginal=Marginal(gauss),
+        ancestry=Ancestry(links, x.roots | y.roots, lever),
+        spread=Spread((x.inherited**0.5 + y.inherited**0.5) ** 2, x.own + y.own, x.drift + y.drift),
     )
     return result if result.shape == shape else expand(result, shape)
 
@@ -260,14 +260,8 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         relative = y.var / np.square(y.mean)
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
         return None
-    return pooled(y).changed(
-        mean=(1 + relative) / y.mean,
-        var=relative / np.square(y.mean),
-        base=None,
-        fn=None,
-        gauss=False,
-        links=(),
-        lever=None,
+    return pooled(y).with_moments(
+        mean=(1 + relative) / y.mean, var=relative / np.square(y.mean), gauss=False, lever=None
     )
 
 
@@ -298,13 +292,9 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     kernel[(0,) * kernel.ndim] = kernels.average(var)
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
-        sizes,
-        axes,
-        mean,
-        var,
-        normalised(kernel, var),
+        Layout(sizes, axes),
+        Moments(mean, var, normalised(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        links=links,
-        roots=x.roots | y.roots,
-        **joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+        ancestry=Ancestry(links, x.roots | y.roots),
+        spread=joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
     )

@@ -138,10 +138,9 @@ def filtered(
         count = np.prod([step.kernel for step in used]) if used else 1
         var = np.full((1,) * mean.ndim, float(np.mean(x.var)) / count * total * total)
         mean = np.full((1,) * mean.ndim, x.pooled_mean * total)
-        return x.changed(
+        return x.with_moments(
             sizes=sizes, axes=axes, mean=without(mean, gone), var=without(var, gone),
-            corr=np.ones((1,) * len(sizes)), base=None, fn=None, links=(), roots=call.root(), gauss=True,
-        )  # fmt: skip
+            corr=np.ones((1,) * len(sizes)), roots=call.root(), gauss=True)  # fmt: skip
     corr = x.corr
     for i, step in pairs:
         corr = _lags_needed(corr, i, step, cap)
@@ -153,14 +152,12 @@ def filtered(
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, include_padding) * total
 
-    return x.changed(
+    return x.with_moments(
         sizes=sizes,
         axes=axes,
         mean=without(mean * total, gone),
         var=without(np.maximum(var, 0.0) * total * total, gone),
         corr=without(new_corr, gone),
-        base=None,
-        fn=None,
         links=(Link(x, operate),) if same_grid and x.roots else (),
         lever=None,
         gauss=x.gauss or float(np.prod([s.kernel for s in used] or [1])) >= 16,

@@ -45,9 +45,7 @@ def mapped(x: State, axis: int, weights: Array) -> State:
         mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))
         sizes = (*sizes[:at], *sizes[at + 1 :])
         axes = tuple(tuple(i - (i > at) for i in members if i != at) for members in axes)
-    return x.changed(
-        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, base=None, fn=None, links=(), lever=None, roots=x.roots
-    )
+    return x.with_moments(sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, lever=None, roots=x.roots)
 
 
 def from_sources(corr: Array, dim: int, source: Indices) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Dims, Link, Pointwise, State, read
+from wellposed.signals.distributions.state import STEADY, Dims, Link, Pointwise, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -23,10 +23,8 @@ def normalise(
     x = pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
-        return x.changed(
-            mean=np.zeros((1,) * len(x.sizes)), var=np.full((1,) * len(x.sizes), unit), base=None, fn=None, links=(),
-            roots=call.root(), inherited=0.0, own=0.0, drift=0.0,
-        )  # fmt: skip
+        one = (1,) * len(x.sizes)
+        return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
     covariance = x.covariance()
 
@@ -88,8 +86,6 @@ def normalise(
         fn=fn,
         transport=transport,
         links=(Link(x, operate),) if x.roots else (),
-        inherited=0.0,
-        own=0.0,
-        drift=0.0,
+        spread=STEADY,
         lever=None,
     )

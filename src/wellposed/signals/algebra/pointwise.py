@@ -18,7 +18,19 @@ from wellposed.signals.distributions.expansion import (
     fluctuation,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
-from wellposed.signals.distributions.state import Link, Pointwise, State, known, read, weakest
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    Layout,
+    Link,
+    Marginal,
+    Moments,
+    Pointwise,
+    Spread,
+    State,
+    known,
+    read,
+    weakest,
+)
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -57,7 +69,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     x = pooled(x)
     if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
-        return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
+        return x.with_moments(mean=values, roots=0, lever=None, gauss=False)
     base, composed = x, function
     if not call.independent and x.base is not None and x.fn is not None:
         base, composed = x.base, x.fn.then(function)
@@ -74,16 +86,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root)
         var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW)
     if call.independent:
-        return x.changed(
-            mean=mean,
-            var=var,
-            corr=np.ones((1,) * x.corr.ndim),
-            base=None,
-            fn=None,
-            links=(),
-            roots=call.root(),
-            gauss=False,
-        )
+        return x.with_moments(mean=mean, var=var, corr=np.ones((1,) * x.corr.ndim), roots=call.root(), gauss=False)
     average = kernels.average(var)
     powers = expansion.powers.copy()
     powers[0] = 0.0
@@ -120,19 +123,10 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
-        base.sizes,
-        x.axes,
-        mean,
-        var,
-        corr,
+        Layout(base.sizes, x.axes),
+        Moments(mean, var, corr),
         tag=x.tag if shown is composed else weakest(x.tag, "approximate"),
-        gauss=False,
-        base=base,
-        fn=shown,
-        links=links,
-        roots=base.roots | call.root(),
-        inherited=inherited,
-        own=own if average > 0 else 0.0,
-        drift=drift,
-        scales=scales,
+        marginal=Marginal(base=base, fn=shown, scales=scales),
+        ancestry=Ancestry(links, base.roots | call.root()),
+        spread=Spread(inherited, own if average > 0 else 0.0, drift),
     )

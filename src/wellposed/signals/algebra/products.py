@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.state import Spread, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -54,10 +53,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         gauss=True,
         roots=left.roots | right.roots | call.root(),
         lever=levers[0] if len(levers) == 1 else None,
-        inherited=left.inherited + right.inherited,
-        own=left.own + right.own,
+        spread=Spread(left.inherited + right.inherited, left.own + right.own),
     )
-    return made if call.independent or var == 0 else replace(made, corr=np.clip(kernel / var, -1.0, 1.0))
+    return made if call.independent or var == 0 else made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
 
 
 def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:

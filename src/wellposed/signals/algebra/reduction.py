@@ -45,15 +45,12 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
             continue
         axes.append(tuple(where[i] for i in members))
     many = math.prod(x.sizes[i] for i in dims) >= 8
-    return x.changed(
+    return x.with_moments(
         sizes=tuple(x.sizes[i] for i in keep),
         axes=tuple(axes),
         mean=reduce(mean),
         var=reduce(np.broadcast_to(var, [n if i in keep else 1 for i, n in enumerate(var.shape)])),
         corr=reduce(corr),
-        base=None,
-        fn=None,
-        links=(),
         gauss=x.gauss or many,
         lever=None,
     )

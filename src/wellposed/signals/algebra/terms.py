@@ -81,7 +81,7 @@ def source_of(x: State) -> tuple[State, Pointwise]:
     if x.blocks:
         return x, IDENTITY
     if x.base is not None and x.fn is not None and x.base.sizes == x.sizes:
-        return replace(x.base, axes=x.axes), x.fn
+        return x.base.amended(axes=x.axes), x.fn
     return x, IDENTITY
 
 
@@ -130,7 +130,7 @@ def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
     common, own = ratios[0] ** 2, max(ratios[1], 0.0)
     corr = np.array(np.clip(state.corr * (common / own), -1.0, 1.0)) if own > 0 else state.corr.copy()
     corr[(0,) * corr.ndim] = 1.0
-    return state.changed(var=state.var * own, corr=corr, links=state.links, base=None, fn=None)
+    return state.with_moments(var=state.var * own, corr=corr, links=state.links)
 
 
 def _moments(state: State) -> tuple[float, float]:
@@ -179,7 +179,7 @@ def settled(call: Adjoint, term: Term) -> State:
     if key not in call.run.memo:
         factor = factor_state(call, term.base, term.fn)
         product = multiply(call.into(core.shape), factor, core)
-        call.run.memo[key] = scaled_state(product.changed(base=None, fn=None, links=product.links), term.scale)
+        call.run.memo[key] = scaled_state(product.with_moments(links=product.links), term.scale)
     result: State = call.run.memo[key]
     return result
 
@@ -223,7 +223,7 @@ def scaled_state(state: State, factor: float) -> State:
     if factor == 1.0:
         return state
     links = (Link(state, scaled_by(factor)),) if state.roots else ()
-    return state.changed(var=state.var * factor * factor, links=links, base=None, fn=None, blocks=())
+    return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
 
 
 REACHES = (3.0, 2.0, 1.0)
@@ -299,7 +299,7 @@ def reduced(call: Adjoint, term: Term, shape: tuple[int, ...]) -> Term:
     for axis in over:
         count *= have[axis]
     result = averaged(call, state, over, keepdim=True)
-    result = replace(result, axes=result.axes[extra:])
+    result = result.amended(axes=result.axes[extra:])
     return Term(scaled_state(result, float(count)))
 
 
@@ -309,7 +309,7 @@ def broadcast(state: State, shape: tuple[int, ...], over: Sequence[int]) -> Stat
         axes: list[tuple[int, ...]] = list(state.axes)
         for axis in sorted(over):
             axes.insert(axis, ())
-        state = replace(state, axes=tuple(axes))
+        state = state.amended(axes=tuple(axes))
     return expand(state, shape)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
     if bool(masked.any()) and not bool(values[~masked].any()):
         share = float(masked.double().mean()) if np.isfinite(low) else 0.0
         mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
-        return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
+        return make_state(tuple(values.shape), mean, var).amended(mask=~masked)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         kept = values[finite]
@@ -79,7 +78,7 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
     # small constants are followed position by position: nothing about them is random
     full = values.to(torch.float64).cpu().numpy()
     array = full.reshape([n for n in full.shape if n > 1])
-    return replace(state, mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+    return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
 
 
 def resolve(run: Pass, argument: Any) -> Any:

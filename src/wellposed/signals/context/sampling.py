@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
 
 
 def _on_axes(base: State, state: State) -> State:
-    return replace(base, axes=state.axes)
+    return base.amended(axes=state.axes)
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +41,7 @@ def align_many(
         return [Aligned(s.mean, s.var, s.corr, same) for s in states], first.axes, first.sizes
     states = [pooled(s) for s in states]
     rank = max(len(s.axes) for s in states)
-    states = [replace(s, axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
+    states = [s.amended(axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
     serials = [s.serial for s in states]
     for axis in range(rank):
         if axis == skip:
@@ -112,7 +111,7 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
     shape = state.shape
     fine = reshape(state, (*shape[:axis], *sizes, *shape[axis + 1 :]))
     inner = tuple(i for a in range(axis, axis + len(sizes)) for i in fine.axes[a])
-    return replace(fine, axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
+    return fine.amended(axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
 
 
 def align(x: State, y: State) -> tuple[Aligned, Aligned, tuple[tuple[int, ...], ...], tuple[int, ...]]:

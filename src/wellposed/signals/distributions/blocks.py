@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, Spread, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -32,7 +30,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
             return picked
     state = pooled(state)
     if not state.axes[axis]:
-        return replace(state, axes=(*state.axes[:axis], *state.axes[axis + 1 :])) if drop else state
+        return state.amended(axes=(*state.axes[:axis], *state.axes[axis + 1 :])) if drop else state
     if len(state.axes[axis]) > 1:
         state = merge_atoms(state, axis)
     atom = state.axes[axis][0]
@@ -62,7 +60,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     else:
         sizes = tuple(count if i == atom else a for i, a in enumerate(state.sizes))
         axes = state.axes
-    return state.changed(sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, links=(), base=None, fn=None)
+    return state.with_moments(sizes=sizes, axes=axes, mean=mean, var=var, corr=corr)
 
 
 def _pick_blocks(state: State, axis: int, start: int, stop: int) -> State | None:
@@ -141,31 +139,19 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
     corr[(0,) * corr.ndim] = 1.0
     full_axes = tuple((count,) if i == axis else ax for i, ax in enumerate(axes))
     result = State(
-        (*sizes, shape[axis]),
-        full_axes,
-        mean,
-        var,
-        corr,
+        Layout((*sizes, shape[axis]), full_axes),
+        Moments(mean, var, corr),
         tag=weakest(*(s.tag for s in states)),
-        roots=_union(states),
-        gauss=all(s.gauss for s in states) and not varying,
-        **joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
-        lever=states[0].lever if len({s.lever for s in states}) == 1 else None,
+        marginal=Marginal(gauss=all(s.gauss for s in states) and not varying),
+        ancestry=Ancestry((), _union(states), states[0].lever if len({s.lever for s in states}) == 1 else None),
+        spread=joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
     )
     if iid:
         parts = tuple(
             itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
         )
-        result = replace(result, blocks=parts, block_axis=axis)
+        result = result.amended(blocks=parts, block_axis=axis)
     return result
-
-
-class Spread(TypedDict):
-    """Fields of a state that say how its second moment varies over weight draws."""
-
-    inherited: float
-    own: float
-    drift: float
 
 
 def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -304,7 +303,7 @@ def _checked(call: Call, found: Rule | None, index: int, result: State | None, t
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, found), result, tag)
-    return result if result.tag == tag else replace(result, tag=tag)
+    return result if result.tag == tag else result.amended(tag=tag)
 
 
 def _who(node: Node, found: Rule | None) -> str:
@@ -324,13 +323,13 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
         mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
         var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
         corr = np.nan_to_num(result.corr, nan=0.0)
-        result = result.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+        result = result.with_moments(mean=mean, var=var, corr=corr)
         tag = weakest(tag, "approximate")
     least = float(var.min(initial=0.0))
     if least < 0.0:
         if least < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
             raise RuleError(f"{who} gave a negative variance ({least:.4g}); {_entering(call.run, call.node)}")
-        result = replace(result, var=np.maximum(var, 0.0))
+        result = result.amended(var=np.maximum(var, 0.0))
     return result, tag
 
 

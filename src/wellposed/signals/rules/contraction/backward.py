@@ -236,7 +236,7 @@ def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
     narrow = tuple(n if i == where else 1 for i, n in enumerate(term.core.shape))
     state = settled(call, reduced(call, term, narrow))
     axes = state.axes[where : where + 1] if rank else ()
-    return Term(replace(state, axes=axes))
+    return Term(state.amended(axes=axes))
 
 
 @adjoint(overloads("embedding.default"), source="signals: 9")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -148,7 +147,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         edge = margin(data.mean, total, [i for i, _ in steps], [s for _, s in steps], channels)
         return None if edge is None else arrange(edge) * unit
 
-    return replace(result, excess=Later(filters), scales=Later(energies), margin=Later(edges))
+    return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges))
 
 
 WIDE = 64

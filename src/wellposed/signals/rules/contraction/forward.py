@@ -8,7 +8,6 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +146,7 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     if "o" in product.out_axes and len(bias.axes) == 1:
         where = product.out_axes.index("o")
         axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
-        bias = replace(bias, axes=axes)
+        bias = bias.amended(axes=axes)
     return combine(call, result, bias, 1.0, product.bias_scale)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -276,7 +275,7 @@ def _summed(call: Adjoint, term: Term, places: list[int]) -> Term:
     """Return a gradient summed over all axes but ``places``, which become all of its axes."""
     narrow = tuple(n if i in places else 1 for i, n in enumerate(term.core.shape))
     state = settled(call, reduced(call, term, narrow))
-    return Term(replace(state, axes=tuple(state.axes[i] for i in places)))
+    return Term(state.amended(axes=tuple(state.axes[i] for i in places)))
 
 
 def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: State, eps: float) -> Sent:

@@ -22,7 +22,7 @@ from wellposed.signals.algebra.boxes import (
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
-from wellposed.signals.distributions.state import Dims, Link, Pointwise, State
+from wellposed.signals.distributions.state import Ancestry, Dims, Layout, Link, Moments, Pointwise, Spread, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -88,8 +88,8 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     if not x.var.any():
         sizes, axes, gone = shrunk(x, space, steps)
         flat = x.mean.mean(axis=tuple(x.axes[a][0] for a in space if x.axes[a]), keepdims=True)
-        return x.changed(sizes=sizes, axes=axes, mean=without(flat, gone), var=without(np.zeros_like(flat), gone),
-                         corr=without(x.corr, gone), base=None, fn=None, links=())  # fmt: skip
+        return x.with_moments(sizes=sizes, axes=axes, mean=without(flat, gone), var=without(np.zeros_like(flat), gone),
+                         corr=without(x.corr, gone))  # fmt: skip
     base, fn = x, Pointwise(("identity",), lambda t: t)
     if x.base is not None and x.fn is not None and not call.independent:
         base, fn = x.base, x.fn
@@ -107,17 +107,13 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, False) * slope
 
+    links = (Link(base, operate),) if same_grid and base.roots and not call.independent else ()
     return State(
-        sizes,
-        axes,
-        without(mean, gone),
-        without(var, gone),
-        without(corr, gone),
+        Layout(sizes, axes),
+        Moments(without(mean, gone), without(var, gone), without(corr, gone)),
         tag="approximate",
-        links=(Link(base, operate),) if same_grid and base.roots and not call.independent else (),
-        roots=x.roots | call.root(),
-        inherited=x.inherited,
-        own=x.own,
+        ancestry=Ancestry(links, x.roots | call.root()),
+        spread=Spread(x.inherited, x.own),
     )
 
 

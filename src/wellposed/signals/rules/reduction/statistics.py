@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,4 +194,4 @@ def cross_entropy(
         values.append(
             aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
         )
-    return replace(state_of_samples(values, call.root()), tag="sampled")
+    return state_of_samples(values, call.root())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,7 @@ def _part(call: Call, whole: State, part: State, dim: int) -> State:
         return part
     members = whole.axes[dim % len(whole.axes)]
     correlated = any(whole.corr.shape[i] > 1 for i in members)
-    return part if correlated or not whole.roots else replace(part, roots=part.roots | call.root())
+    return part if correlated or not whole.roots else part.amended(roots=part.roots | call.root())
 
 
 @rule(overloads("slice.Tensor", "narrow.default"), source="definition; AutoInit, Appendix A (crop)", tensors=True)
@@ -318,7 +317,7 @@ def _picked(call: Call, x: State) -> State:
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
-    return replace(state, roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
+    return state.amended(roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
 
 
 @rule(
