@@ -108,7 +108,7 @@ def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
     state = settled(call, term)
     assert term.base is not None
     assert term.fn is not None
-    p, q, _, _ = align(pooled(term.base), pooled(base))
+    p, q, _ = align(pooled(term.base), pooled(base))
     if p.dims is None or q.dims is None:
         return state
     covariance = call.covariance(pooled(term.base), pooled(base), p.dims, q.dims)
@@ -211,7 +211,7 @@ def _slope(call: Adjoint, y: State, base: State) -> float:
     power = float(np.mean(base.var))
     if own.serial == base.serial or power == 0.0:
         return float(np.mean(y.var) / power) ** 0.5 if power > 0 else 0.0
-    p, q, _, _ = align(y, base)
+    p, q, _ = align(y, base)
     if p.dims is None or q.dims is None:
         return 0.0
     covariance = call.covariance(y, base, p.dims, q.dims)
@@ -260,7 +260,7 @@ def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
 def _dependent(call: Adjoint, x: State, y: State) -> bool:
     if not x.roots & y.roots:
         return False
-    p, q, _, _ = align(pooled(x), pooled(y))
+    p, q, _ = align(pooled(x), pooled(y))
     return p.dims is None or q.dims is None or call.covariance(pooled(x), pooled(y), p.dims, q.dims) is not None
 
 

@@ -53,6 +53,8 @@ class Pointwise:
         return Pointwise(("clipped", low, high, self.key), lambda x: call(x.clamp(low, high)))
 
 
+IDENTITY = Pointwise(("identity",), lambda t: t)
+"""The function that gives back its number."""
 Dims = tuple["int | None", ...]
 Operate = Callable[[Array, Dims], Array]
 

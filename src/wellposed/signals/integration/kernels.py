@@ -125,6 +125,20 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
     return kernel
 
 
+def common(*kernels: Array) -> list[Array]:
+    """Write kernels with the same profile lengths."""
+    lengths = [max(at) for at in zip(*(kernel.shape for kernel in kernels), strict=True)]
+    return [promote(kernel, lengths) for kernel in kernels]
+
+
+def total(*kernels: Array) -> Array:
+    """Return the sum of kernels that may have other profile lengths."""
+    first, *others = common(*kernels)
+    for other in others:
+        first = first + other
+    return first
+
+
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
     """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
     for dim, length in enumerate(lengths):

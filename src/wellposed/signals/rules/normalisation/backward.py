@@ -193,7 +193,8 @@ LEAST = 3.0
 
 def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:
     """Return g - mean(g) - y mean(g y), ``common`` being the independent parts of mean(g y)."""
-    (p, q, *parts), axes, sizes = align_many((gradient, unit, *common))
+    (p, q, *parts), layout = align_many((gradient, unit, *common))
+    sizes, axes = layout.sizes, layout.axes
     dims = [i for axis in over for i in axes[axis]]
     std = np.sqrt(p.var)
     kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
