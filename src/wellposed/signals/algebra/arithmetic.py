@@ -108,7 +108,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
     result = State(
         layout,
-        Moments(mean, var, normalised(kernel, var)),
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
         marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
@@ -121,15 +121,6 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
-
-
-def normalised(kernel: Array, var: Array) -> Array:
-    """Turn a covariance kernel into a correlation kernel, given the variances by position."""
-    scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
-    with np.errstate(all="ignore"):
-        corr = np.asarray(np.clip(kernels.quotient(kernel, scale), -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    return corr
 
 
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
@@ -201,7 +192,7 @@ def _product(call: Call, x: State, y: State) -> State:
     var = np.maximum(var, 0.0)
     result = State(
         layout,
-        Moments(mean, var, normalised(kernel, var)),
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
         marginal=Marginal((x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var))),
         ancestry=Ancestry(
@@ -273,7 +264,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         layout,
-        Moments(mean, var, normalised(kernel, var)),
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
         ancestry=Ancestry(links, x.roots | y.roots),
         spread=joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Dims, Layout, Link, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -150,7 +149,7 @@ def _window_moments(
         std = window_mean(std, i, step, np.ones(step.out))
         corr = _lags_needed(corr, i, step, cap)
     var = np.maximum(std * std * _class_factors(corr, dims, steps, include_padding), 0.0)
-    return mean, var, normalised(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
+    return mean, var, kernels.correlation(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
 
 
 def on_same_grid(steps: list[Axis]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
@@ -31,7 +30,7 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     full = np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)])
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
     kernel = np.moveaxis(kernel, -1, at)
-    corr = normalised(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
+    corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     if size > 1:
         return x.with_moments(layout=x.layout.resized(at, size), mean=mean, var=var, corr=corr, lever=None)
     mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import STEADY, Dims, Link, Pointwise, State, read
 from wellposed.signals.distributions.views import pooled
@@ -32,7 +31,7 @@ def normalise(
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
     var = parts.var / scale**2
-    corr = normalised(parts.kernel / kernels.average(scale**2), var)
+    corr = kernels.correlation(parts.kernel / kernels.average(scale**2), var)
     excess = read(x.excess) if per_channel else None
     if excess is not None:
         corr = _with_excess(corr, excess)

@@ -43,22 +43,22 @@ def _needed(mean_length: int, size: int) -> int:
 
 def fresh(
     call: Call,
-    sizes: tuple[int, ...],
-    axes: tuple[tuple[int, ...], ...],
+    layout: Layout,
     var: Array,
     corr: Array,
     data: State,
     weight: State,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
-    corr = np.ones((1,) * len(sizes)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
+    one = (1,) * len(layout.sizes)
+    corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
     drawn = kernels.nonzero(weight.var)
-    own = 2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if drawn else data.own
+    own = 2.0 * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]) if drawn else data.own
     return State(
-        Layout(sizes, axes),
-        Moments(np.zeros((1,) * len(sizes)), var, corr),
+        layout,
+        Moments(np.zeros(one), var, corr),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
         ancestry=Ancestry((), call.root()),

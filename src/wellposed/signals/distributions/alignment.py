@@ -44,34 +44,32 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     refined = given
     for axis in axes:
         refined = _common_atoms(refined, axis)
-    members: list[tuple[int, ...]] = [()] * rank  # sizes of the common atoms in each axis
-    for axis in axes:
-        owner = next((s for s in refined if s.axes[axis]), None)
-        members[axis] = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
-    places = itertools.count()
-    layout = Layout(
-        tuple(itertools.chain.from_iterable(members)), tuple(tuple(next(places) for _ in own) for own in members)
-    )
+    layout = _common_layout(refined, axes, rank)
     aligned = []
     for s, before in zip(refined, given, strict=True):
-        dims = tuple(i for axis in axes for i in (s.axes[axis] or (None,) * len(members[axis])))
+        dims = tuple(i for axis in axes for i in (s.axes[axis] or (None,) * len(layout.axes[axis])))
         written = _written(s, dims, () if skip is None else s.axes[skip])
         aligned.append(written if s.serial == before.serial else written._replace(dims=None))
     return aligned, layout
 
 
+def _common_layout(states: Sequence[State], axes: Sequence[int], rank: int) -> Layout:
+    """Return the layout of a tensor whose atoms are those that some of the states have."""
+    members: list[tuple[int, ...]] = [()] * rank
+    for axis in axes:
+        owner = next((s for s in states if s.axes[axis]), None)
+        members[axis] = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
+    places = itertools.count()
+    return Layout(
+        tuple(itertools.chain.from_iterable(members)), tuple(tuple(next(places) for _ in own) for own in members)
+    )
+
+
 def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     """Return a state's arrays with the dimensions ``dims``, None being a new one; of ``skipped`` atoms the mixture."""
-    order = [*(i for i in dims if i is not None), *skipped]
-
-    def place(array: Array) -> Array:
-        moved = array.transpose(order) if order != list(range(array.ndim)) else array
-        return moved[tuple(None if i is None else slice(None) for i in dims)] if None in dims else moved
-
-    mean, var, corr = place(state.mean), place(state.var), place(state.corr)
-    for at, i in enumerate(dims):
-        if i is None:  # constant along an index that it lacks
-            corr = np.concatenate([corr, corr], axis=at)
+    order = (*dims, *skipped)
+    mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
+    corr = kernels.placed(state.corr, order)
     if not skipped:
         return Aligned(mean, var, corr, dims)
     centre, var = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))

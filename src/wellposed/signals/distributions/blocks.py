@@ -107,22 +107,23 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         mean, var, covariance = _mixed(aligned, weights, alike)
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
-    scale = kernels.autocorrelation(np.sqrt(var), covariance.shape)
-    with np.errstate(all="ignore"):
-        corr = np.asarray(np.clip(kernels.quotient(covariance, scale), -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
     last = len(layout.sizes)
+    axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     blocks = itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
-    levers = {s.lever for s in states}
     return State(
-        Layout((*layout.sizes, sum(widths)), tuple((last,) if i == axis else ax for i, ax in enumerate(layout.axes))),
-        Moments(mean, var, corr),
+        Layout((*layout.sizes, sum(widths)), axes),
+        Moments(mean, var, kernels.correlation(covariance, var)),
         tag=weakest(*(s.tag for s in states)),
         marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
-        ancestry=Ancestry((), reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None),
+        ancestry=_joint_ancestry(states),
         spread=joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=Concatenation(tuple(blocks), axis) if in_blocks else WHOLE,
     )
+
+
+def _joint_ancestry(states: Sequence[State]) -> Ancestry:
+    levers = {s.lever for s in states}
+    return Ancestry((), reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None)
 
 
 def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:

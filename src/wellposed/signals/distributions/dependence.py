@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from wellposed.signals.distributions.state import Dims, Operate, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -32,7 +30,7 @@ class Dependence:
         if not (x.roots & y.roots):
             return None
         kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.sizes)), 0)
-        return None if kernel is None else _placed(kernel, x_dims)
+        return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
@@ -61,7 +59,7 @@ class Dependence:
             inner = tuple(None if i is None else dims[i] for i in where)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
-                yield _placed(link.operate(kernel, tuple(range(len(link.parent.sizes)))), dims)
+                yield kernels.placed(link.operate(kernel, tuple(range(len(link.parent.sizes)))), dims)
 
 
 def _places(where: Dims, dims: Dims, count: int) -> Dims:
@@ -73,21 +71,6 @@ def _places(where: Dims, dims: Dims, count: int) -> Dims:
         if j is not None:
             places[j] = i
     return tuple(places)
-
-
-def _placed(kernel: Array, dims: Dims) -> Array:
-    """Reorder a kernel's dimensions; along an index that it lacks it is constant."""
-    if dims == tuple(range(kernel.ndim)):
-        return kernel
-    used = [i for i in dims if i is not None]
-    missing = [i for i in range(kernel.ndim) if i not in used]
-    kernel = kernel[tuple(0 if i in missing else slice(None) for i in range(kernel.ndim))]
-    kernel = kernel.transpose([sum(j not in missing for j in range(i)) for i in used])
-    for at, i in enumerate(dims):
-        if i is None:
-            kernel = np.expand_dims(kernel, at)
-            kernel = np.concatenate([kernel, kernel], axis=at)
-    return np.asarray(kernel)
 
 
 def scaled_by(factor: float) -> Operate:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import linear, normalised
+from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.state import Link, State, make_state
@@ -47,7 +47,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         kernel[(0,) * kernel.ndim] = float(np.mean(var))
     return x.with_moments(
         var=var,
-        corr=normalised(kernel, var),
+        corr=kernels.correlation(kernel, var),
         gauss=False,
         links=(Link(x, scaled_by(1.0)),) if x.roots else (),
         roots=x.roots | call.root(),

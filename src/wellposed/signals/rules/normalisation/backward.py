@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import multiply, normalised
+from wellposed.signals.algebra.arithmetic import multiply
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled, times_output, white
@@ -225,7 +225,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
         return k
 
     return gradient.changed(
-        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=normalised(kernel, var),
+        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=(), block_axis=-1,
     )  # fmt: skip
