@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.distributions.expansion import as_batches_show, carried_spread, expand, expand_mixture
+from wellposed.signals.distributions.expansion import carried_spread, clip_unseen_tails, expand, expand_mixture
 from wellposed.signals.distributions.state import Pointwise
 
 ELEMENTS, BATCHES = 100_000, 25
@@ -27,7 +27,7 @@ def batches_show(function, std=1.0, kappa=0.0):
 
 @pytest.mark.parametrize("std", [3.0, 4.0, 6.0])
 def test_a_wide_signal_under_exp_is_what_batches_show_of_it(std):
-    shown = as_batches_show(EXP, np.zeros(1), np.array([std]))
+    shown = clip_unseen_tails(EXP, np.zeros(1), np.array([std]))
     predicted = expand(shown, np.zeros(1), np.array([std])).second[0]
     assert abs(math.log2(predicted / batches_show(np.exp, std))) < 1.5
     assert predicted < math.exp(2 * std**2) / 2  # the expectation
@@ -54,7 +54,7 @@ def test_scales_that_no_batch_shows_do_not_count(kappa):
     ids=["exp", "wider exp", "power", "far", "dead ReLU", "shrink", "root", "logarithm"],
 )
 def test_what_grows_like_a_power_or_shows_in_batches_is_left_alone(function, mean, std):
-    assert as_batches_show(function, np.array([mean]), np.array([std])) is function
+    assert clip_unseen_tails(function, np.array([mean]), np.array([std])) is function
 
 
 @pytest.mark.parametrize("kappa", [2.0, 8.0])
@@ -71,7 +71,7 @@ def test_powers_are_followed_over_all_scales(power, kappa):
 @pytest.mark.parametrize("std", [2.0, 3.0, 4.0])
 def test_the_spread_is_that_of_what_is_shown(std, variance):
     """The logarithm of the second moment behind the function, sampled over that of the signal."""
-    shown = as_batches_show(EXP, np.zeros(1), np.array([std]))
+    shown = clip_unseen_tails(EXP, np.zeros(1), np.array([std]))
     expansion = expand(shown, np.zeros(1), np.array([std]))
     predicted = carried_spread(shown, 0.0, std, 0.0, variance, expansion.sensitivity)[1]
     draws = 400

@@ -172,9 +172,9 @@ def test_concatenation_of_correlated_elements_keeps_positions():
 
 def test_alignment_of_broadcast_shapes():
     x, y = example((4, 6), (2, 1)), example((6,), (1,), seed=1)
-    a, b, axes, sizes = align(x, y)
-    assert list(sizes) == [4, 6]
-    assert axes == ((0,), (1,))
+    a, b, layout = align(x, y)
+    assert list(layout.sizes) == [4, 6]
+    assert layout.axes == ((0,), (1,))
     np.testing.assert_allclose(b.mean, y.mean[None])
     assert b.corr.shape == (2, 1)
     assert b.corr[1, 0] == 1.0  # along the axis that it lacks, y is constant

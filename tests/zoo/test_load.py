@@ -127,14 +127,14 @@ def test_expectations_of_real_nets_are_not_cut(name: str, monkeypatch: pytest.Mo
     def watched(function: Pointwise, *args: Any) -> Pointwise:
         nonlocal asked
         asked += 1
-        shown = expansion.as_batches_show(function, *args)
+        shown = expansion.clip_unseen_tails(function, *args)
         cut.extend([str(function.key)] if shown is not function else [])
         return shown
 
     def usual_scales(kappa: float) -> Any:
         raise AssertionError("scales are cut")
 
-    monkeypatch.setattr(pointwise, "as_batches_show", watched)
+    monkeypatch.setattr(pointwise, "clip_unseen_tails", watched)
     monkeypatch.setattr(expansion, "_usual_scales", usual_scales)
     model, args, kwargs = zoo.load(name)
     wp.propagate(wp.trace(model, *args, **kwargs), weights="planned")

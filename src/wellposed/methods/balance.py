@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -261,5 +261,5 @@ def _rescaled(call: Call, state: State, factor: float, activated: bool) -> State
     """Return a branch's state after its weights have been multiplied by ``factor``."""
     if activated and state.base is not None and state.fn is not None:
         base = linear(call, state.base, factor)
-        return apply_pointwise(call, replace(base, axes=state.axes, base=None, fn=None), state.fn)
+        return apply_pointwise(call, base.amended(axes=state.axes, base=None, fn=None), state.fn)
     return linear(call, state, factor)

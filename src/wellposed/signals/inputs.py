@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -149,7 +149,7 @@ class Input:
         corr = profile.reshape(target)
         if axes[1] and self.channel_correlation:
             corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
-        return replace(made, corr=corr)
+        return made.with_moments(corr=corr)
 
     def _profile(self, space: tuple[int, ...]) -> Array:
         cap = kernels.lag_cap(len(space))

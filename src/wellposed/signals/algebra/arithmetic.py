@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,24 @@ import torch
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.alignment import Aligned, align
+from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import concatenate, joint_spread, laid_out
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.expansion import marginal
-from wellposed.signals.distributions.state import Link, Pointwise, State, known, make_state, read, weakest
+from wellposed.signals.distributions.state import (
+    IDENTITY,
+    Ancestry,
+    Link,
+    Marginal,
+    Moments,
+    Pointwise,
+    Spread,
+    State,
+    known,
+    make_state,
+    read,
+    weakest,
+)
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -71,71 +83,44 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     if y.mask is not None and x.shape == shape and a == b == 1.0:
         return masked(x, y.mask, y.pooled_mean, y.pooled_var)
     if y.is_constant and x.shape == shape:
-        return linear(call, x, a, b * float(y.mean.ravel()[0]))
+        return linear(call, x, a, b * y.pooled_mean)
     if x.is_constant and y.shape == shape:
-        return linear(call, y, b, a * float(x.mean.ravel()[0]))
-    fused = _fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
-    if fused is not None:
-        return fused
-    x, y = laid_out(x), laid_out(y)
-    p, q, axes, sizes = align(x, y)
+        return linear(call, y, b, a * x.pooled_mean)
+    one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    return _sum(call, laid_out(x), laid_out(y), a, b) if one is None else one
+
+
+def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
+    p, q, layout = align(x, y)
     mean = a * p.mean + b * q.mean
     var = a * a * p.var + b * b * q.var
-    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
-    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
-    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
-    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
+    of_x, of_y = covariances([p, q])
+    kernel = a * a * of_x + b * b * of_y
     cross = _cross(call, x, y, p, q)
     if cross is not None:
-        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
-        cross = kernels.promote(cross, lengths)
-        kp, kq = kernels.promote(kp, lengths), kernels.promote(kq, lengths)
-        kernel = a * a * kp + b * b * kq + 2 * a * b * cross
-        here = float(cross.ravel()[0])
-        product = sp * sq
-        scale = kernels.average(product)
-        limit = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
-        var = np.maximum(var + 2 * a * b * limit * product, 0.0)
-    else:
-        kernel = a * a * kp + b * b * kq
+        product = np.sqrt(p.var) * np.sqrt(q.var)
+        var = np.maximum(var + 2 * a * b * _correlation(cross, product) * product, 0.0)
+        kernel = kernels.total(kernel, 2 * a * b * cross)
     transport = None
     if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
     scales = _joint_scales(x, y, a * a * kernels.average(p.var), b * b * kernels.average(q.var), mean)
-    links = _links([(x, p, a), (y, q, b)])
-    shares = [(a * a * x.second_moment, x), (b * b * y.second_moment, y)]
+    gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
     result = State(
-        sizes,
-        axes,
-        mean,
-        var,
-        normalised(kernel, var),
+        layout,
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var)),
-        links=links,
-        roots=x.roots | y.roots,
-        transport=transport,
-        scales=None if scales is None else known(scales),
-        **joint_spread(shares),
+        marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
+        ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
+        spread=joint_spread([(a * a * x.second_moment, x), (b * b * y.second_moment, y)]),
     )
-    return result if result.shape == shape else expand(result, shape)
+    return expand(result, call.shape())
 
 
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
-    return x.changed(
-        mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, base=None, fn=None, links=(), gauss=False
-    )
-
-
-def normalised(kernel: Array, var: Array) -> Array:
-    """Turn a covariance kernel into a correlation kernel, given the variances by position."""
-    scale = kernels.autocorrelation(np.sqrt(var), kernel.shape)
-    with np.errstate(all="ignore"):
-        corr = np.asarray(np.clip(kernels.quotient(kernel, scale), -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    return corr
+    return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
@@ -148,8 +133,7 @@ def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Arra
     of_x, of_y = read(x.scales), read(y.scales)
     if of_x is None or of_y is None:
         return None
-    lengths = [max(i, j) for i, j in zip(of_x.shape, of_y.shape, strict=True)]
-    first, second = kernels.promote(of_x, lengths), kernels.promote(of_y, lengths)
+    first, second = kernels.common(of_x, of_y)
     w = x_share / (x_share + y_share)
     return np.asarray(w * w * first + (1 - w) ** 2 * second + 2 * w * (1 - w) * np.minimum(first, second))
 
@@ -164,29 +148,22 @@ def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
     return tuple(Link(s, scaled_by(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
 
 
-def _fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
+def _correlation(cross: Array, product: Array) -> float:
+    """Return the correlation of two signals at one position, given the product of their standard deviations."""
+    scale = kernels.average(product)
+    return float(np.clip(float(cross.ravel()[0]) / scale, -1.0, 1.0)) if scale > 0 else 0.0
+
+
+def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
     """Where both operands are functions of one Gaussian tensor, integrate the result as one function of it."""
-    if call.independent:
-        return None
-    bx, by = (x if x.base is None else x.base), (y if y.base is None else y.base)
-    if bx.serial != by.serial or x.axes != y.axes or x.sizes != y.sizes:
+    (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
+    if call.independent or base.serial != other.serial or x.layout != y.layout:
         return None
     if x.blocks or y.blocks or not kernels.nonzero(x.var):
         return None
-    fx = x.fn if x.base is not None else None
-    fy = y.fn if y.base is not None else None
-    identity = ("identity",)
-    joint = Pointwise(
-        (key, fx.key if fx else identity, fy.key if fy else identity),
-        lambda t: function(fx.call(t) if fx else t, fy.call(t) if fy else t),
-    )
-    source = replace_axes(bx, x.axes)
-    return apply_pointwise(call, source, joint)
-
-
-def replace_axes(state: State, axes: tuple[tuple[int, ...], ...]) -> State:
-    """Return the state with its atoms grouped into other axes (the same tensor, viewed otherwise)."""
-    return replace(state, axes=axes)
+    f, g = first or IDENTITY, second or IDENTITY
+    joint = Pointwise((key, f.key, g.key), lambda t: function(f.call(t), g.call(t)))
+    return apply_pointwise(call, base.amended(axes=x.axes), joint)
 
 
 def multiply(call: Call, x: State, y: State) -> State:
@@ -194,61 +171,56 @@ def multiply(call: Call, x: State, y: State) -> State:
     shape = call.shape()
     for constant, other in ((y, x), (x, y)):
         if constant.is_constant and other.shape == shape:
-            return _keep_lever(other, linear(call, other, float(constant.mean.ravel()[0])))
-    fused = _fused(call, x, y, ("product",), lambda p, q: p * q)
-    if fused is not None:
-        return fused
-    x, y = pooled(x), pooled(y)
-    p, q, axes, sizes = align(x, y)
-    cross = _cross(call, x, y, p, q)
-    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
-    sp, sq = np.sqrt(p.var), np.sqrt(q.var)
-    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(sp, lengths)
-    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(sq, lengths)
-    mp, mq = kernels.autocorrelation(p.mean, lengths), kernels.autocorrelation(q.mean, lengths)
+            return scaled(call, other, constant.pooled_mean)
+    one = fused(call, x, y, ("product",), lambda p, q: p * q)
+    return _product(call, pooled(x), pooled(y)) if one is None else one
+
+
+def _product(call: Call, x: State, y: State) -> State:
+    p, q, layout = align(x, y)
     mean = p.mean * q.mean
     var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
-    kernel = kp * kq + mp * kq + mq * kp
+    of_x, of_y = covariances([p, q])
+    squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
+    kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
+    cross = _cross(call, x, y, p, q)
     if cross is not None:
-        here = float(cross.ravel()[0])
-        scale = kernels.average(sp * sq)
-        rho = np.clip(here / scale, -1.0, 1.0) if scale > 0 else 0.0
-        c = rho * sp * sq
-        mean = mean + c
-        var = var + c * c + 2 * p.mean * q.mean * c
-        lengths = [max(i, j) for i, j in zip(lengths, cross.shape, strict=True)]
-        cross = kernels.promote(cross, lengths)
-        kernel = kernels.promote(kernel, lengths) + cross**2 + 2 * kernels.average(p.mean * q.mean) * cross
-    links = _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))])
-    lever = None
-    if x.lever is not None and not y.roots:
-        lever = x.lever
-    elif y.lever is not None and not x.roots:
-        lever = y.lever
+        std_x, std_y = np.sqrt(p.var), np.sqrt(q.var)
+        c = _correlation(cross, std_x * std_y) * std_x * std_y
+        kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
+        mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
+    var = np.maximum(var, 0.0)
     result = State(
-        sizes,
-        axes,
-        mean,
-        np.maximum(var, 0.0),
-        normalised(kernel, np.maximum(var, 0.0)),
+        layout,
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        gauss=(x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var)),
-        links=links,
-        roots=x.roots | y.roots,
-        lever=lever,
-        inherited=(x.inherited**0.5 + y.inherited**0.5) ** 2,
-        own=x.own + y.own,
-        drift=x.drift + y.drift,
+        marginal=Marginal((x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var))),
+        ancestry=Ancestry(
+            _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
+            x.roots | y.roots,
+            _lever_of_product(x, y),
+        ),
+        spread=Spread((x.inherited**0.5 + y.inherited**0.5) ** 2, x.own + y.own, x.drift + y.drift),
     )
-    return result if result.shape == shape else expand(result, shape)
+    return expand(result, call.shape())
 
 
-def _filled(call: Call, value: State | float) -> State:
+def _lever_of_product(x: State, y: State) -> str | None:
+    """Return the lever of a factor where the other one is known."""
+    if x.lever is not None and not y.roots:
+        return x.lever
+    return None if x.roots else y.lever
+
+
+def filled(call: Call, value: State | float) -> State:
+    """Return an operand as a state, a number as that of a tensor that holds it everywhere."""
     return value if isinstance(value, State) else make_state(call.shape(), value, 0.0)
 
 
-def _keep_lever(source: State, result: State) -> State:
-    return result if source.lever == result.lever else result.changed(lever=source.lever)
+def scaled(call: Call, x: State, factor: float) -> State:
+    """Return x times a number; a scale that is still to be chosen stays so."""
+    result = linear(call, x, factor)
+    return result if x.lever == result.lever else result.changed(lever=x.lever)
 
 
 def reciprocal_of(call: Call, y: State) -> State | None:
@@ -260,14 +232,8 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         relative = y.var / np.square(y.mean)
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
         return None
-    return pooled(y).changed(
-        mean=(1 + relative) / y.mean,
-        var=relative / np.square(y.mean),
-        base=None,
-        fn=None,
-        gauss=False,
-        links=(),
-        lever=None,
+    return pooled(y).with_moments(
+        mean=(1 + relative) / y.mean, var=relative / np.square(y.mean), gauss=False, lever=None
     )
 
 
@@ -277,9 +243,10 @@ def chosen(call: Call, condition: State, x: State, y: State) -> State:
     return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
 
 
-def _state(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
+def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
+    """Return an operand broadcast to a shape."""
     if isinstance(value, State):
-        return value if value.shape == shape else expand(value, shape)
+        return expand(value, shape)
     return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
 
 
@@ -287,24 +254,18 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     """Return the state of a tensor that is x at a share of its positions and y at the others."""
     if share in (0.0, 1.0):
         return x if share == 1.0 else y
-    p, q, axes, sizes = align(pooled(x), pooled(y))
+    p, q, layout = align(pooled(x), pooled(y))
     mean = share * p.mean + (1 - share) * q.mean
     second = share * (p.mean**2 + p.var) + (1 - share) * (q.mean**2 + q.var)
     var = np.maximum(second - mean**2, 0.0)
-    lengths = [max(i, j) for i, j in zip(p.corr.shape, q.corr.shape, strict=True)]
-    kp = kernels.promote(p.corr, lengths) * kernels.autocorrelation(np.sqrt(p.var), lengths)
-    kq = kernels.promote(q.corr, lengths) * kernels.autocorrelation(np.sqrt(q.var), lengths)
-    kernel = np.array(share**2 * kp + (1 - share) ** 2 * kq)
+    of_x, of_y = covariances([p, q])
+    kernel = np.array(share**2 * of_x + (1 - share) ** 2 * of_y)
     kernel[(0,) * kernel.ndim] = kernels.average(var)
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
-        sizes,
-        axes,
-        mean,
-        var,
-        normalised(kernel, var),
+        layout,
+        Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        links=links,
-        roots=x.roots | y.roots,
-        **joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+        ancestry=Ancestry(links, x.roots | y.roots),
+        spread=joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
     )

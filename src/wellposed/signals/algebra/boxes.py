@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Dims, Link, State
+from wellposed.signals.distributions.state import Dims, Layout, Link, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -22,29 +22,19 @@ def prepared(x: State, space: list[int]) -> State:
     """Return the state with one atom in each axis of the window."""
     x = pooled(x)
     for axis in space:
-        if len(x.axes[axis]) > 1:
-            x = merge_atoms(x, axis)
+        x = merge_atoms(x, axis)
     return x
 
 
-def shrunk(
-    x: State, space: list[int], steps: list[Axis]
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], list[int]]:
-    """Return sizes and axes after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
-    sizes = list(x.sizes)
-    gone = []
+def shrunk(x: State, space: list[int], steps: list[Axis]) -> tuple[Layout, list[int]]:
+    """Return the layout after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
+    layout, gone = x.layout, []
     for axis, step in zip(space, steps, strict=True):
-        if not x.axes[axis]:
-            continue
-        i = x.axes[axis][0]
-        if step.out == 1:
-            gone.append(i)
-        else:
-            sizes[i] = step.out
-    keep = [i for i in range(len(sizes)) if i not in gone]
-    where = {old: new for new, old in enumerate(keep)}
-    axes = tuple(tuple(where[i] for i in axis if i not in gone) for axis in x.axes)
-    return tuple(sizes[i] for i in keep), axes, gone
+        for i in x.axes[axis]:
+            layout = layout.resized(i, step.out)
+            if step.out == 1:
+                gone.append(i)
+    return layout.without(gone), gone
 
 
 def without(array: Array, gone: list[int]) -> Array:
@@ -120,51 +110,51 @@ def filtered(
     v' = sum over pairs of taps of w w s s R; R' by the same sums at a displacement (signals.md 5.5).
     """
     x = prepared(x, space)
-    sizes, axes, gone = shrunk(x, space, steps)
+    layout, gone = shrunk(x, space, steps)
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
     dims, used = [i for i, _ in pairs], [step for _, step in pairs]
     # an axis of one position: the window's other taps are padding
     for axis, step in zip(space, steps, strict=True):
         if not x.axes[axis] and include_padding:
             total *= float(windows.averaging(step, True).sum(axis=1).mean())
-    cap = kernels.lag_cap(len(space))
-    mean, std = x.mean, x.std()
-    for i, step in pairs:
-        index, weights, _ = tap_classes(step, include_padding)
-        share = weights.sum(axis=1)[index]
-        mean = window_mean(mean, i, step, share)
-        std = window_mean(std, i, step, np.ones(step.out))
+    taps = math.prod(step.kernel for step in used)
     if call.independent:
-        count = np.prod([step.kernel for step in used]) if used else 1
-        var = np.full((1,) * mean.ndim, float(np.mean(x.var)) / count * total * total)
-        mean = np.full((1,) * mean.ndim, x.pooled_mean * total)
-        return x.changed(
-            sizes=sizes, axes=axes, mean=without(mean, gone), var=without(var, gone),
-            corr=np.ones((1,) * len(sizes)), base=None, fn=None, links=(), roots=call.root(), gauss=True,
-        )  # fmt: skip
-    corr = x.corr
-    for i, step in pairs:
-        corr = _lags_needed(corr, i, step, cap)
-    factor = _class_factors(corr, dims, used, include_padding)
-    var = std * std * factor
-    new_corr = normalised(_cut_box(x.covariance(), dims, used, cap, include_padding), np.maximum(var, 0.0))
-    same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
+        one = (1,) * len(layout.sizes)
+        mean, var = np.full(one, x.pooled_mean * total), np.full(one, float(np.mean(x.var)) / taps * total * total)
+        return x.with_moments(layout=layout, mean=mean, var=var, corr=np.ones(one), roots=call.root(), gauss=True)
+    mean, var, corr = _window_moments(x, dims, used, kernels.lag_cap(len(space)), include_padding)
 
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, include_padding) * total
 
-    return x.changed(
-        sizes=sizes,
-        axes=axes,
+    return x.with_moments(
+        layout=layout,
         mean=without(mean * total, gone),
-        var=without(np.maximum(var, 0.0) * total * total, gone),
-        corr=without(new_corr, gone),
-        base=None,
-        fn=None,
-        links=(Link(x, operate),) if same_grid and x.roots else (),
+        var=without(var * total * total, gone),
+        corr=without(corr, gone),
+        links=(Link(x, operate),) if x.roots and not gone and on_same_grid(used) else (),
         lever=None,
-        gauss=x.gauss or float(np.prod([s.kernel for s in used] or [1])) >= 16,
+        gauss=x.gauss or taps >= 16,
     )
+
+
+def _window_moments(
+    x: State, dims: list[int], steps: list[Axis], cap: int, include_padding: bool
+) -> tuple[Array, Array, Array]:
+    """Return mean, variance and correlation of averages over windows."""
+    mean, std, corr = x.mean, x.std(), x.corr
+    for i, step in zip(dims, steps, strict=True):
+        index, weights, _ = tap_classes(step, include_padding)
+        mean = window_mean(mean, i, step, weights.sum(axis=1)[index])
+        std = window_mean(std, i, step, np.ones(step.out))
+        corr = _lags_needed(corr, i, step, cap)
+    var = np.maximum(std * std * _class_factors(corr, dims, steps, include_padding), 0.0)
+    return mean, var, kernels.correlation(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
+
+
+def on_same_grid(steps: list[Axis]) -> bool:
+    """Whether windows leave every position where it is."""
+    return all(step.stride == 1 and step.out == step.size for step in steps)
 
 
 def through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], include_padding: bool) -> Array:

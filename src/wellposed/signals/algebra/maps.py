@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.distributions.state import State
-from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
@@ -17,18 +16,11 @@ def mapped(x: State, axis: int, weights: Array) -> State:
 
     Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor.
     """
-    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    x = merge_atoms(x, axis)
     at = x.axes[axis][0]
     size, old = weights.shape
-    others = tuple(i for i in range(len(x.sizes)) if i != at)
-    along = np.sqrt(np.broadcast_to(x.var.mean(axis=others), (old,)))
-    profile = np.moveaxis(x.corr, at, -1)
-    lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
-    table = profile[..., np.minimum(lag, profile.shape[-1] - 1)]
-    if profile.shape[-1] == 1:
-        table = np.where(lag == 0, table, 0.0)
-    covariance = weights @ (table * np.multiply.outer(along, along)) @ weights.T
-    gain = np.maximum(np.diagonal(covariance[(0,) * len(others)]), 0.0)
+    covariance = _mapped_covariance(x, at, weights)
+    gain = np.maximum(np.diagonal(covariance[(0,) * (len(x.sizes) - 1)]), 0.0)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
     var = gain.reshape([size if i == at else 1 for i in range(len(x.sizes))]) * share
@@ -38,16 +30,24 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     full = np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)])
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
     kernel = np.moveaxis(kernel, -1, at)
-    corr = normalised(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
-    sizes = tuple(size if i == at else a for i, a in enumerate(x.sizes))
-    axes = x.axes
-    if size == 1:
-        mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))
-        sizes = (*sizes[:at], *sizes[at + 1 :])
-        axes = tuple(tuple(i - (i > at) for i in members if i != at) for members in axes)
-    return x.changed(
-        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, base=None, fn=None, links=(), lever=None, roots=x.roots
-    )
+    corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
+    if size > 1:
+        return x.with_moments(layout=x.layout.resized(at, size), mean=mean, var=var, corr=corr, lever=None)
+    mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))
+    return x.with_moments(layout=x.layout.without([at]), mean=mean, var=var, corr=corr, lever=None)
+
+
+def _mapped_covariance(x: State, at: int, weights: Array) -> Array:
+    """Return the covariances of all pairs of new positions along one atom, by displacement in the others."""
+    old = weights.shape[1]
+    others = tuple(i for i in range(len(x.sizes)) if i != at)
+    along = np.sqrt(np.broadcast_to(x.var.mean(axis=others), (old,)))
+    profile = np.moveaxis(x.corr, at, -1)
+    lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
+    table = profile[..., np.minimum(lag, profile.shape[-1] - 1)]
+    if profile.shape[-1] == 1:
+        table = np.where(lag == 0, table, 0.0)
+    return np.asarray(weights @ (table * np.multiply.outer(along, along)) @ weights.T)
 
 
 def from_sources(corr: Array, dim: int, source: Indices) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import normalised
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Dims, Link, Pointwise, State, read
+from wellposed.signals.distributions.state import STEADY, Dims, Link, Pointwise, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -23,55 +24,91 @@ def normalise(
     x = pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
-        return x.changed(
-            mean=np.zeros((1,) * len(x.sizes)), var=np.full((1,) * len(x.sizes), unit), base=None, fn=None, links=(),
-            roots=call.root(), inherited=0.0, own=0.0, drift=0.0,
-        )  # fmt: skip
+        one = (1,) * len(x.sizes)
+        return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
-    covariance = x.covariance()
+    parts = _centred(x, dims, read(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
+    scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
+    scale = np.where(scale > 0, scale, 1.0)
+    var = parts.var / scale**2
+    corr = kernels.correlation(parts.kernel / kernels.average(scale**2), var)
+    excess = read(x.excess) if per_channel else None
+    if excess is not None:
+        corr = _with_excess(corr, excess)
+    # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
+    little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
+    base = fn = None
+    if little and x.fn is not None and not x.gauss and scale.size == 1 and parts.centre.size == 1:
+        a, b = 1.0 / float(scale.ravel()[0]), -float(parts.centre.ravel()[0]) / float(scale.ravel()[0])
+        base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
+    return x.with_moments(
+        mean=parts.mean / scale,
+        var=var,
+        corr=corr,
+        base=base,
+        fn=fn,
+        transport=x.transport if little else None,  # taking out little leaves the marginal's shape
+        links=(_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (),
+        spread=STEADY,
+        lever=None,
+    )
+
+
+class _Parts(NamedTuple):
+    """What is divided by the root mean square (mean, variance, covariance kernel), and what was found on the way.
+
+    ``square`` is the mean square that it is divided by the root of, ``centre`` the mean that was subtracted, ``shared``
+    the variance of what elements that are averaged together have in common.
+    """
+
+    mean: Array
+    var: Array
+    kernel: Array
+    square: Array
+    centre: Array
+    shared: float
+
+
+def _as_it_is(x: State, dims: list[int]) -> _Parts:
+    square = kernels.mean_over(x.var + x.mean**2, dims)
+    return _Parts(x.mean, x.var, x.covariance(), square, np.zeros_like(x.mean), 0.0)
+
+
+def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
+    """Return x less its mean over some atoms."""
 
     def average(array: Array) -> Array:
         return kernels.mean_over(array, dims)
 
-    if centre:
-        common = kernels.pair_mean(covariance, x.sizes, dims)
-        centre_of = average(x.mean)
-        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
-        edge = read(x.margin) if per_channel else None
-        if edge is not None:
-            shared = shared + edge
-        here_of = average(shared)
-        square = average(x.var) - here_of + average(x.mean**2) - centre_of**2
-        var = np.maximum(x.var - 2 * shared + here_of, 0.0)
-        # far pairs lie near the borders, where positions depend less on the mean
-        level = kernels.average(here_of)
-        relative = kernels.mean_at_pairs(shared, covariance.shape) / level if level > 0 else np.ones((1,) * shared.ndim)
-        kernel = covariance - common * (2 * relative - 1)
-        mean = x.mean - centre_of
-    else:
-        square = average(x.var + x.mean**2)
-        var, kernel, mean, level = x.var, covariance, x.mean, 0.0
-        centre_of = np.zeros_like(mean)
-    scale = np.sqrt(np.maximum(square, 0.0) + eps)
-    scale = np.where(scale > 0, scale, 1.0)
-    var, mean = var / scale**2, mean / scale
-    kernel = kernel / kernels.average(scale**2)
-    # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
-    shared_part = level / max(kernels.average(x.var), 1e-300)
-    fn = base = None
-    is_number = scale.size == 1 and centre_of.size == 1
-    if x.base is not None and x.fn is not None and not x.gauss and shared_part < 0.05 and is_number:
-        a, b = 1.0 / float(scale.ravel()[0]), -float(centre_of.ravel()[0]) / float(scale.ravel()[0])
-        base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
-    inverse = 1.0 / kernels.average(scale)
-    transport = x.transport if shared_part < 0.05 else None  # taking out little leaves the marginal's shape
-    corr = normalised(kernel, var)
-    excess = read(x.excess) if per_channel else None
-    if excess is not None:
-        lengths = [max(a, b) for a, b in zip(corr.shape, excess.shape, strict=True)]
-        padded = np.zeros(lengths)
-        padded[tuple(slice(0, n) for n in excess.shape)] = excess
-        corr = np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0)
+    covariance = x.covariance()
+    centre = average(x.mean)
+    with_mean = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+    if margin is not None:
+        with_mean = with_mean + margin
+    of_mean = average(with_mean)
+    level = kernels.average(of_mean)
+    # far pairs lie near the borders, where positions depend less on the mean
+    at_pairs = kernels.mean_at_pairs(with_mean, covariance.shape)
+    relative = at_pairs / level if level > 0 else np.ones((1,) * with_mean.ndim)
+    return _Parts(
+        x.mean - centre,
+        np.maximum(x.var - 2 * with_mean + of_mean, 0.0),
+        covariance - kernels.pair_mean(covariance, x.sizes, dims) * (2 * relative - 1),
+        average(x.var) - of_mean + average(x.mean**2) - centre**2,
+        centre,
+        level,
+    )
+
+
+def _with_excess(corr: Array, excess: Array) -> Array:
+    """Add what a norm per channel makes of the differences between filters; it is 0 farther out than it is given."""
+    lengths = [max(a, b) for a, b in zip(corr.shape, excess.shape, strict=True)]
+    padded = np.zeros(lengths)
+    padded[tuple(slice(0, n) for n in excess.shape)] = excess
+    return np.asarray(np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0))
+
+
+def _link(x: State, dims: list[int], inverse: float, centre: bool) -> Link:
     sizes = x.sizes
 
     def operate(k: Array, where: Dims) -> Array:
@@ -80,16 +117,4 @@ def normalise(
             k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
         return k * inverse
 
-    return x.changed(
-        mean=mean,
-        var=var,
-        corr=corr,
-        base=base,
-        fn=fn,
-        transport=transport,
-        links=(Link(x, operate),) if x.roots else (),
-        inherited=0.0,
-        own=0.0,
-        drift=0.0,
-        lever=None,
-    )
+    return Link(x, operate)

@@ -12,15 +12,30 @@ from wellposed.signals.context.call import OVERFLOW, Call
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.expansion import (
     UNEVEN,
-    as_batches_show,
+    Expansion,
+    Mixture,
     carried_spread,
+    clip_unseen_tails,
     expand_mixture,
     fluctuation,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
-from wellposed.signals.distributions.state import Link, Pointwise, State, known, read, weakest
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    Layout,
+    Link,
+    Marginal,
+    Moments,
+    Pointwise,
+    Spread,
+    State,
+    known,
+    read,
+    weakest,
+)
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
 
 aten = torch.ops.aten
 
@@ -57,60 +72,36 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     x = pooled(x)
     if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
-        return x.changed(mean=values, base=None, fn=None, links=(), roots=0, lever=None, gauss=False)
-    base, composed = x, function
-    if not call.independent and x.base is not None and x.fn is not None:
-        base, composed = x.base, x.fn.then(function)
-    transport = None if call.independent else base.transport
-    shown = composed if call.independent else as_batches_show(composed, base.mean, base.std(), transport)
+        return x.with_moments(mean=values, roots=0, lever=None, gauss=False)
+    if call.independent:
+        mean, var = _finite(expand_function(function, x.mean, x.std()))
+        one = np.ones((1,) * x.corr.ndim)
+        return x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
+    base, inner = x.gaussian_source()
+    composed = function if inner is None else inner.then(function)
+    transport = base.transport
+    clipped = clip_unseen_tails(composed, base.mean, base.std(), transport)
+    uneven = read(base.scales)
     mixed = None
-    uneven = None if call.independent else read(base.scales)
     if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
         mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
-    expansion = mixed.average if mixed else expand_function(shown, base.mean, base.std(), transport)
-    mean, var = expansion.mean, expansion.var
-    if not (np.isfinite(mean).all() and np.isfinite(var).all()):  # no expectation exists (exp of a wide signal)
-        root = OVERFLOW**0.5
-        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root)
-        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW)
-    if call.independent:
-        return x.changed(
-            mean=mean,
-            var=var,
-            corr=np.ones((1,) * x.corr.ndim),
-            base=None,
-            fn=None,
-            links=(),
-            roots=call.root(),
-            gauss=False,
-        )
-    average = kernels.average(var)
-    powers = expansion.powers.copy()
-    powers[0] = 0.0
-    total = float(powers.sum())
+    expansion = mixed.average if mixed else expand_function(clipped, base.mean, base.std(), transport)
+    mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)
-    raw = kernels.polynomial(powers, latent)
     scales = None
     if mixed is not None and uneven is not None:
-        lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
-        shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
-        own_part = kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
-        raw = kernels.promote(raw, lengths) + shared * own_part
-        total += float(mixed.own.sum())
+        corr, shared = _correlation_of_mixture(mixed, base, uneven)
         scales = known(mixed.kappa * shared)
-        # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
-        for i, length in enumerate(base.corr.shape):
-            raw = np.take(raw, [0], axis=i) if length == 1 else raw
-    corr = raw / total if total > 0 else base.corr
-    corr = np.array(np.clip(corr, -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
+    else:
+        powers = _without_mean(expansion)
+        corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
     own = base.own
     if own > 0.0:
         before = fluctuation(expansion.identity_powers, latent, base.sizes)
         after = fluctuation(expansion.square_powers, latent, base.sizes)
         own = max(own * after / before, 0.0) if before > 0 else own
     drift, inherited = carried_spread(
-        shown,
+        clipped,
         kernels.average(base.mean),
         math.sqrt(kernels.average(base.var)),
         base.drift,
@@ -120,19 +111,49 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
-        base.sizes,
-        x.axes,
-        mean,
-        var,
-        corr,
-        tag=x.tag if shown is composed else weakest(x.tag, "approximate"),
-        gauss=False,
-        base=base,
-        fn=shown,
-        links=links,
-        roots=base.roots | call.root(),
-        inherited=inherited,
-        own=own if average > 0 else 0.0,
-        drift=drift,
-        scales=scales,
+        Layout(base.sizes, x.axes),
+        Moments(mean, var, corr),
+        tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
+        marginal=Marginal(base=base, fn=clipped, scales=scales),
+        ancestry=Ancestry(links, base.roots | call.root()),
+        spread=Spread(inherited, own if kernels.average(var) > 0 else 0.0, drift),
     )
+
+
+def _finite(expansion: Expansion) -> tuple[Array, Array]:
+    """Return mean and variance, at the limit where no expectation exists (exp of a wide signal)."""
+    mean, var = expansion.mean, expansion.var
+    if np.isfinite(mean).all() and np.isfinite(var).all():
+        return mean, var
+    root = OVERFLOW**0.5
+    return (
+        np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root),
+        np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW),
+    )
+
+
+def _without_mean(expansion: Expansion) -> Array:
+    powers = expansion.powers.copy()
+    powers[0] = 0.0
+    return powers
+
+
+def _correlation(raw: Array, total: float, base: State) -> Array:
+    """Return a correlation kernel, given the covariance kernel and the variance that belongs to it."""
+    corr = np.array(np.clip(raw / total if total > 0 else base.corr, -1.0, 1.0))
+    corr[(0,) * corr.ndim] = 1.0
+    return corr
+
+
+def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Array]:
+    """Return the correlation kernel where elements share a local scale, and the correlation kernel of that scale."""
+    latent = base.corr if base.transport is None else base.transport.latent(base.corr)
+    powers = _without_mean(mixed.average)
+    raw = kernels.polynomial(powers, latent)
+    lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
+    shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
+    raw = kernels.promote(raw, lengths) + shared * kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
+    # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
+    for i, length in enumerate(base.corr.shape):
+        raw = np.take(raw, [0], axis=i) if length == 1 else raw
+    return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.state import Spread, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -27,18 +26,16 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     for own, state in ((product.left_axes, left), (product.right_axes, right)):
         for label, size in zip(own, state.shape, strict=True):
             sizes[label] = max(sizes.get(label, 1), size)
-    mean_l, raw_l = _on_labels(left, product.left_axes, labels, sizes)
-    mean_r, raw_r = _on_labels(right, product.right_axes, labels, sizes)
-    lengths = [max(a, b) for a, b in zip(raw_l.shape, raw_r.shape, strict=True)]
-    extents = [sizes[label] for label in labels]
-    raw_l, raw_r = kernels.promote(raw_l, lengths), kernels.promote(raw_r, lengths)
-    second = raw_l * raw_r
+    of_left, of_right = kernels.common(
+        _raw_kernel(left, product.left_axes, labels, sizes), _raw_kernel(right, product.right_axes, labels, sizes)
+    )
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
+    extents = [sizes[label] for label in labels]
     count = math.prod(extents[i] for i in summed)
-    kernel = kernels.pair_mean(second, extents, summed) * count * count
+    kernel = kernels.pair_mean(of_left * of_right, extents, summed) * count * count
     if left.softmax is not None:
         kernel = kernel + _tilt(left.softmax, right, product)
-    mean = float(mean_l * mean_r * count) * product.scale
+    mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
     kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
     kept = [label for label in labels if label in product.out_axes]
@@ -54,10 +51,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         gauss=True,
         roots=left.roots | right.roots | call.root(),
         lever=levers[0] if len(levers) == 1 else None,
-        inherited=left.inherited + right.inherited,
-        own=left.own + right.own,
+        spread=Spread(left.inherited + right.inherited, left.own + right.own),
     )
-    return made if call.independent or var == 0 else replace(made, corr=np.clip(kernel / var, -1.0, 1.0))
+    return made if call.independent or var == 0 else made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
 
 
 def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:
@@ -96,16 +92,13 @@ def likeness(values: State, axis: int) -> tuple[float, float, float]:
 
 def _single(state: State) -> State:
     state = pooled(state)
-    for axis, members in enumerate(state.axes):
-        if len(members) > 1:
-            state = merge_atoms(state, axis)
+    for axis in range(len(state.axes)):
+        state = merge_atoms(state, axis)
     return state
 
 
-def _on_labels(
-    state: State, axes: tuple[str, ...], labels: tuple[str, ...], sizes: dict[str, int]
-) -> tuple[float, Array]:
-    """Return pooled mean and raw kernel E[x x'] with one dimension per label.
+def _raw_kernel(state: State, axes: tuple[str, ...], labels: tuple[str, ...], sizes: dict[str, int]) -> Array:
+    """Return the raw kernel E[x x'] with one dimension per label.
 
     An index that the state lacks (or broadcasts over) does not move it: length 2 with equal entries.
     """
@@ -125,4 +118,4 @@ def _on_labels(
         moved = np.expand_dims(moved, at)
         if size > 1:
             moved = np.concatenate([moved, moved], axis=at)
-    return state.pooled_mean, moved
+    return moved

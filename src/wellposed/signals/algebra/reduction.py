@@ -18,43 +18,27 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
     x = pooled(x)
     dims = [i for axis in over for i in x.axes[axis]]
-    keep = [i for i in range(len(x.sizes)) if i not in dims]
-    mean = kernels.mean_over(x.mean, dims)
+    count = math.prod(x.sizes[i] for i in dims)
     if call.independent:
-        count = math.prod(x.sizes[i] for i in dims)
-        covariance = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
-        var = covariance
+        covariance = var = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     else:
         covariance = kernels.pair_mean(x.covariance(), x.sizes, dims)
-        here = float(covariance.ravel()[0])
         spread = kernels.mean_over(x.std(), dims)
         level = kernels.average(spread**2)
-        var = spread**2 * (max(here, 0.0) / level) if level > 0 else np.zeros_like(spread)
+        var = spread**2 * (max(float(covariance.ravel()[0]), 0.0) / level) if level > 0 else np.zeros_like(spread)
     here = float(covariance.ravel()[0])
     corr = np.clip(covariance / here, -1.0, 1.0) if here > 0 else np.ones((1,) * covariance.ndim)
 
     def reduce(array: Array) -> Array:
-        return array.reshape([array.shape[i] for i in keep])
+        return array.reshape([n for i, n in enumerate(array.shape) if i not in dims])
 
-    where = {old: new for new, old in enumerate(keep)}
-    axes: list[tuple[int, ...]] = []
-    for axis, members in enumerate(x.axes):
-        if axis in over:
-            if keepdim:
-                axes.append(())
-            continue
-        axes.append(tuple(where[i] for i in members))
-    many = math.prod(x.sizes[i] for i in dims) >= 8
-    return x.changed(
-        sizes=tuple(x.sizes[i] for i in keep),
-        axes=tuple(axes),
-        mean=reduce(mean),
-        var=reduce(np.broadcast_to(var, [n if i in keep else 1 for i, n in enumerate(var.shape)])),
+    layout = x.layout.without(dims)
+    return x.with_moments(
+        layout=layout if keepdim else layout.dropping(over),
+        mean=reduce(kernels.mean_over(x.mean, dims)),
+        var=reduce(np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)])),
         corr=reduce(corr),
-        base=None,
-        fn=None,
-        links=(),
-        gauss=x.gauss or many,
+        gauss=x.gauss or count >= 8,
         lever=None,
     )
 

@@ -81,7 +81,7 @@ def source_of(x: State) -> tuple[State, Pointwise]:
     if x.blocks:
         return x, IDENTITY
     if x.base is not None and x.fn is not None and x.base.sizes == x.sizes:
-        return replace(x.base, axes=x.axes), x.fn
+        return x.base.amended(axes=x.axes), x.fn
     return x, IDENTITY
 
 
@@ -108,7 +108,7 @@ def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
     state = settled(call, term)
     assert term.base is not None
     assert term.fn is not None
-    p, q, _, _ = align(pooled(term.base), pooled(base))
+    p, q, _ = align(pooled(term.base), pooled(base))
     if p.dims is None or q.dims is None:
         return state
     covariance = call.covariance(pooled(term.base), pooled(base), p.dims, q.dims)
@@ -130,7 +130,7 @@ def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
     common, own = ratios[0] ** 2, max(ratios[1], 0.0)
     corr = np.array(np.clip(state.corr * (common / own), -1.0, 1.0)) if own > 0 else state.corr.copy()
     corr[(0,) * corr.ndim] = 1.0
-    return state.changed(var=state.var * own, corr=corr, links=state.links, base=None, fn=None)
+    return state.with_moments(var=state.var * own, corr=corr, links=state.links)
 
 
 def _moments(state: State) -> tuple[float, float]:
@@ -179,7 +179,7 @@ def settled(call: Adjoint, term: Term) -> State:
     if key not in call.run.memo:
         factor = factor_state(call, term.base, term.fn)
         product = multiply(call.into(core.shape), factor, core)
-        call.run.memo[key] = scaled_state(product.changed(base=None, fn=None, links=product.links), term.scale)
+        call.run.memo[key] = scaled_state(product.with_moments(links=product.links), term.scale)
     result: State = call.run.memo[key]
     return result
 
@@ -211,7 +211,7 @@ def _slope(call: Adjoint, y: State, base: State) -> float:
     power = float(np.mean(base.var))
     if own.serial == base.serial or power == 0.0:
         return float(np.mean(y.var) / power) ** 0.5 if power > 0 else 0.0
-    p, q, _, _ = align(y, base)
+    p, q, _ = align(y, base)
     if p.dims is None or q.dims is None:
         return 0.0
     covariance = call.covariance(y, base, p.dims, q.dims)
@@ -223,7 +223,7 @@ def scaled_state(state: State, factor: float) -> State:
     if factor == 1.0:
         return state
     links = (Link(state, scaled_by(factor)),) if state.roots else ()
-    return state.changed(var=state.var * factor * factor, links=links, base=None, fn=None, blocks=())
+    return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
 
 
 REACHES = (3.0, 2.0, 1.0)
@@ -260,7 +260,7 @@ def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
 def _dependent(call: Adjoint, x: State, y: State) -> bool:
     if not x.roots & y.roots:
         return False
-    p, q, _, _ = align(pooled(x), pooled(y))
+    p, q, _ = align(pooled(x), pooled(y))
     return p.dims is None or q.dims is None or call.covariance(pooled(x), pooled(y), p.dims, q.dims) is not None
 
 
@@ -299,7 +299,7 @@ def reduced(call: Adjoint, term: Term, shape: tuple[int, ...]) -> Term:
     for axis in over:
         count *= have[axis]
     result = averaged(call, state, over, keepdim=True)
-    result = replace(result, axes=result.axes[extra:])
+    result = result.amended(axes=result.axes[extra:])
     return Term(scaled_state(result, float(count)))
 
 
@@ -309,7 +309,7 @@ def broadcast(state: State, shape: tuple[int, ...], over: Sequence[int]) -> Stat
         axes: list[tuple[int, ...]] = list(state.axes)
         for axis in sorted(over):
             axes.insert(axis, ())
-        state = replace(state, axes=tuple(axes))
+        state = state.amended(axes=tuple(axes))
     return expand(state, shape)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, Spread, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -43,27 +43,24 @@ def _needed(mean_length: int, size: int) -> int:
 
 def fresh(
     call: Call,
-    sizes: tuple[int, ...],
-    axes: tuple[tuple[int, ...], ...],
+    layout: Layout,
     var: Array,
     corr: Array,
     data: State,
     weight: State,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
-    corr = np.ones((1,) * len(sizes)) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
+    one = (1,) * len(layout.sizes)
+    corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
+    drawn = kernels.nonzero(weight.var)
+    own = 2.0 * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]) if drawn else data.own
     return State(
-        sizes,
-        axes,
-        np.zeros((1,) * len(sizes)),
-        var,
-        corr,
+        layout,
+        Moments(np.zeros(one), var, corr),
         tag=weakest(data.tag, weight.tag),
-        gauss=True,
-        roots=call.root(),
-        inherited=data.inherited + data.own + weight.inherited,
-        drift=data.drift - 0.5 * data.own,
-        own=2.0 * float(kernels.pair_mean(corr * corr, sizes).ravel()[0]) if kernels.nonzero(weight.var) else data.own,
+        marginal=Marginal(gauss=True),
+        ancestry=Ancestry((), call.root()),
+        spread=Spread(data.inherited + data.own + weight.inherited, own, data.drift - 0.5 * data.own),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,22 +63,31 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
         return make_state(tuple(values.shape), low, 0.0)
     masked = values <= MASKED
     if bool(masked.any()) and not bool(values[~masked].any()):
-        share = float(masked.double().mean()) if np.isfinite(low) else 0.0
-        mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
-        return replace(make_state(tuple(values.shape), mean, var), mask=~masked)
+        return _mask(masked, low)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
-        kept = values[finite]
-        mean = float(kept.double().mean()) if kept.numel() else 0.0
-        var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
-        return make_state(tuple(values.shape), mean, var)
+        return _of_elements(values[finite], tuple(values.shape))
     state = state_of_tensor(values, root)
     if values.numel() > 4096 or values.ndim == 0:
         return state
     # small constants are followed position by position: nothing about them is random
     full = values.to(torch.float64).cpu().numpy()
     array = full.reshape([n for n in full.shape if n > 1])
-    return replace(state, mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+    return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def _mask(masked: torch.Tensor, low: float) -> State:
+    """Return the state of a mask that is added to scores: ``low`` where it shuts out, else 0."""
+    share = float(masked.double().mean()) if np.isfinite(low) else 0.0
+    mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
+    return make_state(tuple(masked.shape), mean, var).amended(mask=~masked)
+
+
+def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:
+    """Return a state with the moments of some elements."""
+    mean = float(kept.double().mean()) if kept.numel() else 0.0
+    var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
+    return make_state(shape, mean, var)
 
 
 def resolve(run: Pass, argument: Any) -> Any:

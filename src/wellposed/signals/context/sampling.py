@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import call
 from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -26,23 +24,12 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
 
     Elements that are correlated at all share one common part of the average strength.
     """
-    if state.base is not None and state.fn is not None and state.base.sizes == state.sizes:
-        inner = sample_state(_on_axes(state.base, state), generator, torch.float64)
-        return state.fn.call(inner).to(dtype)
+    base, fn = state.gaussian_source()
+    if fn is not None and base.sizes == state.sizes:
+        return fn.call(sample_state(base.amended(axes=state.axes), generator, torch.float64)).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
-    state = pooled(state)
-    sizes = state.sizes
-    noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
-    correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
-    if correlated:
-        total = math.prod(sizes[i] for i in correlated)
-        average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
-        rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
-        shared = torch.randn(
-            [1 if i in correlated else n for i, n in enumerate(sizes)], generator=generator, dtype=torch.float64
-        )
-        noise = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    noise = _noise(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
     mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
@@ -51,8 +38,19 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
     return drawn.permute(order).reshape(state.shape).to(dtype)
 
 
-def _on_axes(base: State, state: State) -> State:
-    return replace(base, axes=state.axes)
+def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian elements, by atoms."""
+    sizes = state.sizes
+    noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
+    correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
+    if not correlated:
+        return noise
+    total = math.prod(sizes[i] for i in correlated)
+    average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
+    rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
+    common = [1 if i in correlated else n for i, n in enumerate(sizes)]
+    shared = torch.randn(common, generator=generator, dtype=torch.float64)
+    return rho**0.5 * shared + (1 - rho) ** 0.5 * noise
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:

@@ -213,9 +213,9 @@ class PlannedWeights(Weights):
                     name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
                 )
                 return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
-            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True).changed(lever=name)
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
         if role == "weight_norm":
-            return make_state(parameter.shape, 1.0, 0.0).changed(lever=name)
+            return make_state(parameter.shape, 1.0, 0.0, lever=name)
         if role == "embedding":
             use = self.contractions[name][0]
             self.decisions.setdefault(name, Decision(name, use.node, self.target**0.5, 1.0, 1.0, self.target))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Dims, State
+from wellposed.signals.distributions.state import Dims, Layout, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -28,67 +28,60 @@ class Aligned(NamedTuple):
     cat_corr: Array | None = None
 
 
-def align_many(
-    states: Sequence[State], skip: int | None = None
-) -> tuple[list[Aligned], tuple[tuple[int, ...], ...], tuple[int, ...]]:
+def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[Aligned], Layout]:
     """Write states of broadcastable shapes in common atoms.
 
-    Returns the arrays of each, and the axes and atoms of the common layout. Along an index that a state lacks it is
-    constant. The axis ``skip`` is left out (it may differ in length).
+    Returns the arrays of each, and the common layout. Along an index that a state lacks it is constant. The axis
+    ``skip`` is left out (it may differ in length).
     """
-    first = states[0]
-    if skip is None and all(s.axes == first.axes and s.sizes == first.sizes for s in states[1:]):
+    first = states[0].layout
+    if skip is None and all(s.layout == first for s in states[1:]):
         same = tuple(range(len(first.sizes)))
-        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first.axes, first.sizes
-    states = [pooled(s) for s in states]
+        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first
     rank = max(len(s.axes) for s in states)
-    states = [replace(s, axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
-    serials = [s.serial for s in states]
-    for axis in range(rank):
-        if axis == skip:
-            continue
-        states = _common_atoms(states, axis)
-    sizes: list[int] = []
-    axes: list[tuple[int, ...]] = []
-    sources: list[list[int | None]] = [[] for _ in states]
-    for axis in range(rank):
-        if axis == skip:
-            axes.append(())
-            continue
+    given = [pooled(s).amended(axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
+    axes = [axis for axis in range(rank) if axis != skip]
+    refined = given
+    for axis in axes:
+        refined = _common_atoms(refined, axis)
+    layout = _common_layout(refined, axes, rank)
+    aligned = []
+    for s, before in zip(refined, given, strict=True):
+        dims = tuple(i for axis in axes for i in (s.axes[axis] or (None,) * len(layout.axes[axis])))
+        written = _written(s, dims, () if skip is None else s.axes[skip])
+        aligned.append(written if s.serial == before.serial else written._replace(dims=None))
+    return aligned, layout
+
+
+def _common_layout(states: Sequence[State], axes: Sequence[int], rank: int) -> Layout:
+    """Return the layout of a tensor whose atoms are those that some of the states have."""
+    members: list[tuple[int, ...]] = [()] * rank
+    for axis in axes:
         owner = next((s for s in states if s.axes[axis]), None)
-        members = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
-        axes.append(tuple(range(len(sizes), len(sizes) + len(members))))
-        sizes.extend(members)
-        for s, source in zip(states, sources, strict=True):
-            source.extend(s.axes[axis] or (None,) * len(members))
-    result = []
-    for s, source, serial in zip(states, sources, serials, strict=True):
-        skipped = list(s.axes[skip]) if skip is not None else []
-        used = [i for i in source if i is not None]
-        order = used + skipped
+        members[axis] = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
+    places = itertools.count()
+    return Layout(
+        tuple(itertools.chain.from_iterable(members)), tuple(tuple(next(places) for _ in own) for own in members)
+    )
 
-        def place(array: Array, constant: bool, order: list[int] = order, source: list[int | None] = source) -> Array:
-            moved = array.transpose(order) if order != list(range(array.ndim)) else array
-            for at, i in enumerate(source):
-                if i is None:
-                    moved = np.expand_dims(moved, at)
-                    if constant:
-                        moved = np.concatenate([moved, moved], axis=at)
-            return moved
 
-        mean, var, corr = place(s.mean, False), place(s.var, False), place(s.corr, True)
-        cat_corr = None
-        if skipped:
-            cat_corr = corr
-            corr = corr[..., 0]
-            centre = kernels.mean_over(mean, (-1,))
-            var = kernels.mean_over(var, (-1,))
-            if mean.shape[-1] > 1:
-                var = var + kernels.mean_over((mean - centre) ** 2, (-1,))
-            mean, var = centre[..., 0], var[..., 0]
-        dims = tuple(source) if s.serial == serial else None
-        result.append(Aligned(mean, var, corr, dims, cat_corr))
-    return result, tuple(axes), tuple(sizes)
+def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
+    """Return a state's arrays with the dimensions ``dims``, None being a new one; of ``skipped`` atoms the mixture."""
+    order = (*dims, *skipped)
+    mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
+    corr = kernels.placed(state.corr, order)
+    if not skipped:
+        return Aligned(mean, var, corr, dims)
+    centre, var = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
+    if mean.shape[-1] > 1:
+        var = var + kernels.mean_over((mean - centre) ** 2, (-1,))
+    return Aligned(centre[..., 0], var[..., 0], corr[..., 0], dims, corr)
+
+
+def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
+    """Return the covariance kernels of aligned states, with profiles of common lengths (``least`` or more)."""
+    lengths = [max(least, *at) for at in zip(*(a.corr.shape for a in aligned), strict=True)]
+    return [kernels.promote(a.corr, lengths) * kernels.autocorrelation(np.sqrt(a.var), lengths) for a in aligned]
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
@@ -104,7 +97,7 @@ def _common_atoms(states: list[State], axis: int) -> list[State]:
         else:
             refined.append(s)
     if len({tuple(s.sizes[i] for i in s.axes[axis]) for s in refined if s.axes[axis]}) > 1:
-        return [merge_atoms(s, axis) if len(s.axes[axis]) > 1 else s for s in states]
+        return [merge_atoms(s, axis) for s in states]
     return refined
 
 
@@ -112,10 +105,10 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
     shape = state.shape
     fine = reshape(state, (*shape[:axis], *sizes, *shape[axis + 1 :]))
     inner = tuple(i for a in range(axis, axis + len(sizes)) for i in fine.axes[a])
-    return replace(fine, axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
+    return fine.amended(axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
 
 
-def align(x: State, y: State) -> tuple[Aligned, Aligned, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+def align(x: State, y: State) -> tuple[Aligned, Aligned, Layout]:
     """`align_many` for two states."""
-    (a, b), axes, sizes = align_many((x, y))
-    return a, b, axes, sizes
+    (a, b), layout = align_many((x, y))
+    return a, b, layout

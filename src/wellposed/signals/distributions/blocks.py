@@ -1,17 +1,27 @@
-"""Parts of an axis, and tensors put behind each other."""
+"""Parts of an axis, and tensors one after another."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypedDict
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
-from wellposed.signals.distributions.alignment import Aligned, align_many
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
+from wellposed.signals.distributions.state import (
+    WHOLE,
+    Ancestry,
+    Concatenation,
+    Layout,
+    Marginal,
+    Moments,
+    Spread,
+    State,
+    weakest,
+)
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -19,63 +29,52 @@ from wellposed.signals.integration.kernels import Array
 
 def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: bool) -> State:
     """Take part of an axis (a slice; ``drop`` removes the axis, as indexing by a number does)."""
-    rank = len(state.axes)
-    axis %= rank
+    axis %= len(state.axes)
     size = state.shape[axis]
-    start, stop, step = slice(start, stop, step).indices(size)
-    count = len(range(start, stop, step))
-    if count == size and step == 1 and not drop:
+    part = range(size)[start:stop:step]
+    if len(part) == size and step == 1 and not drop:
         return state
     if state.blocks and axis == state.block_axis and step == 1 and not drop:
-        picked = _pick_blocks(state, axis, start, stop)
-        if picked is not None:
-            return picked
-    state = pooled(state)
-    if not state.axes[axis]:
-        return replace(state, axes=(*state.axes[:axis], *state.axes[axis + 1 :])) if drop else state
-    if len(state.axes[axis]) > 1:
-        state = merge_atoms(state, axis)
-    atom = state.axes[axis][0]
-
-    def take(array: Array) -> Array:
-        if array.shape[atom] == 1:
-            return array
-        index = [slice(None)] * array.ndim
-        index[atom] = slice(start, stop, step)
-        return array[tuple(index)]
-
-    mean, var, corr = take(state.mean), take(state.var), state.corr
-    length = corr.shape[atom]
-    if step > 1 and length > 2:
-        corr = np.take(corr, np.minimum(np.arange(0, (length - 1) // step + 2) * step, length - 1), axis=atom)
-    if corr.shape[atom] > count:  # displacements that the part still has
-        corr = np.take(corr, range(max(count, 1)), axis=atom)
-    if count == 1 or drop:
-        remaining = [i for i in range(len(state.sizes)) if i != atom]
-        mean, var = mean.reshape([mean.shape[i] for i in remaining]), var.reshape([var.shape[i] for i in remaining])
-        corr = np.take(corr, 0, axis=atom)
-        sizes = tuple(state.sizes[i] for i in remaining)
-        shift = {old: new for new, old in enumerate(remaining)}
-        axes = tuple(tuple(shift[i] for i in ax if i != atom) for ax in state.axes)
-        if drop:
-            axes = (*axes[:axis], *axes[axis + 1 :])
-    else:
-        sizes = tuple(count if i == atom else a for i, a in enumerate(state.sizes))
-        axes = state.axes
-    return state.changed(sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, links=(), base=None, fn=None)
+        return _part_of_blocks(state, axis, part)
+    state = merge_atoms(state, axis)
+    if state.axes[axis]:
+        state = _part_of_atom(state, state.axes[axis][0], part, keep=len(part) != 1 and not drop)
+    return state.amended(layout=state.layout.dropping([axis])) if drop else state
 
 
-def _pick_blocks(state: State, axis: int, start: int, stop: int) -> State | None:
+def _part_of_blocks(state: State, axis: int, part: range) -> State:
     picked, at = [], 0
     for block in state.blocks:
         width = block.shape[axis]
-        low, high = max(start - at, 0), min(stop - at, width)
+        low, high = max(part.start - at, 0), min(part.stop - at, width)
         if high > low:
-            picked.append(block if (low, high) == (0, width) else select(block, axis, low, high, 1, drop=False))
+            picked.append(select(block, axis, low, high, 1, drop=False))
         at += width
-    if len(picked) == 1:
-        return picked[0]
     return concatenate(picked, axis)
+
+
+def _part_of_atom(state: State, atom: int, part: range, *, keep: bool) -> State:
+    """Return some positions of one atom, which goes unless it is to be kept."""
+    before = (slice(None),) * atom
+
+    def take(array: Array) -> Array:
+        return array if array.shape[atom] == 1 else array[(*before, slice(part.start, part.stop, part.step))]
+
+    mean, var, corr = take(state.mean), take(state.var), state.corr
+    length = corr.shape[atom]
+    if part.step > 1 and length > 2:
+        lags = np.arange((length - 1) // part.step + 2) * part.step
+        corr = np.take(corr, np.minimum(lags, length - 1), axis=atom)
+    if corr.shape[atom] > len(part):  # displacements that the part still has
+        corr = np.take(corr, range(max(len(part), 1)), axis=atom)
+    if keep:
+        return state.with_moments(layout=state.layout.resized(atom, len(part)), mean=mean, var=var, corr=corr)
+    return state.with_moments(
+        layout=state.layout.without([atom]),
+        mean=np.squeeze(mean, atom),
+        var=np.squeeze(var, atom),
+        corr=np.take(corr, 0, axis=atom),
+    )
 
 
 def laid_out(state: State) -> State:
@@ -91,7 +90,7 @@ def laid_out(state: State) -> State:
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> State:
-    """Put states behind each other along an axis.
+    """Return states one after another along an axis.
 
     Along an axis of uncorrelated elements (channels) the parts are kept ``apart`` as blocks. Otherwise (tokens,
     positions) one state remains: means and variances by position, one average correlation of different positions.
@@ -99,73 +98,67 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
     axis %= len(states[0].axes)
     if len(states) == 1:
         return states[0]
-    shape = list(states[0].shape)
-    shape[axis] = sum(s.shape[axis] for s in states)
-    flat = [merge_atoms(s, axis) if len(s.axes[axis]) > 1 else pooled(s) for s in states]
-    weights = np.array([s.shape[axis] for s in states], dtype=np.float64) / shape[axis]
-    aligned, axes, sizes = align_many(flat, skip=axis)
-    count = len(sizes)
-    lengths = [max(a.corr.shape[i] for a in aligned) for i in range(count)]
-    iid = apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
-    differ = _differ(aligned)
-    varying = not iid or differ
-    if iid and differ:
-        # which block an element lies in is common to all positions: blocks' means add to the covariance
-        lengths = [max(length, 2) for length in lengths]
-    covariances = [kernels.promote(a.corr, lengths) * kernels.autocorrelation(np.sqrt(a.var), lengths) for a in aligned]
-    # one more atom for the concatenated axis, placed last in the arrays
-    if iid:
-        mean = sum(w * a.mean for w, a in zip(weights, aligned, strict=True))[..., None]
-        second = sum(w * (a.mean**2 + a.var) for w, a in zip(weights, aligned, strict=True))[..., None]
-        var = np.maximum(second - mean**2, 0.0)
-        raw = sum(
-            w * (c + (kernels.autocorrelation(a.mean, lengths) if differ else 0.0))
-            for w, c, a in zip(weights, covariances, aligned, strict=True)
-        )
-        covariance = (raw - (kernels.autocorrelation(mean[..., 0], lengths) if differ else 0.0))[..., None]
+    widths = [s.shape[axis] for s in states]
+    weights = np.array(widths, dtype=np.float64) / sum(widths)
+    aligned, layout = align_many([merge_atoms(s, axis) for s in states], skip=axis)
+    in_blocks = apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+    alike = _are_alike(aligned)
+    if in_blocks:
+        mean, var, covariance = _mixed(aligned, weights, alike)
     else:
-        mean, var = _stacked([a.mean for a in aligned], states, axis), _stacked([a.var for a in aligned], states, axis)
-        between = 0.0
-        for s, w, a in zip(states, weights, aligned, strict=True):
-            n = s.shape[axis]
-            if a.cat_corr is not None and n > 1:
-                # inside a part: its own correlation at different positions, by displacement in the other atoms
-                rho = kernels.off_diagonal_mean(kernels.promote(a.cat_corr, [*lengths, 1]), [*sizes, n], count)[..., 0]
-                between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
-        covariance0 = sum(w * c for w, c in zip(weights, covariances, strict=True))
-        covariance = np.stack([covariance0, np.broadcast_to(between, covariance0.shape)], axis=-1)
-    lengths_all = covariance.shape
-    scale = kernels.autocorrelation(np.sqrt(var), lengths_all)
-    with np.errstate(all="ignore"):
-        corr = np.asarray(np.clip(kernels.quotient(covariance, scale), -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    full_axes = tuple((count,) if i == axis else ax for i, ax in enumerate(axes))
-    result = State(
-        (*sizes, shape[axis]),
-        full_axes,
-        mean,
-        var,
-        corr,
+        mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
+    last = len(layout.sizes)
+    axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
+    blocks = itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
+    return State(
+        Layout((*layout.sizes, sum(widths)), axes),
+        Moments(mean, var, kernels.correlation(covariance, var)),
         tag=weakest(*(s.tag for s in states)),
-        roots=_union(states),
-        gauss=all(s.gauss for s in states) and not varying,
-        **joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
-        lever=states[0].lever if len({s.lever for s in states}) == 1 else None,
+        marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
+        ancestry=_joint_ancestry(states),
+        spread=joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
+        concatenation=Concatenation(tuple(blocks), axis) if in_blocks else WHOLE,
     )
-    if iid:
-        parts = tuple(
-            itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
-        )
-        result = replace(result, blocks=parts, block_axis=axis)
-    return result
 
 
-class Spread(TypedDict):
-    """Fields of a state that say how its second moment varies over weight draws."""
+def _joint_ancestry(states: Sequence[State]) -> Ancestry:
+    levers = {s.lever for s in states}
+    return Ancestry((), reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None)
 
-    inherited: float
-    own: float
-    drift: float
+
+def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:
+    """Return mean, variance and covariance kernel of elements that come from all parts alike, the new atom last."""
+    # which block an element lies in is common to all positions: blocks' means add to the covariance
+    own = covariances(aligned, least=1 if alike else 2)
+    lengths = own[0].shape
+
+    def of_means(mean: Array) -> Array | float:
+        return 0.0 if alike else kernels.autocorrelation(mean, lengths)
+
+    mean = np.asarray(sum(w * a.mean for w, a in zip(weights, aligned, strict=True)))
+    second = sum(w * (a.mean**2 + a.var) for w, a in zip(weights, aligned, strict=True))
+    raw = sum(w * (c + of_means(a.mean)) for w, c, a in zip(weights, own, aligned, strict=True))
+    return mean[..., None], np.maximum(second - mean**2, 0.0)[..., None], np.asarray(raw - of_means(mean))[..., None]
+
+
+def _by_position(
+    aligned: Sequence[Aligned], weights: Array, widths: Sequence[int], sizes: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Return mean and variance by position, and the covariance kernel, which pairs of positions share; the new atom is
+    the last.
+    """
+    own = covariances(aligned)
+    lengths = own[0].shape
+    between: Array | float = 0.0
+    for a, w, n in zip(aligned, weights, widths, strict=True):
+        if a.cat_corr is not None and n > 1:
+            # inside a part: its own correlation at different positions, by displacement in the other atoms
+            kernel = kernels.promote(a.cat_corr, [*lengths, 1])
+            rho = kernels.off_diagonal_mean(kernel, [*sizes, n], len(sizes))[..., 0]
+            between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
+    here = np.asarray(sum(w * c for w, c in zip(weights, own, strict=True)))
+    covariance = np.stack([here, np.broadcast_to(between, here.shape)], axis=-1)
+    return _stacked([a.mean for a in aligned], widths), _stacked([a.var for a in aligned], widths), covariance
 
 
 def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:
@@ -181,10 +174,10 @@ def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:
     )
 
 
-def _differ(aligned: Sequence[Aligned]) -> bool:
+def _are_alike(aligned: Sequence[Aligned]) -> bool:
     first = aligned[0]
-    return any(
-        a.mean.shape != first.mean.shape or not _close(a.mean, first.mean) or not _close(a.var, first.var)
+    return all(
+        a.mean.shape == first.mean.shape and _close(a.mean, first.mean) and _close(a.var, first.var)
         for a in aligned[1:]
     )
 
@@ -193,18 +186,10 @@ def _close(a: Array, b: Array) -> bool:
     return bool((np.abs(a - b) <= 1e-8 + 1e-5 * np.abs(b)).all())
 
 
-def _stacked(arrays: Sequence[Array], states: Sequence[State], axis: int) -> Array:
+def _stacked(arrays: Sequence[Array], widths: Sequence[int]) -> Array:
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     columns = [
-        np.repeat(np.broadcast_to(a, shape)[..., None], s.shape[axis], axis=-1)
-        for a, s in zip(arrays, states, strict=True)
+        np.repeat(np.broadcast_to(a, shape)[..., None], width, axis=-1) for a, width in zip(arrays, widths, strict=True)
     ]
     whole = np.concatenate(columns, axis=-1)
     return whole[..., :1] if np.ptp(whole, axis=-1).max(initial=0.0) == 0.0 else whole
-
-
-def _union(states: Sequence[State]) -> int:
-    roots = 0
-    for s in states:
-        roots |= s.roots
-    return roots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
 from wellposed.signals.distributions.state import Dims, Operate, State
 from wellposed.signals.integration import kernels
@@ -29,64 +29,48 @@ class Dependence:
         """
         if not (x.roots & y.roots):
             return None
-        where: list[int | None] = [None] * len(y.sizes)
-        for i, j in zip(x_dims, y_dims, strict=True):
-            if j is not None:
-                where[j] = i
-        kernel = self._expand(x, y, tuple(where), 0)
-        return None if kernel is None else _placed(kernel, x_dims)
+        kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.sizes)), 0)
+        return None if kernel is None else kernels.placed(kernel, x_dims)
 
-    def _expand(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+    def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
         if not (x.roots & y.roots) or depth > 200:
             return None
         if x.serial == y.serial:
             return x.covariance() if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
-        if key in self._memo:
-            return self._memo[key]
-        result: Array | None = None
-        if y.serial > x.serial:
-            for link in y.links:
-                dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
-                places: list[int | None] = [None] * len(link.parent.sizes)
-                for i, j in zip(where, dims, strict=True):
-                    if j is not None:
-                        places[j] = i
-                part = self._expand(x, link.parent, tuple(places), depth + 1)
-                if part is not None:
-                    part = link.operate(part, tuple(places))
-                    result = part if result is None else _add(result, part)
-        else:
-            for link in x.links:
-                dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
-                inner = tuple(None if i is None else dims[i] for i in where)
-                part = self._expand(link.parent, y, inner, depth + 1)
-                if part is not None:
-                    part = _placed(link.operate(part, tuple(range(len(link.parent.sizes)))), dims)
-                    result = part if result is None else _add(result, part)
-        self._memo[key] = result
-        return result
+        if key not in self._memo:
+            through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
+            parts = list(through(x, y, where, depth + 1))
+            self._memo[key] = kernels.total(*parts) if parts else None
+        return self._memo[key]
+
+    def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        for link in y.links:
+            dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
+            places = _places(where, dims, len(link.parent.sizes))
+            kernel = self._covariance(x, link.parent, places, depth)
+            if kernel is not None:
+                yield link.operate(kernel, places)
+
+    def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        for link in x.links:
+            dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
+            inner = tuple(None if i is None else dims[i] for i in where)
+            kernel = self._covariance(link.parent, y, inner, depth)
+            if kernel is not None:
+                yield kernels.placed(link.operate(kernel, tuple(range(len(link.parent.sizes)))), dims)
 
 
-def _placed(kernel: Array, dims: Dims) -> Array:
-    """Reorder a kernel's dimensions; along an index that it lacks it is constant."""
-    if dims == tuple(range(kernel.ndim)):
-        return kernel
-    used = [i for i in dims if i is not None]
-    missing = [i for i in range(kernel.ndim) if i not in used]
-    kernel = kernel[tuple(0 if i in missing else slice(None) for i in range(kernel.ndim))]
-    kernel = kernel.transpose([sum(j not in missing for j in range(i)) for i in used])
-    for at, i in enumerate(dims):
-        if i is None:
-            kernel = np.expand_dims(kernel, at)
-            kernel = np.concatenate([kernel, kernel], axis=at)
-    return np.asarray(kernel)
-
-
-def _add(a: Array, b: Array) -> Array:
-    lengths = [max(m, n) for m, n in zip(a.shape, b.shape, strict=True)]
-    return kernels.promote(a, lengths) + kernels.promote(b, lengths)
+def _places(where: Dims, dims: Dims, count: int) -> Dims:
+    """Return for each of ``count`` atoms of a parent the dimension that it is, given for each atom of the child that
+    dimension and the parent's atom.
+    """
+    places: list[int | None] = [None] * count
+    for i, j in zip(where, dims, strict=True):
+        if j is not None:
+            places[j] = i
+    return tuple(places)
 
 
 def scaled_by(factor: float) -> Operate:

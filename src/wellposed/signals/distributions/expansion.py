@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv, roots_genlaguerre
 
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -110,8 +110,8 @@ def _is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
     return not math.isfinite(whole) or float(parts[chosen].sum()) > 0.5 * whole
 
 
-def as_batches_show(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
-    """Return the function, constant beyond where the elements of a batch lie if the tails would carry its moments.
+def clip_unseen_tails(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
+    """Return the function with its tails cut off, beyond where the elements of a batch lie, if they carry its moments.
 
     Of such a function the expectation is finite or not, but no batch shows it, and a weight scaled by it would silence
     every batch; what batches show is the second moment of what they hold (signals.md 5.3).
@@ -146,7 +146,7 @@ def _conditioning(
 
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
-    base, fn = (x.base, x.fn) if x.base is not None and x.fn is not None else (x, None)
+    base, fn = x.gaussian_source()
     z = NODES if base.transport is None else base.transport.values
     values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
     return values if fn is None else fn(values)
@@ -287,15 +287,14 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
 def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
     """Return the expansion at each local scale, of what batches show of the function there."""
     inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
-    return [expand(as_batches_show(function, m, s), m, s) for m, s in inputs]
+    return [expand(clip_unseen_tails(function, m, s), m, s) for m, s in inputs]
 
 
 def square_kernel(
     function: Pointwise | None, mean: float, std: float, corr: Array, transport: Transport | None = None
 ) -> Array:
     """Return Cov(x_p², x_q²) / (E x²)² by displacement, for x = g(z) of Gaussian z (or z itself)."""
-    identity = Pointwise(("identity",), lambda t: t)
-    _, powers, same = _conditioning(function or identity, *_rounded(mean, std), transport)
+    _, powers, same = _conditioning(function or IDENTITY, *_rounded(mean, std), transport)
     corr = corr if transport is None else transport.latent(corr)
     powers = (powers if function is not None else same).copy()
     powers[0] = 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ class Pointwise:
         return Pointwise(("clipped", low, high, self.key), lambda x: call(x.clamp(low, high)))
 
 
+IDENTITY = Pointwise(("identity",), lambda t: t)
+"""The function that gives back its number."""
 Dims = tuple["int | None", ...]
 Operate = Callable[[Array, Dims], Array]
 
@@ -106,95 +108,15 @@ def read(later: Later | None) -> Array | None:
     return None if later is None else later.value()
 
 
-class Fields(TypedDict, total=False):
-    """Fields of a state beside its atoms, axes and arrays."""
-
-    tag: Tag
-    gauss: bool
-    base: State | None
-    fn: Pointwise | None
-    links: tuple[Link, ...]
-    roots: int
-    lever: str | None
-    inherited: float
-    own: float
-    drift: float
-    excess: Later | None
-    margin: Later | None
-    scales: Later | None
-    transport: Transport | None
-    mask: torch.Tensor | None
-    scores: State | None
-    softmax: tuple[float, float] | None
-    blocks: tuple[State, ...]
-    block_axis: int
+Axes = tuple[tuple[int, ...], ...]
 
 
-class Changes(Fields, total=False):
-    """Fields of a state that a copy may be given."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor is indexed: the sizes of its atoms, and for every axis the atoms that lie in it, outermost first."""
 
     sizes: tuple[int, ...]
-    axes: tuple[tuple[int, ...], ...]
-    mean: Array
-    var: Array
-    corr: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """The distribution of one tensor over inputs, weight draws and elements.
-
-    Attributes:
-        sizes: of the atoms, the independent indices; every array below has one dimension per atom.
-        axes: for every axis of the tensor, the atoms (by position in ``sizes``) that lie in it, outermost first.
-        mean: mean by position (length 1 along atoms where it does not vary).
-        var: variance by position.
-        corr: correlation kernel (see `kernels`): Cov(p, p + d) = s_p s_{p+d} corr(d).
-        tag: exact, approximate, sampled or assumed.
-        gauss: whether the marginal is Gaussian.
-        base, fn: where the tensor is a function of one Gaussian tensor, that tensor and the function.
-        links: linear dependence on earlier states; with none, the state is independent of all others.
-        roots: bit set of the independent sources that the tensor depends on.
-        serial: order of making.
-        lever: parameter that scales this value linearly and whose scale is still to be chosen.
-        inherited: variance of ln(second moment) that comes from weight draws before the last contraction.
-        own: the same from the last contraction's draw.
-        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
-        excess: what a norm per channel adds to the correlation (see `quadratic`).
-        margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
-        scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
-            tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
-        transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
-        mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
-        softmax: for the result of a softmax, the variance of its logits and E sum a².
-        blocks: states of which this one is the concatenation along ``block_axis`` (then the arrays are pooled).
-    """
-
-    sizes: tuple[int, ...]
-    axes: tuple[tuple[int, ...], ...]
-    mean: Array
-    var: Array
-    corr: Array
-    tag: Tag = "exact"
-    gauss: bool = False
-    base: State | None = None
-    fn: Pointwise | None = None
-    links: tuple[Link, ...] = ()
-    roots: int = 0
-    serial: int = field(default_factory=new_serial)
-    lever: str | None = None
-    inherited: float = 0.0
-    own: float = 0.0
-    drift: float = 0.0
-    excess: Later | None = None
-    margin: Later | None = None
-    scales: Later | None = None
-    transport: Transport | None = None
-    mask: torch.Tensor | None = None
-    scores: State | None = None
-    softmax: tuple[float, float] | None = None
-    blocks: tuple[State, ...] = ()
-    block_axis: int = -1
+    axes: Axes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -202,10 +124,224 @@ class State:
         sizes = self.sizes
         return tuple([math.prod([sizes[i] for i in axis]) for axis in self.axes])
 
+    def resized(self, atom: int, size: int) -> Layout:
+        """Return the layout with another size of one atom."""
+        return Layout((*self.sizes[:atom], size, *self.sizes[atom + 1 :]), self.axes)
+
+    def without(self, gone: Collection[int]) -> Layout:
+        """Return the layout without some atoms; their axes have length 1."""
+        keep = [i for i in range(len(self.sizes)) if i not in gone]
+        where = {old: new for new, old in enumerate(keep)}
+        axes = tuple([tuple([where[i] for i in axis if i in where]) for axis in self.axes])
+        return Layout(tuple([self.sizes[i] for i in keep]), axes)
+
+    def dropping(self, over: Collection[int]) -> Layout:
+        """Return the layout without some axes, which hold no atoms."""
+        return Layout(self.sizes, tuple([axis for i, axis in enumerate(self.axes) if i not in over]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Mean and variance by position (length 1 along atoms where they do not vary), and the correlation kernel."""
+
+    mean: Array
+    var: Array
+    corr: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marginal:
+    """What is known of the distribution of one element beside its moments.
+
+    Attributes:
+        gauss: whether it is Gaussian.
+        base, fn: where the tensor is a function of one Gaussian tensor, that tensor and the function.
+        transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
+        scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
+            tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
+    """
+
+    gauss: bool = False
+    base: State | None = None
+    fn: Pointwise | None = None
+    transport: Transport | None = None
+    scales: Later | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filters:
+    """What norms per channel read of a convolution's output, each channel of which is one random filter.
+
+    Attributes:
+        excess: what such a norm adds to the correlation (see `quadratic`).
+        margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
+    """
+
+    excess: Later | None = None
+    margin: Later | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ancestry:
+    """What a tensor depends on.
+
+    Attributes:
+        links: linear dependence on earlier states; with none, the state is independent of all others.
+        roots: bit set of the independent sources that the tensor depends on.
+        lever: parameter that scales this value linearly and whose scale is still to be chosen.
+    """
+
+    links: tuple[Link, ...] = ()
+    roots: int = 0
+    lever: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the second moment of one weight draw varies.
+
+    Attributes:
+        inherited: variance of ln(second moment) that comes from weight draws before the last contraction.
+        own: the same from the last contraction's draw.
+        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
+    """
+
+    inherited: float = 0.0
+    own: float = 0.0
+    drift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """What attention needs to know around a softmax.
+
+    Attributes:
+        mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
+        softmax: for the result of a softmax, the variance of its logits and E sum a².
+    """
+
+    mask: torch.Tensor | None = None
+    scores: State | None = None
+    softmax: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concatenation:
+    """The states that a tensor is the concatenation of along ``block_axis``; its own arrays are then pooled."""
+
+    blocks: tuple[State, ...] = ()
+    block_axis: int = -1
+
+
+_GAUSSIAN, _OTHER = Marginal(gauss=True), Marginal()
+_FILTERS, _ANCESTRY, _ATTENTION, WHOLE = Filters(), Ancestry(), Attention(), Concatenation()
+STEADY = Spread()
+"""No spread: every weight draw has the second moment that is predicted."""
+
+
+class Changes(TypedDict, total=False):
+    """What a copy of a state may be given: whole parts, or single fields of them."""
+
+    layout: Layout
+    moments: Moments
+    marginal: Marginal
+    filters: Filters
+    ancestry: Ancestry
+    spread: Spread
+    concatenation: Concatenation
+    tag: Tag
+    sizes: tuple[int, ...]
+    axes: Axes
+    mean: Array
+    var: Array
+    corr: Array
+    gauss: bool
+    base: State | None
+    fn: Pointwise | None
+    transport: Transport | None
+    scales: Later | None
+    excess: Later | None
+    margin: Later | None
+    links: tuple[Link, ...]
+    roots: int
+    lever: str | None
+    inherited: float
+    own: float
+    drift: float
+    mask: torch.Tensor | None
+    scores: State | None
+    blocks: tuple[State, ...]
+    block_axis: int
+
+
+_T = TypeVar("_T")
+
+
+def _read(get: Callable[[State], _T]) -> _T:
+    """Return a property that reads a field of a part."""
+    return cast(_T, property(get))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """The distribution of one tensor over inputs, weight draws and elements, in parts.
+
+    Every field of a part can be read from the state itself: ``x.mean`` is ``x.moments.mean``.
+
+    Attributes:
+        layout: how the tensor is indexed; every array of the state has one dimension per atom.
+        moments: mean and variance by position, and the correlation kernel: Cov(p, p + d) = s_p s_{p+d} corr(d).
+        tag: exact, approximate, sampled or assumed.
+        marginal: what else is known of the distribution of one element.
+        filters: what norms per channel read.
+        ancestry: what the tensor depends on.
+        spread: how its second moment varies from one weight draw to another.
+        attention: what is known around a softmax.
+        concatenation: the states that this one is made of.
+        serial: order of making; states that differ only in how they are viewed share it.
+    """
+
+    layout: Layout
+    moments: Moments
+    tag: Tag = "exact"
+    marginal: Marginal = _OTHER
+    filters: Filters = _FILTERS
+    ancestry: Ancestry = _ANCESTRY
+    spread: Spread = STEADY
+    attention: Attention = _ATTENTION
+    concatenation: Concatenation = WHOLE
+    serial: int = field(default_factory=new_serial)
+
+    sizes = _read(lambda x: x.layout.sizes)
+    axes = _read(lambda x: x.layout.axes)
+    shape = _read(lambda x: x.layout.shape)
+    mean = _read(lambda x: x.moments.mean)
+    var = _read(lambda x: x.moments.var)
+    corr = _read(lambda x: x.moments.corr)
+    gauss = _read(lambda x: x.marginal.gauss)
+    base = _read(lambda x: x.marginal.base)
+    fn = _read(lambda x: x.marginal.fn)
+    transport = _read(lambda x: x.marginal.transport)
+    scales = _read(lambda x: x.marginal.scales)
+    excess = _read(lambda x: x.filters.excess)
+    margin = _read(lambda x: x.filters.margin)
+    links = _read(lambda x: x.ancestry.links)
+    roots = _read(lambda x: x.ancestry.roots)
+    lever = _read(lambda x: x.ancestry.lever)
+    inherited = _read(lambda x: x.spread.inherited)
+    own = _read(lambda x: x.spread.own)
+    drift = _read(lambda x: x.spread.drift)
+    mask = _read(lambda x: x.attention.mask)
+    scores = _read(lambda x: x.attention.scores)
+    softmax = _read(lambda x: x.attention.softmax)
+    blocks = _read(lambda x: x.concatenation.blocks)
+    block_axis = _read(lambda x: x.concatenation.block_axis)
+
     @property
     def second_moment(self) -> float:
         """E x², pooled over positions."""
-        return kernels.average(self.mean * self.mean) + kernels.average(self.var)
+        mean = self.mean
+        return kernels.average(mean * mean) + kernels.average(self.var)
 
     @property
     def pooled_mean(self) -> float:
@@ -229,16 +365,67 @@ class State:
 
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""
-        return np.asarray(self.corr * kernels.autocorrelation(self.std(), self.corr.shape))
+        corr = self.corr
+        return np.asarray(corr * kernels.autocorrelation(self.std(), corr.shape))
+
+    def gaussian_source(self) -> tuple[State, Pointwise | None]:
+        """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
+        marginal = self.marginal
+        return (self, None) if marginal.base is None or marginal.fn is None else (marginal.base, marginal.fn)
+
+    def amended(self, **changes: Unpack[Changes]) -> State:
+        """Return a copy with other fields that stands for the same tensor: its serial stays."""
+        return self._copied(self.serial, changes)
 
     def changed(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy with other fields and a new serial; what describes the marginal is dropped unless given."""
-        fields: Changes = {"excess": None, "margin": None, "scales": None, "transport": None, **changes}
-        return replace(self, serial=new_serial(), **fields)
+        """Return a copy with other fields and a new serial.
+
+        The shape of the marginal and what norms per channel read are dropped unless given; what it is a function of
+        stays.
+        """
+        marginal = self.marginal
+        if marginal.transport is not None or marginal.scales is not None:
+            marginal = Marginal(marginal.gauss, marginal.base, marginal.fn)
+        return self._copied(new_serial(), {"marginal": marginal, "filters": _FILTERS, **changes})
+
+    def with_moments(self, **changes: Unpack[Changes]) -> State:
+        """Return a copy with other moments, of which nothing holds that described the old ones.
+
+        What it was a function of, the shape of its marginal (but for whether it is Gaussian), how it followed earlier
+        states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
+        """
+        ancestry = self.ancestry
+        if ancestry.links:
+            ancestry = Ancestry((), ancestry.roots, ancestry.lever)
+        marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
+        known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}
+        return self._copied(new_serial(), {**known, **changes})
 
     def as_new(self, roots: int = 0) -> State:
         """Return a copy that depends on nothing before it."""
-        return self.changed(base=None, fn=None, links=(), roots=roots, blocks=())
+        return self.with_moments(roots=roots, blocks=())
+
+    def _copied(self, serial: int, changes: Mapping[str, Any]) -> State:
+        parts: dict[str, Any] = {}
+        single: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            if name in _PART_OF:
+                single.setdefault(_PART_OF[name], {})[name] = value
+            else:
+                parts[name] = value
+        for part, values in single.items():
+            parts[part] = replace(parts.get(part) or getattr(self, part), **values)
+        return replace(self, serial=serial, **parts)
+
+
+_PART_OF = {
+    item.name: part
+    for part, kind in (
+        ("layout", Layout), ("moments", Moments), ("marginal", Marginal), ("filters", Filters),
+        ("ancestry", Ancestry), ("spread", Spread), ("attention", Attention), ("concatenation", Concatenation),
+    )
+    for item in fields(kind)
+}  # fmt: skip
 
 
 def make_state(
@@ -247,7 +434,11 @@ def make_state(
     var: float = 1.0,
     *,
     pairs: Sequence[float | None] | None = None,
-    **fields: Unpack[Fields],
+    tag: Tag = "exact",
+    gauss: bool = False,
+    roots: int = 0,
+    lever: str | None = None,
+    spread: Spread = STEADY,
 ) -> State:
     """Return a state with one fresh atom per axis longer than 1 and the same mean and variance everywhere.
 
@@ -261,12 +452,19 @@ def make_state(
         if other is not None:
             corr = np.concatenate([corr, corr * other], axis=dim)
     return State(
-        tuple([shape[axis] for axis in long]),
-        tuple([(long.index(axis),) if size != 1 else () for axis, size in enumerate(shape)]),
-        np.array(mean, dtype=np.float64).reshape(everywhere),
-        np.array(var, dtype=np.float64).reshape(everywhere),
-        corr,
-        **fields,
+        Layout(
+            tuple([shape[axis] for axis in long]),
+            tuple([(long.index(axis),) if size != 1 else () for axis, size in enumerate(shape)]),
+        ),
+        Moments(
+            np.array(mean, dtype=np.float64).reshape(everywhere),
+            np.array(var, dtype=np.float64).reshape(everywhere),
+            corr,
+        ),
+        tag=tag,
+        marginal=_GAUSSIAN if gauss else _OTHER,
+        ancestry=Ancestry((), roots, lever) if roots or lever else _ANCESTRY,
+        spread=spread,
     )
 
 
@@ -277,4 +475,4 @@ def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> S
         return state
     corr = np.full((2,) * len(state.sizes), rho)
     corr[(0,) * corr.ndim] = 1.0
-    return replace(state, corr=corr)
+    return state.with_moments(corr=corr)

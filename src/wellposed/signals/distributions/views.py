@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from wellposed.signals.distributions.state import State, exchangeable, weakest
+from wellposed.signals.distributions.state import WHOLE, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 
 def pooled(state: State) -> State:
     """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
-    return replace(state, blocks=(), block_axis=-1) if state.blocks else state
+    return state.amended(concatenation=WHOLE) if state.blocks else state
 
 
 def permute(state: State, dims: Sequence[int]) -> State:
@@ -24,13 +23,12 @@ def permute(state: State, dims: Sequence[int]) -> State:
     order = [int(d) % rank for d in dims]
     axes = tuple(state.axes[d] for d in order)
     if state.blocks:
-        return replace(
-            state,
+        return state.amended(
             axes=axes,
             blocks=tuple(permute(block, dims) for block in state.blocks),
             block_axis=order.index(state.block_axis),
         )
-    return replace(state, axes=axes)
+    return state.amended(axes=axes)
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
@@ -54,10 +52,9 @@ def _derived(
     state: State, sizes: tuple[int, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
 ) -> State:
     # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
-    return state.changed(
+    return state.with_moments(
         sizes=sizes, axes=axes, mean=mean, var=var, corr=corr,
-        base=None, fn=None, links=(), blocks=(), block_axis=-1,
-    )  # fmt: skip
+        blocks=(), block_axis=-1)  # fmt: skip
 
 
 def merge_atoms(state: State, axis: int) -> State:
@@ -85,20 +82,12 @@ def merge_atoms(state: State, axis: int) -> State:
 
 def _reorder(state: State, order: Sequence[int]) -> State:
     where = {old: new for new, old in enumerate(order)}
-    return replace(
-        state,
+    return state.with_moments(
         sizes=tuple(state.sizes[i] for i in order),
         axes=tuple(tuple(where[i] for i in axis) for axis in state.axes),
         mean=state.mean.transpose(order),
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
-        excess=None,
-        margin=None,
-        scales=None,
-        transport=None,
-        base=None,
-        fn=None,
-        links=(),
     )
 
 
@@ -136,7 +125,7 @@ def reshape(state: State, shape: Sequence[int]) -> State:
             group = [i + (i > atom) for i in group]
             queue = [j for i in queue for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))]
         groups.append(tuple(group))
-    return replace(state, axes=tuple(groups))
+    return state.amended(axes=tuple(groups))
 
 
 def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
@@ -151,7 +140,7 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
                 reshape(block, (*after[:new_axis], block.shape[axis], *after[new_axis + 1 :])) for block in state.blocks
             )
             whole = reshape(pooled(state), shape)
-            return replace(whole, blocks=parts, block_axis=new_axis)
+            return whole.amended(blocks=parts, block_axis=new_axis)
         running *= size
     return state
 
@@ -164,14 +153,8 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     var = max(second - mean * mean, 0.0)
     rest = (raw * total - kernels.average(state.var)) / max(total - 1, 1) / var if var > 0 else 0.0
     fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
-    return replace(
-        fresh,
-        tag=weakest(state.tag, "approximate"),
-        roots=state.roots,
-        lever=state.lever,
-        inherited=state.inherited,
-        own=state.own,
-        drift=state.drift,
+    return fresh.amended(
+        tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, spread=state.spread
     )
 
 
@@ -193,6 +176,4 @@ def expand(state: State, shape: Sequence[int]) -> State:
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
-    return state.changed(
-        sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, links=(), base=None, fn=None
-    )
+    return state.with_moments(sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr)

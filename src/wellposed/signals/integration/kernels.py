@@ -125,6 +125,38 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
     return kernel
 
 
+def rearranged(array: Array, order: Sequence[int | None]) -> Array:
+    """Return an array with the dimensions ``order``: None is a new one, those left out are taken at index 0."""
+    used = [dim for dim in order if dim is not None]
+    if len(used) < array.ndim:
+        array = array[tuple(slice(None) if dim in used else 0 for dim in range(array.ndim))]
+    moved = array.transpose([sum(other < dim for other in used) for dim in used])
+    return moved[tuple(None if dim is None else slice(None) for dim in order)]
+
+
+def placed(kernel: Array, order: Sequence[int | None]) -> Array:
+    """`rearranged` for a kernel: along an index that it lacks it is constant."""
+    kernel = rearranged(kernel, order)
+    for at, dim in enumerate(order):
+        if dim is None:
+            kernel = np.concatenate([kernel, kernel], axis=at)
+    return kernel
+
+
+def common(*kernels: Array) -> list[Array]:
+    """Write kernels with the same profile lengths."""
+    lengths = [max(at) for at in zip(*(kernel.shape for kernel in kernels), strict=True)]
+    return [promote(kernel, lengths) for kernel in kernels]
+
+
+def total(*kernels: Array) -> Array:
+    """Return the sum of kernels that may have other profile lengths."""
+    first, *others = common(*kernels)
+    for other in others:
+        first = first + other
+    return first
+
+
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
     """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
     for dim, length in enumerate(lengths):
@@ -199,6 +231,15 @@ def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths:
             result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
     result.setflags(write=False)
     return result
+
+
+def correlation(covariance: Array, var: Array) -> Array:
+    """Turn a covariance kernel into a correlation kernel, given the variances by position."""
+    scale = autocorrelation(np.sqrt(var), covariance.shape)
+    with np.errstate(all="ignore"):
+        corr = np.asarray(np.clip(quotient(covariance, scale), -1.0, 1.0))
+    corr[(0,) * corr.ndim] = 1.0
+    return corr
 
 
 def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -62,18 +61,7 @@ def run_pass(
             continue
         if visit is not None:
             visit(run, node)
-        try:
-            results, tag, note = _apply(run, node)
-        except ArithmeticError as error:
-            raise RuleError(
-                f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
-            ) from error
-        if note or tag != "exact":
-            run.outcomes.append(Outcome(node.index, tag, note))
-        for out, result in zip(node.outputs, results, strict=True):
-            result = run.states[out] = None if result is None else _with_lever(run, node, out, result)
-            if result is not None:
-                signals.append(_signal(graph, node, out, result))
+        signals.extend(_followed(run, node))
         for value in node.inputs:
             if last_use.get(value) == node.index and value not in graph.inputs:
                 run.states.pop(value, None)
@@ -88,7 +76,23 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
         entering = (run.states.get(value) for value in node.inputs)
         open_ = run.weights.known_scale(name) is None and any(s is not None and s.lever == name for s in entering)
         name = name if open_ else None
-    return result if result.lever == name else replace(result, lever=name)
+    return result if result.lever == name else result.amended(lever=name)
+
+
+def _followed(run: Pass, node: Node) -> Iterator[Signal]:
+    """Keep the states of a node's outputs, and return their signals."""
+    try:
+        results, tag, note = _apply(run, node)
+    except ArithmeticError as error:
+        raise RuleError(
+            f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
+        ) from error
+    if note or tag != "exact":
+        run.outcomes.append(Outcome(node.index, tag, note))
+    for out, result in zip(node.outputs, results, strict=True):
+        run.states[out] = result = None if result is None else _with_lever(run, node, out, result)
+        if result is not None:
+            yield _signal(run.graph, node, out, result)
 
 
 def _last_uses(graph: Graph) -> dict[int, int]:
@@ -182,24 +186,13 @@ def _entering(run: Pass, node: Node) -> str:
 
 def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     graph = run.graph
+    signals = [out for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs):
-        return (
-            [
-                known_state(graph.known[out], run.root()) if graph.values[out].is_signal else None
-                for out in node.outputs
-            ],
-            "exact",
-            "",
-        )
-    if all(0 in graph.values[out].shape for out in node.outputs if graph.values[out].is_signal):  # nothing in it
-        return (
-            [
-                make_state(graph.values[out].shape, 0.0, 0.0) if graph.values[out].is_signal else None
-                for out in node.outputs
-            ],
-            "exact",
-            "",
-        )
+        known = {out: known_state(graph.known[out], run.root()) for out in signals}
+        return [known.get(out) for out in node.outputs], "exact", ""
+    if all(0 in graph.values[out].shape for out in signals):  # nothing in it
+        empty = {out: make_state(graph.values[out].shape, 0.0, 0.0) for out in signals}
+        return [empty.get(out) for out in node.outputs], "exact", ""
     args = tuple(resolve(run, a) for a in node.args)
     kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
     found = RULES.get(node.op)
@@ -232,13 +225,17 @@ def _follow_condition(run: Pass, node: Node) -> None:
         return
     args = tuple(map(partial(resolve, run), node.args))
     if not found.conditions:  # views of a condition: its state stands for it
-        args = tuple(a.state if isinstance(a, Unknown) and a.state is not None else a for a in args)
+        args = tuple(a.state if _is_condition(a) else a for a in args)
         if not (args and isinstance(args[0], State)):
             return
-    if any(isinstance(a, State) or (isinstance(a, Unknown) and a.state is not None) for a in args):
+    if any(isinstance(a, State) or _is_condition(a) for a in args):
         result = found.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
             run.states[node.outputs[0]] = _checked(Call(run, node), found, 0, result, weakest(found.tag, result.tag))
+
+
+def _is_condition(argument: Any) -> bool:
+    return isinstance(argument, Unknown) and argument.state is not None
 
 
 def _states_in(tree: Any) -> Iterable[State]:
@@ -266,25 +263,14 @@ def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
     if result is None:
         return None
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    missing = len(call.node.outputs) - len(results)
-    return results + [None] * missing if missing > 0 else results[: len(call.node.outputs)]
+    count = len(call.node.outputs)
+    return [*results, *[None] * (count - len(results))][:count]
 
 
 def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
-    parts: list[tuple[Any, ...]] = []
-    widths = [block.shape[first.block_axis] for block in first.blocks]
-    for index in range(len(first.blocks)):
-        changed = []
-        for a in args:
-            if isinstance(a, State) and a.blocks:
-                if [b.shape[a.block_axis] for b in a.blocks] != widths or a.block_axis != first.block_axis:
-                    return None
-                changed.append(a.blocks[index])
-            elif isinstance(a, State) and not a.is_constant:
-                return None
-            else:
-                changed.append(a)
-        parts.append(tuple(changed))
+    parts = _by_blocks(args, first)
+    if parts is None:
+        return None
     results = []
     for part in parts:
         # a block that meets the same operator again (dense blocks) has been worked out before
@@ -296,6 +282,22 @@ def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
             return None
         results.append(result)
     return concatenate(results, first.block_axis)
+
+
+def _by_blocks(args: tuple[Any, ...], first: State) -> list[tuple[Any, ...]] | None:
+    """Return the arguments for each block; None where one that varies has other blocks than ``first``, or none."""
+    axis, widths = first.block_axis, [block.shape[first.block_axis] for block in first.blocks]
+    columns: list[Sequence[Any]] = []
+    for a in args:
+        if isinstance(a, State) and a.blocks:
+            if a.block_axis != axis or [block.shape[axis] for block in a.blocks] != widths:
+                return None
+            columns.append(a.blocks)
+        elif isinstance(a, State) and not a.is_constant:
+            return None
+        else:
+            columns.append([a] * len(widths))
+    return list(zip(*columns, strict=True))
 
 
 def _memo_key(argument: Any) -> Any:
@@ -315,7 +317,7 @@ def _checked(call: Call, found: Rule | None, index: int, result: State | None, t
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, found), result, tag)
-    return result if result.tag == tag else replace(result, tag=tag)
+    return result if result.tag == tag else result.amended(tag=tag)
 
 
 def _who(node: Node, found: Rule | None) -> str:
@@ -335,13 +337,13 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
         mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
         var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
         corr = np.nan_to_num(result.corr, nan=0.0)
-        result = result.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+        result = result.with_moments(mean=mean, var=var, corr=corr)
         tag = weakest(tag, "approximate")
     least = float(var.min(initial=0.0))
     if least < 0.0:
         if least < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
             raise RuleError(f"{who} gave a negative variance ({least:.4g}); {_entering(call.run, call.node)}")
-        result = replace(result, var=np.maximum(var, 0.0))
+        result = result.amended(var=np.maximum(var, 0.0))
     return result, tag
 
 

@@ -12,7 +12,7 @@ have in common cancels in w, and tokens that are projected to both keys and valu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,7 @@ def _made(
     corr[(0,) * corr.ndim] = 1.0
     extent = [1] * len(made.sizes)
     extent[i] = by_token.size
-    return replace(made, var=by_token.reshape(extent), corr=np.clip(corr, -1.0, 1.0))
+    return made.with_moments(var=by_token.reshape(extent), corr=np.clip(corr, -1.0, 1.0))
 
 
 @adjoint(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 9")

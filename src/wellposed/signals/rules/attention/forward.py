@@ -6,7 +6,6 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from wellposed.signals.algebra.products import tilt
 from wellposed.signals.algebra.softmax import interpolated_participations, off_diagonal
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.state import Ancestry, Attention, Moments, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -64,16 +63,15 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     count = len(x.sizes)
     kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
     return State(
-        x.sizes,
-        x.axes,
-        np.full((1,) * count, mean),
-        np.full((1,) * count, var),
-        np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+        x.layout,
+        Moments(
+            np.full((1,) * count, mean),
+            np.full((1,) * count, var),
+            np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+        ),
         tag="approximate",
-        roots=x.roots | call.root(),
-        softmax=(sigma2, a2),
-        inherited=0.0,
-        own=0.0,
+        ancestry=Ancestry((), x.roots | call.root()),
+        attention=Attention(softmax=(sigma2, a2)),
     )
 
 
@@ -175,9 +173,7 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         kernels.average(v.var),
         tag=weakest(q.tag, v.tag, "approximate"),
         roots=q.roots | v.roots | call.root(),
-        inherited=v.inherited,
-        own=v.own,
-        drift=v.drift,
+        spread=v.spread,
     )
     axes, count = made.axes, len(made.sizes)
     # different samples: values keep their own correlation; heads and channels are independent
@@ -206,4 +202,4 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         var = var * ratio.reshape(extent)
     else:
         var = var * kernels.average(ratio)
-    return replace(made, var=var, corr=np.clip(kernel, -1.0, 1.0))
+    return made.with_moments(var=var, corr=np.clip(kernel, -1.0, 1.0))

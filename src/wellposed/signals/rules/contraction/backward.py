@@ -30,7 +30,7 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.product import Product, describe
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import embedding
-from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight
+from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped
 
 aten = torch.ops.aten
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
@@ -50,7 +50,7 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     states = _operands(call, args, kwargs)
     left_fixed, right_fixed = is_weight(call, product.left), is_weight(call, product.right)
     if left_fixed and not right_fixed and product.window is None:
-        product = _swapped(product)
+        product = swapped(product)
     elif not right_fixed:
         return _by_signals(call, term, states, product)
     if product.left not in states or product.right not in states:
@@ -68,17 +68,6 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
         whole = Term(scaled_state(settled(call, term), product.bias_scale))
         sent.append((product.bias, _by_bias(call, whole, product)))
     return sent
-
-
-def _swapped(product: Product) -> Product:
-    """Return the description with the weight on the right."""
-    return replace(
-        product,
-        left=product.right,
-        right=product.left,
-        left_axes=product.right_axes,
-        right_axes=product.left_axes,
-    )
 
 
 def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
@@ -103,7 +92,7 @@ def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Pr
     if product.window is not None or product.left not in states or product.right not in states:
         return None
     gradient = scaled_state(settled(call, term), product.scale)
-    sides = (product, _swapped(product))
+    sides = (product, swapped(product))
     return [
         (side.left, Term(_by_data(call, gradient, states[side.right], side, states[side.left].shape)))
         for side in sides
@@ -236,7 +225,7 @@ def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
     narrow = tuple(n if i == where else 1 for i, n in enumerate(term.core.shape))
     state = settled(call, reduced(call, term, narrow))
     axes = state.axes[where : where + 1] if rank else ()
-    return Term(replace(state, axes=axes))
+    return Term(state.amended(axes=axes))
 
 
 @adjoint(overloads("embedding.default"), source="signals: 9")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def _rows(
         moved = [values[i] for i, k in enumerate(index) if k]
         # equal tokens at random places: two positions agree with one probability however they differ
         corr[index] = 1.0 if not moved else _agree([float(v) for v in moved if v is not None])
-    return replace(made, corr=corr)
+    return made.with_moments(corr=corr)
 
 
 def _agree(shares: list[float]) -> float:

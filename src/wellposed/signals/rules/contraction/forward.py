@@ -8,6 +8,7 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -54,17 +55,13 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     states = _operand_states(call, args, kwargs)
     if product.left not in states or product.right not in states:
         return None
-    left, right = states[product.left], states[product.right]
-    right_fixed, left_fixed = is_weight(call, product.right), is_weight(call, product.left)
-    if right_fixed and (not left_fixed or call.run.weights.weight_at.get(call.node.index) == product.right):
-        data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
-    elif left_fixed and product.window is None and not right_fixed:
-        data, weight, data_axes, weight_axes = right, left, product.right_axes, product.left_axes
-    elif product.window is None:
-        result = product_of_signals(call, left, right, product)
-        return _with_bias(call, result, states.get(product.bias) if product.bias is not None else None, product)
-    else:
-        data, weight, data_axes, weight_axes = left, right, product.left_axes, product.right_axes
+    bias = states.get(product.bias) if product.bias is not None else None
+    weighted = _with_weight(call, product)
+    if weighted is None:
+        return _with_bias(
+            call, product_of_signals(call, states[product.left], states[product.right], product), bias, product
+        )
+    product, data, weight = weighted, states[weighted.left], states[weighted.right]
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
     if level:
@@ -72,11 +69,30 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if product.window is not None:
         result = convolve(call, data, weight, product, product.window, centred)
     else:
-        result = _multiply_weight(call, data, weight, data_axes, weight_axes, product, centred)
+        result = _multiply_weight(call, data, weight, product, centred)
     if level:
-        result = _with_common_part(call, result, data, data_axes, product, level)
-    bias = states.get(product.bias) if product.bias is not None else None
+        result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
+
+
+def _with_weight(call: Call, product: Product) -> Product | None:
+    """Return the description with the weight on the right, or None where neither operand is one."""
+    right_fixed, left_fixed = is_weight(call, product.right), is_weight(call, product.left)
+    named = call.run.weights.weight_at.get(call.node.index) == product.right
+    if product.window is not None or (right_fixed and (named or not left_fixed)):
+        return product
+    return swapped(product) if left_fixed and not right_fixed else None
+
+
+def swapped(product: Product) -> Product:
+    """Return the description with the other operand on the right."""
+    return replace(
+        product,
+        left=product.right,
+        right=product.left,
+        left_axes=product.right_axes,
+        right_axes=product.left_axes,
+    )
 
 
 def _mean_level(weight: State) -> float:
@@ -86,31 +102,24 @@ def _mean_level(weight: State) -> float:
     return mean if mean * mean * count > 9.0 * kernels.average(weight.var) else 0.0
 
 
-def _with_common_part(
-    call: Call, result: State, data: State, data_axes: tuple[str, ...], product: Product, level: float
-) -> State:
+def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
     """Add what a weight's mean makes: ``level`` times the sum of what meets, the same for all outputs."""
-    if len(data_axes) != len(product.out_axes):
+    axes, outputs = product.left_axes, product.out_axes
+    summed = [i for i, label in enumerate(axes) if label not in outputs]
+    kept = [i for i in range(len(axes)) if i not in summed]
+    if len(axes) != len(outputs) or any(axes[i] != outputs[i] for i in kept):
         return result
-    summed = [i for i, label in enumerate(data_axes) if label not in product.out_axes]
-    if [a for i, a in enumerate(data_axes) if i not in summed] != [
-        a for i, a in enumerate(product.out_axes) if i not in summed
-    ]:
-        return result
+    count = math.prod(data.shape[i] for i in summed)
     window = product.window
     if window is None:
-        count = math.prod(data.shape[i] for i in summed)
         common = averaged(call, data, summed, keepdim=True)
         return combine(call, result, linear(call, common, level * count), 1.0, product.scale)
-    if product.transposed or product.groups > 1:
+    if product.transposed:
         return result
-    channels = data.shape[summed[0]]
     mean = averaged(call, data, summed, keepdim=True)
-    space = [i for i, label in enumerate(data_axes) if label.startswith("s")]
-    sizes = [call.shape()[i] for i in space]
-    common = filtered(
-        call, mean, space, steps_of(data, space, sizes, window), level * channels * window.taps, include_padding=True
-    )
+    space = [i for i, label in enumerate(axes) if label.startswith("s")]
+    steps = steps_of(data, space, [call.shape()[i] for i in space], window)
+    common = filtered(call, mean, space, steps, level * count * window.taps, include_padding=True)
     return combine(call, result, common, 1.0, 1.0)
 
 
@@ -143,72 +152,64 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     if bias is None or product.bias_scale == 0.0:
         return result
     if bias.is_constant:
-        return linear(call, result, 1.0, product.bias_scale * float(bias.mean.ravel()[0]))
+        return linear(call, result, 1.0, product.bias_scale * bias.pooled_mean)
     if "o" in product.out_axes and len(bias.axes) == 1:
         where = product.out_axes.index("o")
         axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
-        bias = replace(bias, axes=axes)
+        bias = bias.amended(axes=axes)
     return combine(call, result, bias, 1.0, product.bias_scale)
 
 
-def _pick_zero(kernel: Array, dims: list[int]) -> Array:
-    index = tuple(0 if i in dims else slice(None) for i in range(kernel.ndim))
-    return np.asarray(kernel[index])
-
-
-def _multiply_weight(
-    call: Call,
-    data: State,
-    weight: State,
-    data_axes: tuple[str, ...],
-    weight_axes: tuple[str, ...],
-    product: Product,
-    centred: bool,
-) -> State:
+def _multiply_weight(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
     data = pooled(data)
-    sizes = dict(zip(data_axes, data.shape, strict=True))
-    summed_labels = [a for a in data_axes if a not in product.out_axes]
-    summed = [i for label in summed_labels for i in data.axes[data_axes.index(label)]]
-    count = math.prod(sizes[label] for label in summed_labels)
+    given, filters = product.left_axes, product.right_axes
+    sizes = dict(zip(given, data.shape, strict=True))
+    sizes_w = dict(zip(filters, weight.shape, strict=True))
+    labels = [label for label in given if label not in product.out_axes]
+    summed = [i for label in labels for i in data.axes[given.index(label)]]
+    count = math.prod(sizes[label] for label in labels)
     q, raw = second_moments(data, centred)
     means = kernels.mean_over(q, summed)
-    incoming = kernels.average(means) * count
-    weight = scaled_weight(call, weight, incoming, kernels.average(q))
+    weight = scaled_weight(call, weight, kernels.average(means) * count, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.sizes)) if i not in summed]
-    q_free = means.reshape([means.shape[i] for i in free]) if free else means.reshape(())
-    kernel = _pick_zero(raw, summed)
-    scale = kernels.autocorrelation(np.sqrt(q_free), kernel.shape)
-    corr = kernels.quotient(kernel, scale)
-    atoms = [data.sizes[i] for i in free]
-    shift = {old: new for new, old in enumerate(free)}
-    sizes_w = dict(zip(weight_axes, weight.shape, strict=True))
+    var, kernel = kernels.rearranged(means, free), kernels.rearranged(raw, free)
+    corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
+    layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
+    for label in new:
+        var, corr = var[..., None], corr[..., None]
+        if label in given and sizes_w.get(label, 1) == 1:
+            corr = np.concatenate([corr, corr], axis=-1)
+    # every element of a shared batch index meets a weight of its own
+    own = [label for label in product.out_axes if label in given and sizes_w.get(label, 1) > 1]
+    corr = kernels.at_zero(corr, [i for label in own for i in layout.axes[product.out_axes.index(label)]])
+    if filters[0] == "e" and "e" not in (*given, *product.out_axes):
+        corr = _dealt_out(corr, layout.axes[0], layout.sizes, sizes_w["e"])
+    return fresh(call, layout, var * (unit * count), corr, data, weight)
+
+
+def _outputs(
+    data: Layout, product: Product, sizes: Mapping[str, int], shape: tuple[int, ...]
+) -> tuple[Layout, list[str]]:
+    """Return the layout of the outputs (the data's atoms, then those of other indices), and the other indices.
+
+    These are of the weight alone, or batch indices that the data lack.
+    """
+    atoms, new = list(data.sizes), []
     axes: list[tuple[int, ...]] = []
-    out_shape = call.shape()
-    for label, size in zip(product.out_axes, out_shape, strict=True):
-        if label in data_axes and sizes[label] == size:
-            axes.append(tuple(shift[i] for i in data.axes[data_axes.index(label)]))
+    for label, size in zip(product.out_axes, shape, strict=True):
+        if sizes.get(label) == size:
+            axes.append(data.axes[product.left_axes.index(label)])
         elif size == 1:
             axes.append(())
         else:
-            # an index of the weight alone, or a batch index that the data lack
             axes.append((len(atoms),))
             atoms.append(size)
-            q_free, corr = q_free[..., None], corr[..., None]
-            if label in data_axes and sizes_w.get(label, 1) == 1:
-                corr = np.concatenate([corr, corr], axis=-1)
-    if any(label in weight_axes and label in data_axes for label in product.out_axes):
-        # every element of a shared batch index meets a weight of its own
-        for label in product.out_axes:
-            if label in weight_axes and label in data_axes and sizes_w[label] > 1:
-                for i in axes[product.out_axes.index(label)]:
-                    corr = np.take(corr, [0], axis=i)
-    if weight_axes[0] == "e" and "e" not in (*data_axes, *product.out_axes):
-        corr = _dealt_out(corr, axes[0], atoms, sizes_w["e"])
-    return fresh(call, tuple(atoms), tuple(axes), q_free * (unit * count), corr, data, weight)
+            new.append(label)
+    return Layout(tuple(atoms), tuple(axes)), new
 
 
-def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: list[int], experts: int) -> Array:
+def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], experts: int) -> Array:
     """Rows dealt out evenly among experts: two of them meet one weight with probability (n / E - 1) / (n - 1)."""
     total = math.prod(sizes[i] for i in rows)
     share = max(total / experts - 1.0, 0.0) / max(total - 1, 1)

@@ -28,48 +28,58 @@ def recurrent(
     batch_first: bool,
 ) -> tuple[State, ...] | None:  # fmt: skip
     """Run a recurrent stack on a few samples, at most `WIDTH` wide: narrower weights are scaled up to do the same."""
-    if not all(isinstance(p, State) for p in params):
-        return None
     several = isinstance(hidden, (list, tuple))
-    states = list(hidden) if several else [hidden]
-    batched = len(x.axes) == 3
-    batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
+    given = list(hidden) if several else [hidden]
+    start = [h for h in map(_initial, given) if h is not None]
+    if len(start) < len(given) or not all(isinstance(p, State) for p in params):
+        return None
     width = params[1].shape[1]
-    projected = len(params) % (4 if biases else 2) == 1 or (several and states[0].shape[-1] != states[-1].shape[-1])
-    narrow = width if projected else min(width, WIDTH)
-    features = x.shape[-1] if projected else min(x.shape[-1], WIDTH)
-    x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS} if batched else {0: STEPS})
-    x = select(x, len(x.axes) - 1, 0, features, 1, drop=False)
-    samples = x.shape[batch_axis] if batched else 0
+    projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
+    narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
+    last = len(x.axes) - 1
+    if last == 2:
+        batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
+        x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS})
+        start = [_cut(h, {1: x.shape[batch_axis]}) for h in start]
+    else:
+        x = _cut(x, {0: STEPS})
+    x = _cut(x, {last: features})
+    if not projected:
+        start = [_cut(h, {len(h.axes) - 1: narrow}) for h in start]
     sizes = {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
     weights = [_narrowed(p, i, x.shape[-1], features, width, narrow, sizes) for i, p in enumerate(params)]
+    runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
+    return tuple(
+        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
+        for i in range(len(call.node.outputs))
+    )
+
+
+def _initial(hidden: Any) -> State | None:
+    """Return the state of a hidden state, constants counting as 0; None where it is neither signal nor constant."""
+    if isinstance(hidden, torch.Tensor):
+        return make_state(tuple(hidden.shape), 0.0, 0.0)
+    return hidden if isinstance(hidden, State) else None
+
+
+def _runs(
+    call: Call, x: State, start: list[State], weights: list[State], several: bool, options: tuple[Any, ...]
+) -> list[list[torch.Tensor]]:
+    """Return the operator's results on samples of its inputs and weights."""
     generator = torch.Generator().manual_seed(call.node.index)
-    start = [
-        h if isinstance(h, State) else make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else None
-        for h in states
-    ]
-    if any(h is None for h in start):
-        return None
-    begin = [_cut(h, {1: samples}) if batched else h for h in start if h is not None]
-    begin = [select(h, len(h.axes) - 1, 0, narrow if not projected else h.shape[-1], 1, drop=False) for h in begin]
     runs: list[list[torch.Tensor]] = []
     before = torch.random.get_rng_state()
     try:
         torch.manual_seed(call.node.index)
         for _ in range(DRAWS):
-            drawn = [sample_state(h, generator) for h in begin]
+            hidden = [sample_state(h, generator) for h in start]
+            given = sample_state(x, generator)
+            drawn = [sample_state(w, generator) for w in weights]
             with torch.no_grad():
-                result = call.node.op(
-                    sample_state(x, generator), drawn if several else drawn[0],
-                    [sample_state(w, generator) for w in weights], biases, layers, dropout, train, both, batch_first,
-                )  # fmt: skip
-            runs.append(list(result))
+                runs.append(list(call.node.op(given, hidden if several else hidden[0], drawn, *options)))
     finally:
         torch.random.set_rng_state(before)
-    return tuple(
-        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
-        for i in range(len(call.node.outputs))
-    )
+    return runs
 
 
 def _cut(x: State, limits: dict[int, int]) -> State:

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 
 from wellposed.signals.algebra.arithmetic import (
-    _filled,
-    _fused,
-    _keep_lever,
-    _state,
+    broadcast,
     chosen,
     combine,
+    filled,
+    fused,
     linear,
     mixture,
     multiply,
     operand,
     reciprocal_of,
+    scaled,
 )
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
 from wellposed.signals.context.call import Call, Unknown
@@ -34,7 +34,7 @@ def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sta
     """x + alpha y."""
     a, b = operand(call, x), operand(call, y)
     if isinstance(b, float):
-        return linear(call, _filled(call, a), 1.0, float(alpha) * b)
+        return linear(call, filled(call, a), 1.0, float(alpha) * b)
     if isinstance(a, float):
         return linear(call, b, float(alpha), a)
     return combine(call, a, b, 1.0, float(alpha))
@@ -63,9 +63,8 @@ def mul(call: Call, x: Any, y: Any) -> State:
     if isinstance(a, float):
         a, b = b, a
     if isinstance(b, float):
-        a = _filled(call, a)
-        return _keep_lever(a, linear(call, a, b))
-    return multiply(call, _filled(call, a), b)
+        return scaled(call, filled(call, a), b)
+    return multiply(call, filled(call, a), b)
 
 
 @rule(
@@ -78,15 +77,14 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
     a, b = operand(call, x), operand(call, y)
     if isinstance(b, float):
-        a = _filled(call, a)
-        return _keep_lever(a, linear(call, a, 1.0 / b))
+        return scaled(call, filled(call, a), 1.0 / b)
     if b.is_constant:
-        number = float(b.mean.ravel()[0])
+        number = b.pooled_mean
         if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
-            return _keep_lever(a, linear(call, a, 1.0 / number))
-    fused = _fused(call, a, b, ("div",), torch.div) if isinstance(a, State) else None
-    if fused is not None:
-        return fused
+            return scaled(call, a, 1.0 / number)
+    one = fused(call, a, b, ("div",), torch.div) if isinstance(a, State) else None
+    if one is not None:
+        return one
     reciprocal = reciprocal_of(call, b)
     if reciprocal is None:
         return None
@@ -116,9 +114,9 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
     shape = call.shape()
-    a, b = (_state(call, operand(call, value), shape) for value in (x, y))
+    a, b = (broadcast(call, operand(call, value), shape) for value in (x, y))
     if isinstance(condition, Unknown) and condition.state is not None:
-        return chosen(call, _state(call, condition.state, shape), a, b)
+        return chosen(call, broadcast(call, condition.state, shape), a, b)
     share = 0.5
     if isinstance(condition, torch.Tensor):
         share = float(condition.double().mean()) if condition.numel() else 1.0
@@ -143,12 +141,12 @@ def two_operands(call: Call, x: Any, y: Any) -> State | None:
     a, b = operand(call, x), operand(call, y)
     op = call.node.op
     if isinstance(a, State) and (isinstance(b, float) or b.is_constant):
-        number = b if isinstance(b, float) else float(b.mean.ravel()[0])
+        number = b if isinstance(b, float) else b.pooled_mean
         if a.shape != call.shape():
             return None
         if op._overloadname == "Scalar":
             return scalar_pointwise(call, a, op, number)
         return apply_pointwise(call, a, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
     if isinstance(a, State) and isinstance(b, State):
-        return _fused(call, a, b, (str(op),), lambda p, q: op(p, q))
+        return fused(call, a, b, (str(op),), lambda p, q: op(p, q))
     return None

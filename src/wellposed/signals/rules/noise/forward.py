@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import linear, normalised
+from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.state import Link, State, make_state
@@ -22,10 +22,10 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
     """
     x = pooled(x)
     if rate >= 1.0:
-        return x.changed(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var), base=None, fn=None, links=(), roots=0)
+        return x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var), roots=0)
     keep = 1.0 - rate
     if call.independent:
-        return x.changed(var=x.var / keep, base=None, fn=None, links=(), roots=call.root())
+        return x.with_moments(var=x.var / keep, roots=call.root())
     second = x.mean**2 + x.var
     var = second / keep - x.mean**2
     covariance = x.covariance()
@@ -45,11 +45,9 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
     else:
         kernel = covariance.copy()
         kernel[(0,) * kernel.ndim] = float(np.mean(var))
-    return x.changed(
+    return x.with_moments(
         var=var,
-        corr=normalised(kernel, var),
-        base=None,
-        fn=None,
+        corr=kernels.correlation(kernel, var),
         gauss=False,
         links=(Link(x, scaled_by(1.0)),) if x.roots else (),
         roots=x.roots | call.root(),
@@ -140,13 +138,13 @@ def uniform(call: Call, x: Any, low: float = 0.0, high: float = 1.0, *, generato
 @rule(_RANDN, source="definition")
 def randn(call: Call, *rest: Any, **kwargs: Any) -> State:
     """Standard normal."""
-    return _filled(call, 0.0, 1.0).changed(gauss=True)
+    return _filled(call, 0.0, 1.0).amended(gauss=True)
 
 
 @rule(_NORMAL, source="definition")
 def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> State:
     """Normal."""
-    return _filled(call, mean, std**2).changed(gauss=True)
+    return _filled(call, mean, std**2).amended(gauss=True)
 
 
 @rule(_EXPONENTIAL, source="definition")

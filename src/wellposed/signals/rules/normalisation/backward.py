@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.arithmetic import multiply, normalised
+from wellposed.signals.algebra.arithmetic import multiply
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled, times_output, white
@@ -194,7 +193,8 @@ LEAST = 3.0
 
 def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:
     """Return g - mean(g) - y mean(g y), ``common`` being the independent parts of mean(g y)."""
-    (p, q, *parts), axes, sizes = align_many((gradient, unit, *common))
+    (p, q, *parts), layout = align_many((gradient, unit, *common))
+    sizes, axes = layout.sizes, layout.axes
     dims = [i for axis in over for i in axes[axis]]
     std = np.sqrt(p.var)
     kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
@@ -225,7 +225,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
         return k
 
     return gradient.changed(
-        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=normalised(kernel, var),
+        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=(), block_axis=-1,
     )  # fmt: skip
@@ -277,7 +277,7 @@ def _summed(call: Adjoint, term: Term, places: list[int]) -> Term:
     """Return a gradient summed over all axes but ``places``, which become all of its axes."""
     narrow = tuple(n if i in places else 1 for i, n in enumerate(term.core.shape))
     state = settled(call, reduced(call, term, narrow))
-    return Term(replace(state, axes=tuple(state.axes[i] for i in places)))
+    return Term(state.amended(axes=tuple(state.axes[i] for i in places)))
 
 
 def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: State, eps: float) -> Sent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
@@ -25,7 +24,7 @@ def affine(call: Call, x: State, gain: State | None, shift: State | None, axes: 
         placed: list[tuple[int, ...]] = [()] * len(x.axes)
         for axis, members in zip(axes, parameter.axes, strict=True):
             placed[axis] = members
-        parameter = replace(parameter, axes=tuple(placed))
+        parameter = parameter.amended(axes=tuple(placed))
         x = multiply(call, x, parameter) if is_gain else combine(call, x, parameter, 1.0, 1.0)
     return x
 
@@ -99,6 +98,6 @@ def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> Stat
     count = 1
     for axis, size in enumerate(shape):
         count *= size if axis != dim % len(shape) else 1
-    return make_state(shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True).changed(
-        lever=gain.lever
+    return make_state(
+        shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True, lever=gain.lever
     )

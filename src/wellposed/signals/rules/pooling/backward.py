@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +129,7 @@ def max_pool(
     base, _ = source_of(pooled(x))
     chance = _chance(base, steps, taps)
     # which of a window's elements is the largest does not depend on what they have in common with other windows
-    base = replace(base, corr=np.ones((1,) * base.corr.ndim))
+    base = base.amended(corr=np.ones((1,) * base.corr.ndim))
     matrices = [_matrix(step, False) for _, step in steps]
     core = gradient
     for (axis, _), matrix in zip(steps, matrices, strict=True):

@@ -6,12 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 
 from wellposed.signals.algebra.boxes import (
     adaptive_step,
     box,
+    on_same_grid,
     pool_steps,
     prepared,
     shrunk,
@@ -22,7 +24,7 @@ from wellposed.signals.algebra.boxes import (
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
-from wellposed.signals.distributions.state import Dims, Link, Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Ancestry, Dims, Link, Moments, Pointwise, Spread, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -85,39 +87,30 @@ def adaptive_max_pool(call: Call, x: State, output_size: Any) -> State | None:
 def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     """Return the maximum over each window."""
     x = prepared(x, space)
+    layout, gone = shrunk(x, space, steps)
     if not x.var.any():
-        sizes, axes, gone = shrunk(x, space, steps)
         flat = x.mean.mean(axis=tuple(x.axes[a][0] for a in space if x.axes[a]), keepdims=True)
-        return x.changed(sizes=sizes, axes=axes, mean=without(flat, gone), var=without(np.zeros_like(flat), gone),
-                         corr=without(x.corr, gone), base=None, fn=None, links=())  # fmt: skip
-    base, fn = x, Pointwise(("identity",), lambda t: t)
-    if x.base is not None and x.fn is not None and not call.independent:
-        base, fn = x.base, x.fn
-    sizes, axes, gone = shrunk(x, space, steps)
+        mean, var = without(flat, gone), without(np.zeros_like(flat), gone)
+        return x.with_moments(layout=layout, mean=mean, var=var, corr=without(x.corr, gone))
+    base, fn = (x, None) if call.independent else x.gaussian_source()
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
-    dims, used = [i for i, _ in pairs], [step for _, step in pairs]
-    window = _Window(call, base, fn, dims, used)
+    used = [step for _, step in pairs]
+    window = _Window(call, base, fn or IDENTITY, [i for i, _ in pairs], used)
     mean, second = window.maps()
-    cap = kernels.lag_cap(len(space))
-    corr = window.correlations(cap)
+    corr = window.correlations(kernels.lag_cap(len(space)))
     var = np.maximum(second - mean**2, 0.0)
-    same_grid = not gone and all(step.stride == 1 and step.out == step.size for step in used)
     slope = window.slope
 
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, False) * slope
 
+    follows = not gone and on_same_grid(used) and base.roots and not call.independent
     return State(
-        sizes,
-        axes,
-        without(mean, gone),
-        without(var, gone),
-        without(corr, gone),
+        layout,
+        Moments(without(mean, gone), without(var, gone), without(corr, gone)),
         tag="approximate",
-        links=(Link(base, operate),) if same_grid and base.roots and not call.independent else (),
-        roots=x.roots | call.root(),
-        inherited=x.inherited,
-        own=x.own,
+        ancestry=Ancestry((Link(base, operate),) if follows else (), x.roots | call.root()),
+        spread=Spread(x.inherited, x.own),
     )
 
 
@@ -222,19 +215,7 @@ class _Window:
         homogeneous = not self.mean_level and is_homogeneous(self.fn)
         if std_map.size > 1 and not homogeneous and np.ptp(std_map) > 0.02 * std_map.max():
             levels = np.array([std_map.min(), 0.5 * (std_map.min() + std_map.max()), std_map.max()])
-        tables = []
-        for level in levels:
-            values = self.values if level == self.std_level else self._evaluate(float(level))
-            shape = [c[2].shape[0] for c in classes]
-            first, second = np.empty(shape), np.empty(shape)
-            for key in np.ndindex(*shape):
-                valid = [tuple(bool(v) for v in c[2][k]) for c, k in zip(classes, key, strict=True)]
-                if not all(any(v) for v in valid):
-                    first[key], second[key] = 0.0, 0.0
-                    continue
-                y = self._max(values, [0] * len(self.steps), valid)
-                first[key], second[key] = y.mean(), (y * y).mean()
-            tables.append((first, second))
+        tables = [self._table(level, [valid for _, _, valid in classes]) for level in levels]
         result = []
         for k in range(2):
             stack = np.stack([t[k] for t in tables])
@@ -243,6 +224,18 @@ class _Window:
                     stack = np.take(stack, c[0], axis=1 + axis)
             result.append(self._placed(stack, std_map, levels, homogeneous, k + 1))
         return result[0], result[1]
+
+    def _table(self, level: float, valid: list[npt.NDArray[np.bool_]]) -> tuple[Array, Array]:
+        """Return E max and E max² at one standard deviation, for every class of windows by their valid taps."""
+        values = self.values if level == self.std_level else self._evaluate(float(level))
+        shape = [taps.shape[0] for taps in valid]
+        first, second = np.zeros(shape), np.zeros(shape)
+        for key in np.ndindex(*shape):
+            here = [tuple(bool(v) for v in taps[k]) for taps, k in zip(valid, key, strict=True)]
+            if all(any(taps) for taps in here):
+                y = self._max(values, [0] * len(self.steps), here)
+                first[key], second[key] = y.mean(), (y * y).mean()
+        return first, second
 
     def _placed(self, stack: Array, std_map: Array, levels: Array, homogeneous: bool, power: int) -> Array:
         rank = self.base.mean.ndim

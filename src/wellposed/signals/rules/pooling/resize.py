@@ -48,8 +48,8 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
             size = x.shape[axis]
             z = (before + after) / (size + before + after)
             x = _one_atom(x, axis)
-            x = _resized_axis(x, axis, size + before + after).changed(
-                mean=x.mean * (1 - z), var=x.var * (1 - z), base=None, fn=None, links=(), roots=call.root()
+            x = _resized_axis(x, axis, size + before + after).with_moments(
+                mean=x.mean * (1 - z), var=x.var * (1 - z), roots=call.root()
             )
         else:
             x = _padded(x, axis, before, after, mode, constant)
@@ -86,15 +86,8 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
     mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
     if mode != "constant":
         corr = _repeated_positions(corr, i, size, before, after, mode)
-    return x.changed(
-        sizes=tuple(total if k == i else a for k, a in enumerate(x.sizes)),
-        mean=mean,
-        var=var,
-        corr=corr,
-        base=None,
-        fn=None,
-        links=(),
-        lever=None,
+    return x.with_moments(
+        sizes=tuple(total if k == i else a for k, a in enumerate(x.sizes)), mean=mean, var=var, corr=corr, lever=None
     )
 
 
@@ -128,18 +121,16 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         if size == 1:
             keep = [k for k in range(len(x.sizes)) if k != i]
             where = {old: new for new, old in enumerate(keep)}
-            x = x.changed(
+            x = x.with_moments(
                 sizes=tuple(x.sizes[k] for k in keep),
                 axes=tuple(tuple(where[k] for k in a if k != i) for a in x.axes),
                 mean=np.squeeze(mean[(slice(None),) * i + (slice(0, 1),)], i),
                 var=np.squeeze(var[(slice(None),) * i + (slice(0, 1),)], i),
-                corr=np.take(corr, 0, axis=i), base=None, fn=None, links=(),
-            )  # fmt: skip
+                corr=np.take(corr, 0, axis=i))  # fmt: skip
             continue
-        x = x.changed(
+        x = x.with_moments(
             sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)),
-            mean=mean, var=var, corr=corr, base=None, fn=None, links=(),
-        )  # fmt: skip
+            mean=mean, var=var, corr=corr)  # fmt: skip
     return x
 
 

@@ -56,9 +56,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
     level = max(second.pooled_mean - first.second_moment, 0.0) * factor
-    return second.changed(
-        mean=np.full((1,) * len(second.sizes), level), var=second.var * factor**2, links=(), base=None, fn=None
-    )
+    return second.with_moments(mean=np.full((1,) * len(second.sizes), level), var=second.var * factor**2)
 
 
 @rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")
@@ -73,13 +71,7 @@ def _root(call: Call, x: State) -> State:
     level = max(x.pooled_mean, 0.0)
     value = math.sqrt(level)
     relative = x.pooled_var / (4 * level) if level > 0 else 0.0
-    return x.changed(
-        mean=np.full((1,) * len(x.sizes), value),
-        var=np.full((1,) * len(x.sizes), relative),
-        links=(),
-        base=None,
-        fn=None,
-    )
+    return x.with_moments(mean=np.full((1,) * len(x.sizes), value), var=np.full((1,) * len(x.sizes), relative))
 
 
 @rule(overloads("linalg_vector_norm.default"), tag="approximate", source="square root of the sum of squares")
@@ -92,4 +84,4 @@ def vector_norm(
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     squares = linear(call, averaged(call, _square(call, pooled(x)), axes, keepdim=keepdim), float(count))
-    return _root(call, squares.changed(base=None, fn=None))
+    return _root(call, squares)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,24 +62,28 @@ def at_shape(sampled: State, shape: tuple[int, ...]) -> State:
     """
     if sampled.shape == shape:
         return sampled
-    pairs: list[float | None] = []
-    for members in sampled.axes:
-        index = tuple(min(1, n - 1) if i in members else 0 for i, n in enumerate(sampled.corr.shape))
-        known = bool(members) and sampled.corr.shape[members[0]] > 1
-        pairs.append(float(sampled.corr[index]) if known else None)
-    state = make_state(shape, pairs=pairs, tag="sampled", roots=sampled.roots)
+    state = make_state(shape, pairs=_pairs(sampled), tag="sampled", roots=sampled.roots)
     mean, second = sampled.mean, sampled.mean**2 + sampled.var
     for axis, members in enumerate(sampled.axes):
         if members and shape[axis] != sampled.shape[axis]:
             mean, second = mean.mean(axis=members, keepdims=True), second.mean(axis=members, keepdims=True)
     # an axis that was cut to one position has no atom in the sample
     kept = [axis for axis, size in enumerate(shape) if size > 1]
-    new = [axis for axis in kept if not sampled.axes[axis]]
-    place = [kept.index(axis) for axis in new]
+    new = [at for at, axis in enumerate(kept) if not sampled.axes[axis]]
     var = np.maximum(second - mean**2, 0.0)
-    for at in place:
+    for at in new:
         mean, var = np.expand_dims(mean, at), np.expand_dims(var, at)
     return state.changed(mean=mean, var=var)
+
+
+def _pairs(sampled: State) -> list[float | None]:
+    """Return for each axis the correlation of elements that differ along it alone, None where there is none."""
+    pairs: list[float | None] = []
+    for members in sampled.axes:
+        index = tuple(min(1, n - 1) if i in members else 0 for i, n in enumerate(sampled.corr.shape))
+        known = bool(members) and sampled.corr.shape[members[0]] > 1
+        pairs.append(float(sampled.corr[index]) if known else None)
+    return pairs
 
 
 def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
@@ -195,4 +198,4 @@ def cross_entropy(
         values.append(
             aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
         )
-    return replace(state_of_samples(values, call.root()), tag="sampled")
+    return state_of_samples(values, call.root())

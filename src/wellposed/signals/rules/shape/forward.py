@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ def _apart(call: Call, whole: State, part: State, axis: int) -> State:
     """Return a part that is independent of the others, if it is cut out of an axis of uncorrelated elements."""
     if part is whole or not whole.roots or any(whole.corr.shape[i] > 1 for i in whole.axes[axis]):
         return part
-    return replace(part, roots=part.roots | call.root())
+    return part.amended(roots=part.roots | call.root())
 
 
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True)
@@ -189,7 +188,7 @@ def _picked(call: Call, x: State) -> State:
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
-    return replace(state, roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
+    return state.amended(roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
 
 
 @rule(
