@@ -23,7 +23,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import trace
 from wellposed.methods import plan
 from wellposed.plans import draw
-from wellposed.rates.answer import answer
+from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.feed import seed_all
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
@@ -172,9 +172,9 @@ def test_a_plateau_is_warned_of() -> None:
     curve = [
         Point(rate=r, losses=(loss,)) for r, loss in ((0.01, 2.1), (0.02, 1.91), (0.08, 2.0), (0.16, 1.9), (0.3, 2))
     ]
-    found = answer(curve, [2.3], conditions, "one by one", 0, [])
+    found = answer(Exploration(tuple(curve), (2.3,), 0), conditions, "one by one", [])
     assert ["0.02 and 0.16 are nearly the same" in text for text in found.warnings] == [True]
-    steep = answer([p for p in curve if p.rate != 0.02], [2.3], conditions, "one by one", 0, [])
+    steep = answer(Exploration(tuple(p for p in curve if p.rate != 0.02), (2.3,), 0), conditions, "one by one", [])
     assert not steep.warnings
 
 
@@ -379,7 +379,7 @@ def test_noise_is_told() -> None:
 
 
 def test_a_stack_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellposed.rates.find.stacking_costs", lambda *args: 1.9)
+    monkeypatch.setattr("wellposed.rates.find.stacking_cost", lambda *args: 1.9)
     found = search()
     assert "one by one (a stack takes 1.9 times as long here)" in found.reason
     assert not found.warnings
