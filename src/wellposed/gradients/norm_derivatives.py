@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from wellposed.gradients.remade import Recipe, Remade
+from wellposed.gradients.recomputed import Recipe, Recomputed
 
 aten = torch.ops.aten
 
 
 class _BatchNorm(Function):
-    """Batch norm by the statistics of the batch; y can be made again by `Remade`."""
+    """Batch norm by the statistics of the batch; y can be recomputed (`Recomputed`)."""
 
     @staticmethod
     def forward(
@@ -30,22 +30,22 @@ class _BatchNorm(Function):
         running: tuple[Tensor | None, Tensor | None],
         momentum: float,
         eps: float,
-        remade: Remade,
+        recomputed: Recomputed,
     ) -> Tensor:
         y: Tensor
         y, mean, inverse = aten.native_batch_norm.default(x, weight, bias, *running, True, momentum, eps)
         ctx.save_for_backward(x, weight, mean, inverse)
-        ctx.eps, ctx.remade = eps, remade
+        ctx.eps, ctx.recomputed = eps, recomputed
         scale = inverse if weight is None else weight.detach() * inverse
         shift = -mean * scale if bias is None else bias.detach() - mean * scale
-        remade.note(y, partial(_affine, shift, (scale, x.detach())))
+        recomputed.note(y, partial(_affine, shift, (scale, x.detach())))
         return y
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = _normed_backward(cotangent, x, weight, mean, inverse, ctx.eps, ctx.remade)
+            found = _normed_backward(cotangent, x, weight, mean, inverse, ctx.eps, ctx.recomputed)
         else:
             found = _norm_backward(cotangent, x, weight, mean, inverse, ctx.eps)
         by_weight, by_bias = found[1:] if weight is not None else (None, None)
@@ -74,14 +74,14 @@ class _BatchNormBackward(Function):
         mean: Tensor,
         inverse: Tensor,
         eps: float,
-        remade: Remade,
+        recomputed: Recomputed,
     ) -> tuple[Tensor, Tensor, Tensor]:
         of_input, of_weight, of_bias = _norm_backward(cotangent, x, weight, mean, inverse, eps)
         count = x.numel() // x.shape[1]
         scale = inverse if weight is None else weight.detach() * inverse
         slope = -scale * inverse * of_weight / count
         shift = -scale * of_bias / count - slope * mean
-        remade.note(of_input, partial(_affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
+        recomputed.note(of_input, partial(_affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
         ctx.save_for_backward(cotangent, x, weight, mean, inverse, of_weight, of_bias)
         ctx.eps = eps
         ctx.set_materialize_grads(False)
@@ -173,7 +173,7 @@ def _stock_second_derivative(
 
 
 def batch_norm(
-    remade: Remade,
+    recomputed: Recomputed,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -189,20 +189,20 @@ def batch_norm(
     if weight is None and bias is not None:
         return None
     running = (running_mean, running_var)
-    return _normed(input, weight, bias, running, momentum, eps, remade)
+    return _normed(input, weight, bias, running, momentum, eps, recomputed)
 
 
 # ---- rectifiers -----------------------------------------------------------------------------------------------------
 
 
 class _Relu(Function):
-    """max(0, x), whose output can be made again where its input can."""
+    """max(0, x), whose output can be recomputed where its input can."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, recipe: Recipe | None, remade: Remade) -> Tensor:
+    def forward(ctx: Any, x: Tensor, recipe: Recipe | None, recomputed: Recomputed) -> Tensor:
         y = torch.relu(x)
         if recipe is not None:
-            remade.note(y, lambda: recipe().relu_())
+            recomputed.note(y, lambda: recipe().relu_())
         ctx.save_for_backward(y)
         return y
 
@@ -234,8 +234,8 @@ _rectified: Callable[..., Tensor] = _Relu.apply
 _masked: Callable[..., Tensor] = _Mask.apply
 
 
-def relu(remade: Remade, input: Tensor, inplace: bool = False) -> Tensor | None:
+def relu(recomputed: Recomputed, input: Tensor, inplace: bool = False) -> Tensor | None:
     """Return what `torch.nn.functional.relu` does, or None where that is left to it."""
     if inplace or not input.is_floating_point():
         return None
-    return _rectified(input, remade.recipe(input), remade)
+    return _rectified(input, recomputed.recipe(input), recomputed)
