@@ -25,7 +25,7 @@ from wellposed.methods import plan
 from wellposed.plans import draw
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.feed import seed_all
-from wellposed.rates.find import find_max_lr
+from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
 from wellposed.rates.rate import Point, Rate
 
@@ -258,8 +258,8 @@ class Stream(IterableDataset[Any]):
         (data(), 9, "9 are needed, one for each step, but there were 8; give more, or steps=8"),
         (iter(data()), 9, "9 are needed, one for each step, but there were 8"),
         (DataLoader(Stream(), batch_size=None), 6, "6 are needed, one for each step, but there were 5"),
-        (DataLoader(Stream(), batch_size=None), None, "say steps="),
-        (iter(data()), None, "say steps="),
+        (DataLoader(Stream(), batch_size=None), None, "give steps="),
+        (iter(data()), None, "give steps="),
         ([], None, "ran out"),
     ],
 )
@@ -427,7 +427,7 @@ import torch
 import torch.distributed as dist
 sys.path[:0] = {path!r}
 from tests.rates.small import GRID, data, loss_fn, model_fn
-from wellposed.rates.find import find_max_lr
+from wellposed.rates.find import SearchSettings, find_max_lr
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
@@ -460,6 +460,17 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
         assert together.value == pytest.approx(alone.value, rel=1e-9)
         assert losses(together) == pytest.approx(losses(alone), rel=1e-9)
     assert "8 are needed, one for each step, but there were 7" in first[2]
+
+
+def test_settings_are_an_object_or_fields() -> None:
+    chosen = SearchSettings(vectorize=False, widen=0, probes=2)
+    given = {"grid": (0.01, 0.02, 0.04), "seeds": 1, "progress": False}
+    rate = find_max_lr(model_fn, loss_fn, data(), settings=chosen, **given)
+    assert rate == find_max_lr(model_fn, loss_fn, data(), vectorize=False, widen=0, probes=2, **given)
+    assert "one by one" in rate.reason
+    assert "vectorised" in find_max_lr(model_fn, loss_fn, data(), settings=chosen, vectorize=True, **given).reason
+    with pytest.raises(TypeError, match=r"SearchSettings.* unexpected keyword argument 'widden'"):
+        find_max_lr(model_fn, loss_fn, data(), widden=0)
 
 
 def test_processes_without_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,18 +151,18 @@ class Scales:
         """
         kept = figures | {"omega": self.figures()}
         if self.base is not None:
-            said = dict(self.base.prescriptions)
+            prescriptions = dict(self.base.prescriptions)
             for name, omega in self.omega.items():
-                if said[name].action == "write":
-                    said[name] = _scaled(said[name], omega, self.values[name], why)
+                if prescriptions[name].action == "write":
+                    prescriptions[name] = _scaled(prescriptions[name], omega, self.values[name], why)
                 else:
-                    said[name] = _rescale(name, self.values[name], omega, why)
+                    prescriptions[name] = _rescale(name, self.values[name], omega, why)
             return self.base.model_copy(
                 update={
                     "method": f"{self.base.method}+{method}",
                     "options": self.base.options | {method: options},
                     "figures": self.base.figures | kept,
-                    "prescriptions": said,
+                    "prescriptions": prescriptions,
                 }
             )
         return Plan(
@@ -175,16 +175,16 @@ class Scales:
         )
 
     def _rescaling(self, why: str) -> dict[str, Prescription]:
-        said = {name: _rescale(name, self.values[name], omega, why) for name, omega in self.omega.items()}
-        return completed(self._problem.model, said, "left alone: it has no coefficient")
+        rescaled = {name: _rescale(name, self.values[name], omega, why) for name, omega in self.omega.items()}
+        return completed(self._problem.model, rescaled, "left alone: it has no coefficient")
 
 
-def completed(model: nn.Module, said: Mapping[str, Prescription], reason: str) -> dict[str, Prescription]:
+def completed(model: nn.Module, written: Mapping[str, Prescription], reason: str) -> dict[str, Prescription]:
     """Return a prescription for every parameter of ``model``, in its order.
 
     Args:
         model: the model.
-        said: the prescriptions of those that are written, by first name.
+        written: the prescriptions of those that are written, by first name.
         reason: why all others are left alone.
     """
     whole: dict[str, Prescription] = {}
@@ -203,7 +203,7 @@ def completed(model: nn.Module, said: Mapping[str, Prescription], reason: str) -
                 reason=f"the same tensor as {owner}, which is written once",
             )
         else:
-            whole[name] = said.get(name) or keep(
+            whole[name] = written.get(name) or keep(
                 name, shape, reason if parameter.requires_grad else "left alone: frozen"
             )
     return whole

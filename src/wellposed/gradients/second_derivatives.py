@@ -2,7 +2,7 @@
 
 Within `cheap_second_derivatives` convolutions, linear maps, batch norms and rectifiers are run by functions whose
 second derivatives take the kernels of the first ones. What these can work out again in one pass over a tensor, autograd
-does not keep: the output of a rectifier behind a batch norm, and the gradient that leaves a batch norm.
+does not keep: the output of a rectifier after a batch norm, and the gradient that leaves a batch norm.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         """Run ``func``, by the function here where there is one."""
         given = kwargs or {}
-        found = None
+        result = None
         if func in _FUNCTIONS and torch.is_grad_enabled():
             x = args[0] if args else given["input"]
             if self._keeps() and not torch.is_autocast_enabled(x.device.type):
                 by = self._factored if func in _CONTRACTIONS else self._recomputed
-                found = _FUNCTIONS[func](by, *args, **given)
-        return func(*args, **given) if found is None else found
+                result = _FUNCTIONS[func](by, *args, **given)
+        return func(*args, **given) if result is None else result
 
     def _keeps(self) -> bool:
         """Whether what an operator keeps would come to us, and not to the hooks of activation checkpointing."""

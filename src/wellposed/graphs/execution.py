@@ -82,7 +82,7 @@ class NeedsValuesError(RuntimeError):
 def meta_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return an uninitialised meta tensor with the shape, strides and dtype of ``tensor``.
 
-    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two in different ways. Raises
+    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two differently. Raises
     `NeedsValuesError` for sparse tensors.
     """
     if tensor.layout is not torch.strided:

@@ -133,9 +133,9 @@ class _Junctions:
         weights = []
         for value, step in self._steps.items():
             if value in own:
-                weighted = step.kind == "contraction" and step.node is not None
-                depths[value] = weighted + max((depths.get(s, 0) for s in self._sources.get(value, ())), default=0)
-                if weighted:
+                depths[value] = max((depths.get(s, 0) for s in self._sources.get(value, ())), default=0)
+                if step.kind == "contraction" and step.node is not None:
+                    depths[value] += 1
                     weights.append(step.node)
         return ResidualBranch(tuple(weights), self._last(base, own), depths.get(base, 0))
 

@@ -33,15 +33,15 @@ def op_of(node: Node) -> str:
     return f"{node.name} ({node.op_name})"
 
 
-def parameter_behind(graph: Graph, value: int) -> str | None:
+def parameter_of(graph: Graph, value: int) -> str | None:
     """Return the parameter that ``value`` is, casts aside, or None."""
     while True:
-        found = graph.values[value]
-        if found.kind == "parameter":
-            return graph.aliases.get(found.name, found.name)
-        if found.node is None or graph.nodes[found.node].op not in _CASTS:
+        held = graph.values[value]
+        if held.kind == "parameter":
+            return graph.aliases.get(held.name, held.name)
+        if held.node is None or graph.nodes[held.node].op not in _CASTS:
             return None
-        value = graph.nodes[found.node].inputs[0]
+        value = graph.nodes[held.node].inputs[0]
 
 
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
@@ -72,7 +72,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
                 continue
             argument = node.args[position] if position < len(node.args) else node.kwargs.get(_NAMES[role == "shift"])
             if isinstance(argument, Ref):
-                name = parameter_behind(graph, argument.value)
+                name = parameter_of(graph, argument.value)
                 reason = f"{role} of {node.op_name}: {value:.0f}, so that its output has mean 0 and variance 1"
                 add(name, value, "gain" if role == "gain" else "shift", node, reason)
     for contraction in contracted:

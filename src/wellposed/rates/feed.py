@@ -46,7 +46,7 @@ class Feed:
     def __init__(self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device) -> None:
         size = _size(batches)
         if steps is None and size is None:
-            raise RateError("the number of batches cannot be told from an iterator or a stream: say steps=")
+            raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
         wanted = steps if steps is not None else size
         assert wanted is not None
         self.steps = min(ranks.gathered(wanted))

@@ -87,17 +87,17 @@ def transfer(
     allowed = AXES if axes is None else tuple(axes)
     for axis in allowed:
         check_choice("axis", axis, AXES)
-    examples = [() if isinstance(model, Graph) else args for model in (base, target)]
-    graphs = [graph_of(model, given, {}, True) for model, given in zip((base, target), examples, strict=True)]
-    _check_inputs(*graphs)
+    base_args, target_args = (() if isinstance(model, Graph) else args for model in (base, target))
+    base_graph, target_graph = graph_of(base, base_args, {}, True), graph_of(target, target_args, {}, True)
+    _check_inputs(base_graph, target_graph)
     _check_loss(known.conditions, conditions)
-    differ = _differing_axes(*graphs, allowed)
-    lower = relative(base, *examples[0], rule=rule, plan=base_plan, **options)
-    upper = relative(target, *examples[1], rule=rule, plan=target_plan, **options)
+    differ = _differing_axes(base_graph, target_graph, allowed)
+    lower = relative(base, *base_args, rule=rule, plan=base_plan, **options)
+    upper = relative(target, *target_args, rule=rule, plan=target_plan, **options)
     factor = upper.value / lower.value
     reason = (
         f"{known.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
-        f"{graphs[1].model} and {graphs[0].model} by rule {rule!r}"
+        f"{target_graph.model} and {base_graph.model} by rule {rule!r}"
     )
     warnings = [*known.warnings, *_changed(known.conditions, conditions), *lower.warnings, *upper.warnings]
     if _plain(known.conditions, conditions) is False:
