@@ -189,7 +189,7 @@ def test_the_node_whose_backward_rule_is_wrong_is_named(monkeypatch: pytest.Monk
     verdict = wp.check(graph, plan=wp.plan(graph, inputs=WHITE), inputs=WHITE, draws=12, backward=True)
     assert verdict.first is not None
     assert (verdict.first.name, verdict.first.direction) == ("3", "backward")  # the tanh's input
-    assert "first off: the gradient by 3 (conv2d.default): predicted E[g²]" in verdict.summary()
+    assert "first off: the gradient with respect to 3 (conv2d.default): predicted E[g²]" in verdict.summary()
 
 
 def test_filters_that_a_norm_divides_by_their_own_size() -> None:

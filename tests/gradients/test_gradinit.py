@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError
-from wellposed.gradients import gradinit
+from wellposed.gradients import GradInitSettings, gradinit
 from wellposed.gradients.problem import Batch, sub_batches
 
 ETA = 0.1
@@ -216,3 +216,17 @@ def test_bad_input() -> None:
     with pytest.raises(GradientError, match=r"after one step of sgd at eta=1e\+30: the loss of a batch is"):
         gradinit(model, cross_entropy, [batch], eta=1e30, gamma=9.0)
     assert same(before, state(model))
+
+
+def test_settings_are_an_object_or_fields() -> None:
+    batch = pictures(8, torch.float32)
+
+    def refined(**options: Any) -> wp.Plan:
+        torch.manual_seed(0)
+        return gradinit(Skip(), cross_entropy, [batch], iterations=2, progress=False, **options)
+
+    chosen = GradInitSettings(rate=0.1, overlap=0.25)
+    assert refined(settings=chosen) == refined(rate=0.1, overlap=0.25)
+    assert refined(settings=chosen, rate=0.2).options["rate"] == 0.2
+    with pytest.raises(TypeError, match=r"GradInitSettings.* unexpected keyword argument 'clipp'"):
+        refined(clipp=1.0)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError, PlanError
-from wellposed.gradients import gradcosine, nio
+from wellposed.gradients import NioSettings, gradcosine, nio
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
 from wellposed.gradients.problem import Batch, Problem, sub_batches
 from wellposed.gradients.scales import Scales
@@ -240,3 +240,17 @@ def test_no_warnings() -> None:
         warnings.simplefilter("error")
         plan = nio(Skip(), cross_entropy, [pictures(8, torch.float32)], iterations=2)
     assert plan.warnings == ()
+
+
+def test_settings_are_an_object_or_fields() -> None:
+    batch = pictures(8, torch.float32)
+
+    def refined(**options: Any) -> wp.Plan:
+        torch.manual_seed(0)
+        return nio(Skip(), cross_entropy, [batch], iterations=2, progress=False, **options)
+
+    chosen = NioSettings(minimum=0.9, per_channel=True)
+    assert refined(settings=chosen) == refined(minimum=0.9, per_channel=True)
+    assert refined(settings=chosen, minimum=0.5).options["minimum"] == 0.5
+    with pytest.raises(TypeError, match=r"NioSettings.* unexpected keyword argument 'minimun'"):
+        refined(minimun=0.5)

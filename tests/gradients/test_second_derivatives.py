@@ -16,7 +16,7 @@ from wellposed.errors import GradientError
 from wellposed.gradients import norm_derivatives
 from wellposed.gradients.cotangents import Objective, Weighing
 from wellposed.gradients.problem import Batch, Problem, sub_batches
-from wellposed.gradients.remade import Remade
+from wellposed.gradients.recomputed import Recomputed
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
 
@@ -158,35 +158,35 @@ def test_a_transposed_square_is_not_made_again_as_it_was() -> None:
 
 
 def test_a_recipe_ends_with_its_tensor() -> None:
-    remade, tensor = Remade(), torch.ones(4)
-    remade.note(tensor, lambda: torch.full((4,), 2.0))
-    assert remade.unpack(remade.pack(tensor.view(4))).tolist() == [2.0] * 4
-    assert remade.pack(tensor.view(2, 2)).shape == (2, 2)  # another tensor in the same place
+    recomputed, tensor = Recomputed(), torch.ones(4)
+    recomputed.note(tensor, lambda: torch.full((4,), 2.0))
+    assert recomputed.unpack(recomputed.pack(tensor.view(4))).tolist() == [2.0] * 4
+    assert recomputed.pack(tensor.view(2, 2)).shape == (2, 2)  # another tensor in the same place
     tensor.add_(1.0)
-    assert remade.pack(tensor) is tensor  # changed in place
-    remade.note(tensor, lambda: torch.full((4,), 2.0))
+    assert recomputed.pack(tensor) is tensor  # changed in place
+    recomputed.note(tensor, lambda: torch.full((4,), 2.0))
     place = tensor.data_ptr()
     alias = tensor.numpy()  # keeps the memory
     del tensor
     gc.collect()
     other = torch.from_numpy(alias)
     assert other.data_ptr() == place
-    assert remade.pack(other) is other
+    assert recomputed.pack(other) is other
 
 
 def test_what_can_be_made_again_is_not_kept() -> None:
     def kept(model: nn.Module) -> int:
         problem, sizes = Problem(model, cross_entropy), {}
-        pack = Remade.pack
+        pack = Recomputed.pack
 
-        def counted(self: Remade, tensor: Tensor) -> Any:
+        def counted(self: Recomputed, tensor: Tensor) -> Any:
             found = pack(self, tensor)
             if isinstance(found, Tensor):
                 sizes[found.untyped_storage().data_ptr()] = found.untyped_storage().nbytes()
             return found
 
         with pytest.MonkeyPatch.context() as patch, problem.running():
-            patch.setattr(Remade, "pack", counted)
+            patch.setattr(Recomputed, "pack", counted)
             leaves = {name: p.clone().requires_grad_() for name, p in problem.parameters.items()}
             held = problem.gradient(leaves, pictures(64), differentiable=True)
             assert held
@@ -198,7 +198,7 @@ def test_what_can_be_made_again_is_not_kept() -> None:
 
     one = 64 * 8 * 25 * 8
     # Input of the norm, gradients on both sides of the rectifier and behind the second convolution; that in front of
-    # the norm and the rectifier's output are made again. The last one counts as the readout's input.
+    # the norm and the rectifier's output are recomputed. The last one counts as the readout's input.
     assert kept(block(nn.ReLU())) < kept(block(nn.GELU())) - one
 
 

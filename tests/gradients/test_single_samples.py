@@ -139,7 +139,7 @@ def test_wrong_norms_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return taken(args, cotangent.flip(0), count)  # the cotangents of other samples
 
     monkeypatch.setattr(single_samples, "convolved", wrong)
-    with pytest.warns(UserWarning, match=r"one by one, not by 'batched': the gradients of samples by '0\.weight'"):
+    with pytest.warns(UserWarning, match=r"not by 'batched': the gradients of samples with respect to '0\.weight'"):
         found = gradcosine(model, loss, batch, sub_batches=None, engine="batched")
     assert found == right
     assert gradcosine(model, loss, batch, sub_batches=None).engine == "loop"

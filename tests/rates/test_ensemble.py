@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from wellposed.errors import OptionError, RateError
-from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, train
+from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload, train
 from wellposed.rates.feed import Feed
 from wellposed.rates.probe import probe
-from wellposed.rates.steps import builder, settings
+from wellposed.rates.steps import builder, updates
 
 CPU = torch.device("cpu")
 RATES = (0.003, 0.03, 0.1)
@@ -123,19 +123,19 @@ def reference(
 def test_a_stack_trains_as_torch_does(build: Callable[[], nn.Module], name: str) -> None:
     models, draws = drawn(build)
     make = OPTIMIZERS[name]
-    told = settings(make, models[0], (0.01, 0.1))
-    assert not isinstance(told, str)
+    how = updates(make, models[0], (0.01, 0.1))
+    assert not isinstance(how, str)
     objective = Objective(models[0], loss_fn)
-    seen = probe(objective, draws, make, told, data()[0])
+    feed = Feed(data(), None, 0, CPU)
+    seen = probe(Workload(objective, draws, make, feed), how)
     assert seen.obstacle is None
     members = [Member(rate, seed) for rate in RATES for seed in draws]
-    stack = Stack(objective, draws, members, told, seen.moving)
+    stack = Stack(objective, draws, members, how, seen.moving)
 
     def schedule(done: float) -> float:
         return 1 - 0.5 * done
 
-    feed = Feed(data(), None, 0, CPU)
-    found = train(stack, members, feed, bound=1e9, probes=99, schedule=schedule, told=lambda alive: None)
+    found = train(stack, members, feed, bound=1e9, probes=99, schedule=schedule, advance=lambda alive: None)
     assert [(o.rate, o.seed) for o in found] == [(m.rate, m.seed) for m in members]
     for outcome in found:
         start, end = reference(models[outcome.seed], make, outcome.rate, schedule)
@@ -150,22 +150,22 @@ def test_a_stack_trains_as_torch_does(build: Callable[[], nn.Module], name: str)
             bound=1e9,
             probes=99,
             schedule=schedule,
-            told=lambda alive: None,
+            advance=lambda alive: None,
         )
         assert alone.loss == pytest.approx(outcome.loss, rel=1e-10)
 
 
 def test_runs_that_diverge_are_dropped_and_leave_the_others_alone() -> None:
     models, draws = drawn(perceptron)
-    told = settings(OPTIMIZERS["momentum"], models[0], (0.01, 0.1))
-    assert not isinstance(told, str)
+    how = updates(OPTIMIZERS["momentum"], models[0], (0.01, 0.1))
+    assert not isinstance(how, str)
     alive: list[int] = []
 
     def ended(rates: tuple[float, ...]) -> dict[tuple[float, int], float | None]:
         members = [Member(rate, seed) for rate in rates for seed in draws]
-        stack = Stack(Objective(models[0], loss_fn), draws, members, told, ())
+        stack = Stack(Objective(models[0], loss_fn), draws, members, how, ())
         outcomes = train(
-            stack, members, Feed(data(), None, 0, CPU), bound=5, probes=3, schedule=lambda _: 1.0, told=alive.append
+            stack, members, Feed(data(), None, 0, CPU), bound=5, probes=3, schedule=lambda _: 1.0, advance=alive.append
         )
         assert {(o.rate, o.seed) for o in outcomes} == {(m.rate, m.seed) for m in members}
         return {(o.rate, o.seed): o.loss for o in outcomes}
@@ -206,7 +206,8 @@ class Counting(nn.Module):
 def obstacle_of(build: Callable[[], nn.Module], optimizer: Any = "sgd", loss: Any = loss_fn) -> Any:
     models, draws = drawn(lambda: build().double())
     make = builder(optimizer)[1]
-    return probe(Objective(models[0], loss), draws, make, settings(make, models[0], (0.01, 0.1)), data()[0])
+    workload = Workload(Objective(models[0], loss), draws, make, Feed(data(), None, 0, CPU))
+    return probe(workload, updates(make, models[0], (0.01, 0.1)))
 
 
 def test_control_flow_on_values_is_an_obstacle() -> None:
@@ -260,7 +261,7 @@ def test_a_gradient_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         return losses, {name: None if g is None else g * (1 + 0.1 * ("2" in name)) for name, g in found.items()}
 
     monkeypatch.setattr(Stack, "gradients", wrong)
-    assert "another gradient of '2." in obstacle_of(perceptron).obstacle
+    assert "another gradient with respect to '2." in obstacle_of(perceptron).obstacle
 
 
 @pytest.mark.parametrize(
@@ -317,11 +318,11 @@ def test_a_model_that_cannot_be_copied_is_named() -> None:
 
 def test_infinite_losses_at_the_start_are_an_error() -> None:
     models, draws = drawn(perceptron)
-    told = settings(OPTIMIZERS["sgd"], models[0], (0.01, 0.1))
-    assert not isinstance(told, str)
+    how = updates(OPTIMIZERS["sgd"], models[0], (0.01, 0.1))
+    assert not isinstance(how, str)
     members = [Member(0.1, 0), Member(0.1, 1)]
     broken = {0: draws[0], 1: Draw({n: t * math.nan for n, t in draws[1].parameters.items()}, {})}
-    stack = Stack(Objective(models[0], loss_fn), broken, members, told, ())
+    stack = Stack(Objective(models[0], loss_fn), broken, members, how, ())
     with pytest.raises(RateError, match=r"before the first step \(seed 1\)"):
         train(
             stack,
@@ -330,5 +331,5 @@ def test_infinite_losses_at_the_start_are_an_error() -> None:
             bound=9,
             probes=1,
             schedule=lambda _: 1.0,
-            told=lambda alive: None,
+            advance=lambda alive: None,
         )

@@ -23,9 +23,9 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import trace
 from wellposed.methods import plan
 from wellposed.plans import draw
-from wellposed.rates.answer import answer
+from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.feed import seed_all
-from wellposed.rates.find import find_max_lr
+from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
 from wellposed.rates.rate import Point, Rate
 
@@ -172,9 +172,9 @@ def test_a_plateau_is_warned_of() -> None:
     curve = [
         Point(rate=r, losses=(loss,)) for r, loss in ((0.01, 2.1), (0.02, 1.91), (0.08, 2.0), (0.16, 1.9), (0.3, 2))
     ]
-    found = answer(curve, [2.3], conditions, "one by one", 0, [])
+    found = answer(Exploration(tuple(curve), (2.3,), 0), conditions, "one by one", [])
     assert ["0.02 and 0.16 are nearly the same" in text for text in found.warnings] == [True]
-    steep = answer([p for p in curve if p.rate != 0.02], [2.3], conditions, "one by one", 0, [])
+    steep = answer(Exploration(tuple(p for p in curve if p.rate != 0.02), (2.3,), 0), conditions, "one by one", [])
     assert not steep.warnings
 
 
@@ -258,8 +258,8 @@ class Stream(IterableDataset[Any]):
         (data(), 9, "9 are needed, one for each step, but there were 8; give more, or steps=8"),
         (iter(data()), 9, "9 are needed, one for each step, but there were 8"),
         (DataLoader(Stream(), batch_size=None), 6, "6 are needed, one for each step, but there were 5"),
-        (DataLoader(Stream(), batch_size=None), None, "say steps="),
-        (iter(data()), None, "say steps="),
+        (DataLoader(Stream(), batch_size=None), None, "give steps="),
+        (iter(data()), None, "give steps="),
         ([], None, "ran out"),
     ],
 )
@@ -379,7 +379,7 @@ def test_noise_is_told() -> None:
 
 
 def test_a_stack_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellposed.rates.find.stacking_costs", lambda *args: 1.9)
+    monkeypatch.setattr("wellposed.rates.find.stacking_cost", lambda *args: 1.9)
     found = search()
     assert "one by one (a stack takes 1.9 times as long here)" in found.reason
     assert not found.warnings
@@ -427,7 +427,7 @@ import torch
 import torch.distributed as dist
 sys.path[:0] = {path!r}
 from tests.rates.small import GRID, data, loss_fn, model_fn
-from wellposed.rates.find import find_max_lr
+from wellposed.rates.find import SearchSettings, find_max_lr
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
@@ -460,6 +460,17 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
         assert together.value == pytest.approx(alone.value, rel=1e-9)
         assert losses(together) == pytest.approx(losses(alone), rel=1e-9)
     assert "8 are needed, one for each step, but there were 7" in first[2]
+
+
+def test_settings_are_an_object_or_fields() -> None:
+    chosen = SearchSettings(vectorize=False, widen=0, probes=2)
+    given = {"grid": (0.01, 0.02, 0.04), "seeds": 1, "progress": False}
+    rate = find_max_lr(model_fn, loss_fn, data(), settings=chosen, **given)
+    assert rate == find_max_lr(model_fn, loss_fn, data(), vectorize=False, widen=0, probes=2, **given)
+    assert "one by one" in rate.reason
+    assert "vectorised" in find_max_lr(model_fn, loss_fn, data(), settings=chosen, vectorize=True, **given).reason
+    with pytest.raises(TypeError, match=r"SearchSettings.* unexpected keyword argument 'widden'"):
+        find_max_lr(model_fn, loss_fn, data(), widden=0)
 
 
 def test_processes_without_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,10 @@ def batches(graph: Graph, inputs: Inputs, draws: int, seed: int) -> Iterator[dic
         InputError: a descriptor for no input of the graph, no batch at all, or one that does not fit the graph.
     """
     if is_described(inputs):
-        told = describe_inputs(graph, inputs)
+        descriptors = describe_inputs(graph, inputs)
         for draw in range(draws):
             generator = torch.Generator().manual_seed(stream(seed, draw, "inputs"))
-            yield draw_inputs(graph, told, generator)
+            yield draw_inputs(graph, descriptors, generator)
     elif callable(inputs):
         for draw in range(draws):
             yield bind(graph, inputs(draw))

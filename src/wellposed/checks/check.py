@@ -42,10 +42,10 @@ def check(
         plan: how the weights are drawn, anew for every pass; None checks the model's current weights.
         draws: number of real passes, >= 2.
         tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
-        inputs: as for `wellposed.measure`; the prediction is told the same, or what is measured on the batches.
+        inputs: as for `wellposed.measure`; the prediction takes the same, or what is measured on the batches.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
-        backward: also compare the gradients by every tensor, parameter and input.
+        backward: also compare the gradients with respect to every tensor, parameter and input.
         cotangents: what a backward pass starts from, as for `wellposed.propagate`.
         **kwargs: example inputs by keyword.
 
@@ -61,12 +61,12 @@ def check(
     graph = graph_of(model, args, kwargs, training)
     given: Iterable[dict[int, Tensor]] = batches(graph, inputs, draws, seed)
     if is_described(inputs):
-        told = inputs
+        descriptors = inputs
     else:
         given = list(given)
-        told = described(graph, given)
+        descriptors = described(graph, given)
     weights = "current" if plan is None else plan
-    predicted = propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)
+    predicted = propagate(graph, inputs=descriptors, weights=weights, backward=backward, cotangents=cotangents)
     variances = cotangent_variances(graph, cotangents, backward)
     measured = passes(graph, given, plan, seed, variances)
     weight_draws = 1 if plan is None else draws

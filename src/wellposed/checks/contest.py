@@ -90,7 +90,7 @@ class Contest:
         return float(2 * special.stdtr(freedom, -abs(one.mean - other.mean) / math.sqrt(variance)))
 
     def summary(self) -> str:
-        """Return the outcome in words: every start, and whether each pair can be told apart at the 5 % level."""
+        """Return the outcome in words: every start, and whether each pair differs at the 5 % level."""
         lines = [f"{self.seeds} seeds, {self.steps} steps each, every start at its own best rate"]
         lines += [str(entrant) for entrant in self.entrants]
         for one, other in combinations(self.entrants, 2):

@@ -1,4 +1,4 @@
-"""Real backward passes: the gradient by every tensor of a graph, seen while it passes and then let go."""
+"""Real backward passes: the gradient with respect to every tensor of a graph, measured as it passes and let go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def there_and_back(
 
     Args:
         graph: from `wellposed.trace`.
-        added: biases, gains and shifts, the gradients by which may be sums that cancel.
+        added: biases, gains and shifts, whose gradients may be sums that cancel.
         parameters: a tensor for every parameter name.
         inputs: tensors by value id.
         seed: of random operators.
@@ -69,13 +69,13 @@ def there_and_back(
         if not ends:
             return
         try:
-            found = torch.autograd.grad(list(ends.values()), list(leaves.values()), drawn, allow_unused=True)
+            gradients = torch.autograd.grad(list(ends.values()), list(leaves.values()), drawn, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(
                 f"the gradients of {graph.model} cannot be measured, since an operator has no derivative: {error}. "
                 "Measure it without backward=True"
             ) from error
-    for value, gradient in zip(leaves, found, strict=True):
+    for value, gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:
             backward.record(value, gradient)
     for value in list(cancelling(graph, added, backward.second_moment)):

@@ -53,7 +53,8 @@ def measure(
             and booleans, keep the example's values.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
-        backward: also run back from the outputs, and measure the gradient by every tensor, parameter and input.
+        backward: also run back from the outputs, and measure the gradient with respect to every tensor, parameter and
+            input.
         cotangents: variance of the normal numbers, drawn anew for every pass, that a backward pass starts from; as
             for `wellposed.propagate`.
         **kwargs: example inputs by keyword.

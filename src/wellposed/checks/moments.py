@@ -42,7 +42,7 @@ def moments(tensor: Tensor) -> tuple[float, float]:
 
 
 class Accumulator:
-    """Collects the moments of tensors, each told by its value id, pass by pass, without keeping the tensors.
+    """Collects the moments of tensors, each identified by its value id, pass by pass, without keeping the tensors.
 
     Call `next_pass` before each pass. `observe` fits `wellposed.graphs.run`.
     """
@@ -82,14 +82,14 @@ class Accumulator:
         Args:
             graph: the graph that the value ids belong to.
             entries: module, operator and value id of each signal.
-            centred: whether mean and variance are told apart; otherwise the mean is given as 0, which it is by
+            centred: whether mean and variance are separate; otherwise the mean is given as 0, which it is by
                 symmetry, and the second moment as the variance.
         """
         passes = self._means
-        found = [
+        signals = [
             self._signal(graph, entry, centred) for entry in entries if passes and all(entry[2] in p for p in passes)
         ]
-        return Signals(tuple(found), source=f"{len(passes)} real passes")
+        return Signals(tuple(signals), source=f"{len(passes)} real passes")
 
     def _signal(self, graph: Graph, entry: Entry, centred: bool) -> Signal:
         module, op, value = entry

@@ -8,6 +8,7 @@ the mean squared singular value is Hutchinson's estimate of the trace (1990).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class JacobianSpectrum:
-    """The squared singular values of the Jacobian of one sample's outputs by its inputs.
+    """The squared singular values of the Jacobian of one sample's outputs with respect to its inputs.
 
     They are the eigenvalues of JᵀJ or of JJᵀ, whichever is smaller: a Jacobian of m outputs and n inputs has min(m, n).
 
@@ -100,7 +101,9 @@ def jacobian_spectrum(
     training: bool = True,
     **kwargs: Any,
 ) -> JacobianSpectrum:
-    """Return the singular values of the Jacobian of the model's outputs by its inputs; the model is only read.
+    """Return the singular values of the Jacobian of the model's outputs with respect to its inputs.
+
+    The model is only read.
 
     Samples along the first axis have a Jacobian each, unless they change each other's outputs, as in a batch norm in
     training mode: then the whole batch counts as one. Dropout and other random operators draw once for each draw.
@@ -129,7 +132,7 @@ def jacobian_spectrum(
     check_integer(2, steps=steps)
     graph = graph_of(model, args, kwargs, training)
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-    found: list[_Ritz] = []
+    quadratures: list[_Quadrature] = []
     size = (1, 1)
     for draw, batch in enumerate(batches(graph, inputs, draws, seed)):
         parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
@@ -137,13 +140,13 @@ def jacobian_spectrum(
         size = (jacobian.outputs, jacobian.inputs)
         generator = torch.Generator().manual_seed(stream(seed, draw, "probes"))
         exact = min(size) <= steps
-        found += [_lanczos(jacobian, steps, generator) for _ in range(1 if exact else probes)]
-    tops, bottoms = np.stack([r.largest for r in found]), np.stack([r.smallest for r in found])
+        quadratures += [_lanczos(jacobian, steps, generator) for _ in range(1 if exact else probes)]
     # the probes of one draw look at the same Jacobians: the best of their bounds
-    highest = tops.reshape(draws, -1, found[0].first.size).max(axis=1)
-    lowest = bottoms.reshape(draws, -1, found[0].first.size).min(axis=1)
-    first = np.stack([r.first for r in found])
-    values, weights = np.concatenate([r.values for r in found]), np.concatenate([r.weights for r in found])
+    first = np.stack([q.first for q in quadratures])
+    highest = np.stack([q.largest for q in quadratures]).reshape(draws, -1, first.shape[1]).max(axis=1)
+    lowest = np.stack([q.smallest for q in quadratures]).reshape(draws, -1, first.shape[1]).min(axis=1)
+    values = np.concatenate([q.values for q in quadratures])
+    weights = np.concatenate([q.weights for q in quadratures])
     order = np.argsort(values)
     return JacobianSpectrum(
         values=values[order],
@@ -163,22 +166,15 @@ class _Jacobian:
     """J and Jᵀ of one pass, for all samples at once: vectors are (samples, elements) in float64."""
 
     def __init__(self, graph: Graph, parameters: dict[str, Tensor], batch: dict[int, Tensor], seed: int) -> None:
-        device = next((t.device for t in parameters.values()), torch.device("cpu"))
-        wide = {name: _widened(tensor) for name, tensor in parameters.items()}
-        given = {value: _widened(tensor).to(device) for value, tensor in {**graph.example, **batch}.items()}
-        buffers = {name: _widened(tensor) for name, tensor in graph.buffer_tensors.items()}
-        self.leaves = [t.requires_grad_() for v in graph.inputs if (t := given[v]).is_floating_point()]
+        self.graph = graph
         with seeded(seed, parameters.values()), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            results = Interpreter(_in_double(graph), wide, buffers, given, None).outputs()
-            self.ends = [r for r in dict.fromkeys(results) if r.requires_grad]
+            self.leaves, self.ends = _run_in_double(graph, parameters, batch)
             if not self.ends or not self.leaves:
                 raise InputError(
                     f"no floating-point output of {graph.model} depends on a floating-point input: there is no Jacobian"
                 )
             self.dummies = [torch.zeros_like(end).requires_grad_() for end in self.ends]
-            pulled = self._differentiated(graph, self.ends, self.leaves, self.dummies, create=True)
-        self.graph = graph
-        self.pulled = pulled
+            self.pulled = self._differentiated(self.ends, self.leaves, self.dummies, create=True)
         lengths = {t.shape[0] if t.ndim else 1 for t in (*self.ends, *self.leaves)}
         self._divide(lengths.pop() if len(lengths) == 1 else 1)
         if self.samples > 1 and self._coupled(seed):
@@ -199,17 +195,15 @@ class _Jacobian:
 
     def transposed(self, vectors: Tensor) -> Tensor:
         """Return Jᵀ u for (samples, outputs)."""
-        return self._joined(self._differentiated(self.graph, self.ends, self.leaves, self._split(vectors, self.ends)))
+        return self._joined(self._differentiated(self.ends, self.leaves, self._split(vectors, self.ends)))
 
     def product(self, vectors: Tensor) -> Tensor:
-        """Return J v for (samples, inputs): the derivative of vᵀ Jᵀ u by u."""
+        """Return J v for (samples, inputs): the derivative of vᵀ Jᵀ u with respect to u."""
         parts = self._split(vectors, self.leaves)
         active = [(p, v) for p, v in zip(self.pulled, parts, strict=True) if p.requires_grad]
         if not active:
             return torch.zeros(self.samples, self.outputs, dtype=torch.float64, device=vectors.device)
-        return self._joined(
-            self._differentiated(self.graph, [p for p, _ in active], self.dummies, [v for _, v in active])
-        )
+        return self._joined(self._differentiated([p for p, _ in active], self.dummies, [v for _, v in active]))
 
     def _split(self, vectors: Tensor, like: list[Tensor]) -> list[Tensor]:
         widths = [t.numel() // self.samples for t in like]
@@ -218,9 +212,8 @@ class _Jacobian:
     def _joined(self, parts: list[Tensor]) -> Tensor:
         return torch.cat([part.detach().reshape(self.samples, -1) for part in parts], dim=1)
 
-    @staticmethod
     def _differentiated(
-        graph: Graph, of: list[Tensor], by: list[Tensor], along: list[Tensor], create: bool = False
+        self, of: list[Tensor], by: list[Tensor], along: list[Tensor], create: bool = False
     ) -> list[Tensor]:
         try:
             with torch.enable_grad():
@@ -231,8 +224,8 @@ class _Jacobian:
                 )
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(
-                f"the Jacobian of {graph.model} cannot be multiplied with: {error}. An operator lacks the derivative "
-                "that this takes"
+                f"the Jacobian of {self.graph.model} cannot be multiplied with: {error}. An operator lacks the "
+                "derivative that this takes"
             ) from error
 
     def squared(self, vectors: Tensor) -> Tensor:
@@ -240,6 +233,19 @@ class _Jacobian:
         if self.outputs < self.inputs:
             return self.product(self.transposed(vectors))
         return self.transposed(self.product(vectors))
+
+
+def _run_in_double(
+    graph: Graph, parameters: Mapping[str, Tensor], batch: Mapping[int, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run a graph in float64; return its floating-point inputs, and the outputs that depend on them."""
+    device = next((t.device for t in parameters.values()), torch.device("cpu"))
+    wide = {name: _widened(tensor) for name, tensor in parameters.items()}
+    inputs = {value: _widened(tensor).to(device) for value, tensor in {**graph.example, **batch}.items()}
+    buffers = {name: _widened(tensor) for name, tensor in graph.buffer_tensors.items()}
+    leaves = [t.requires_grad_() for v in graph.inputs if (t := inputs[v]).is_floating_point()]
+    results = Interpreter(_in_double(graph), wide, buffers, inputs, None).outputs()
+    return leaves, [result for result in dict.fromkeys(results) if result.requires_grad]
 
 
 def _in_double(graph: Graph) -> Graph:
@@ -263,8 +269,8 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ritz:
-    """What one probe found: nodes and weights of all samples, and by sample the ends and the first moment."""
+class _Quadrature:
+    """Nodes and weights of all samples from one probe, and by sample the ends and the first moment."""
 
     values: Array
     weights: Array
@@ -277,7 +283,7 @@ EXHAUSTED = 1e-13
 """Length of a residual, over the largest entry so far, at which a Krylov space is complete."""
 
 
-def _lanczos(jacobian: _Jacobian, steps: int, generator: torch.Generator) -> _Ritz:
+def _lanczos(jacobian: _Jacobian, steps: int, generator: torch.Generator) -> _Quadrature:
     """Return the Gauss quadrature of the spectrum from one random vector for each sample, fully reorthogonalised.
 
     Where the vectors reached from it are exhausted (a spectrum of few distinct values), another one starts anew.
@@ -316,4 +322,4 @@ def _lanczos(jacobian: _Jacobian, steps: int, generator: torch.Generator) -> _Ri
     values, vectors = torch.linalg.eigh(matrix.cpu())
     nodes = values.clamp(min=0.0).numpy()
     weights = vectors[:, 0, :].square().numpy() if count < size else np.full(nodes.shape, 1.0 / size)
-    return _Ritz(nodes.ravel(), weights.ravel(), nodes[:, -1], nodes[:, 0], (nodes * weights).sum(axis=1))
+    return _Quadrature(nodes.ravel(), weights.ravel(), nodes[:, -1], nodes[:, 0], (nodes * weights).sum(axis=1))

@@ -35,7 +35,7 @@ ILL_CONDITIONED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One signal, or the gradient by one tensor: what was predicted and what was measured.
+    """One signal, or the gradient with respect to one tensor: what was predicted and what was measured.
 
     Attributes:
         name, module, op, shape: as in `Signal`.
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def off(self) -> bool:
-        """Whether the error is larger than allowed, or cannot be told (NaN)."""
+        """Whether the error is larger than allowed, or is not known (NaN)."""
         return not abs(self.error) <= self.allowed
 
     @property
@@ -93,11 +93,11 @@ class Verdict:
     """The outcome of `wellposed.check`.
 
     Attributes:
-        comparisons: every signal that was both predicted and measured, in execution order; behind them the gradients,
+        comparisons: every signal that was both predicted and measured, in execution order; then the gradients,
             in the order in which a backward pass makes them: by nodes, the last first, by inputs, by parameters.
         unmatched: names that only one side knows.
         model: class name of the model.
-        draws: passes behind the measurement.
+        draws: passes that were measured.
         weight_draws: different weights among them (1 where the model's own weights were kept).
     """
 
@@ -147,7 +147,7 @@ class Verdict:
             "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
         if self.first is not None:
-            gradient = "the gradient by " if self.first.direction == "backward" else ""
+            gradient = "the gradient with respect to " if self.first.direction == "backward" else ""
             lines.append(f"first off: {gradient}{self.first}")
         if zeros:
             why = "zero-initialised gates or readouts" + (", biases before norms" if gradients else "")
@@ -222,8 +222,8 @@ def compare(
     for direction, foreseen, seen in _pairs(predicted, measured):
         for signal in foreseen:
             if signal.name in seen:
-                found = _compare_one(signal, seen[signal.name], direction, draws, weight_draws, tolerance)
-                comparisons.append(found)
+                comparison = _compare_one(signal, seen[signal.name], direction, draws, weight_draws, tolerance)
+                comparisons.append(comparison)
             else:
                 unmatched.append(signal.name)
         known = {signal.name for signal in foreseen}

@@ -3,16 +3,18 @@
 from wellposed.gradients.agreement import Agreement, Alignment
 from wellposed.gradients.cosine import gradcosine
 from wellposed.gradients.gradient_norm import gradient_norm
-from wellposed.gradients.gradinit import gradinit
+from wellposed.gradients.gradinit import GradInitSettings, gradinit
 from wellposed.gradients.lsuv import lsuv
 from wellposed.gradients.metainit import gradient_quotient, metainit, random_batches
-from wellposed.gradients.nio import nio
+from wellposed.gradients.nio import NioSettings, nio
 from wellposed.gradients.refinements import find_refinement, refinements
 from wellposed.gradients.warmup import Warmup, warmup
 
 __all__ = [
     "Agreement",
     "Alignment",
+    "GradInitSettings",
+    "NioSettings",
     "Warmup",
     "find_refinement",
     "gradcosine",

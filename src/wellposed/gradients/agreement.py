@@ -1,4 +1,4 @@
-"""How well gradients agree: the running sums behind GradCosine, and the record of a score."""
+"""How well gradients agree: the running sums of GradCosine, and the record of a score."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SampleEngine = Literal["batched", "vmap", "loop"]
 
 
 class Rows(Protocol):
-    """The gradients of some samples or sub-batches by one parameter, however they are held."""
+    """The gradients of some samples or sub-batches with respect to one parameter, however they are held."""
 
     def squares(self) -> Tensor:
         """Return the squared norms, of shape (rows,), in double precision."""

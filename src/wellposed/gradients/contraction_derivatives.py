@@ -32,10 +32,10 @@ class _Products(Protocol):
     def backward(
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the gradients by x and by W, where they are wanted."""
+        """Return the gradients with respect to x and W, where they are wanted."""
 
     def bias(self, cotangent: Tensor) -> Tensor:
-        """Return the gradient by b."""
+        """Return the gradient with respect to b."""
 
 
 class _Convolution:
@@ -43,15 +43,15 @@ class _Convolution:
         self._options = options  # stride, padding, dilation, transposed, output padding, groups
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        found: Tensor = aten.convolution.default(x, weight, bias, *self._options)
-        return found
+        result: Tensor = aten.convolution.default(x, weight, bias, *self._options)
+        return result
 
     def backward(
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         mask = [by_input, by_weight, False]
-        found = aten.convolution_backward.default(cotangent, x, weight, None, *self._options, mask)
-        return found[0], found[1]
+        result = aten.convolution_backward.default(cotangent, x, weight, None, *self._options, mask)
+        return result[0], result[1]
 
     def bias(self, cotangent: Tensor) -> Tensor:
         return cotangent.sum([0, *range(2, cotangent.ndim)])
@@ -59,8 +59,8 @@ class _Convolution:
 
 class _Linear:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        found: Tensor = aten.linear.default(x, weight, bias)
-        return found
+        result: Tensor = aten.linear.default(x, weight, bias)
+        return result
 
     def backward(
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
@@ -103,7 +103,7 @@ class _Contraction(Function):
 
 
 class _ContractionBackward(Function):
-    """The gradients of a contraction by x and by W, which are not multiplied by the factor where they are by W."""
+    """The gradients of a contraction with respect to x and W; the factor multiplies those for x alone."""
 
     @staticmethod
     def forward(

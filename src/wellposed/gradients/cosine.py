@@ -124,7 +124,7 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
 
 
 def _attempts(problem: Problem, engine: Engine) -> list[SampleEngine]:
-    """Return the ways to be tried, the last of which always works."""
+    """Return the engines to be tried, the last of which always works."""
     if engine == "auto":
         convolves = any(p.ndim > 3 and p.device.type == "cpu" for p in problem.parameters.values())
         return ["batched", "loop"] if convolves else ["batched", "vmap", "loop"]

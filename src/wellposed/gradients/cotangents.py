@@ -119,7 +119,9 @@ class Objective:
         return {n: total[n].detach() if n in total else torch.zeros_like(leaf) for n, leaf in pending.leaves.items()}
 
     def slopes(self, pending: _Pending, weighing: Weighing) -> Tensors:
-        """Return ∂J/∂ω, by the name of the weight; the exact engines form no second derivative by a whole weight.
+        """Return ∂J/∂ω, by the name of the weight.
+
+        The exact engines form no second derivative with respect to a whole weight.
 
         Raises:
             GradientError: as `gradient`.
@@ -131,14 +133,14 @@ class Objective:
             return scales.pulled_back(self.gradient(pending, weighing))
         wanted = {name: pending.leaves[name] for name in (*scales.omega, *scales.centred)}
         total = self._total(pending, weighing, wanted | {_FACTOR + n: factor for n, factor in self._factors.items()})
-        found = scales.pulled_back({name: total[name] for name in wanted if name in total})
+        slopes = scales.pulled_back({name: total[name] for name in wanted if name in total})
         for name in self._factors:
             if _FACTOR + name in total:
-                found[name] = found[name] + total[_FACTOR + name] / scales.omega[name]
-        return found
+                slopes[name] = slopes[name] + total[_FACTOR + name] / scales.omega[name]
+        return slopes
 
     def _total(self, pending: _Pending, weighing: Weighing, inputs: Tensors) -> Tensors:
-        """Return Σ_d ∂⟨g_d, v_d⟩ by those of ``inputs`` that it depends on."""
+        """Return the derivatives of Σ_d ⟨g_d, v_d⟩ with respect to those of ``inputs`` that it depends on."""
         total: Tensors = {}
         for d in range(len(pending.parts)):
             cotangents = _cotangents(pending, d, weighing)
@@ -153,11 +155,11 @@ class Objective:
         Raises:
             GradientError: as `gradient`.
         """
-        found = zip(pending.leaves.items(), self._product(pending, d, cotangents, pending.leaves), strict=True)
-        return {name: torch.zeros_like(leaf) if v is None else v.detach() for (name, leaf), v in found}
+        products = zip(pending.leaves.items(), self._product(pending, d, cotangents, pending.leaves), strict=True)
+        return {name: torch.zeros_like(leaf) if v is None else v.detach() for (name, leaf), v in products}
 
     def _product(self, pending: _Pending, d: int, cotangents: Tensors, inputs: Tensors) -> Sequence[Tensor | None]:
-        """Return ∂⟨g_d, v_d⟩ by each of ``inputs``: H_d v_d for the leaves."""
+        """Return the derivative of ⟨g_d, v_d⟩ with respect to each of ``inputs``: H_d v_d for the leaves."""
         if self._engine == "finite_difference":
             return self._difference(pending, d, cotangents)
         gradient = pending.gradients[d]
@@ -200,7 +202,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What one point leaves behind for its derivative: leaves, and of this rank's sub-batches the gradients (with their
+    """What one point leaves for its derivative: leaves, and of this rank's sub-batches the gradients (with their
     graphs) and norms; of all sub-batches Σ u_d.
     """
 

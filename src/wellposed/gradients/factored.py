@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 class Use(Protocol):
-    """What one operator says of the gradients of samples by its operand."""
+    """What one operator says of the gradients of samples with respect to its operand."""
 
     @property
     def operand(self) -> Tensor:
@@ -47,13 +47,13 @@ class Direct:
 
     def total(self, weights: Tensor) -> Tensor:
         """See `Use`."""
-        found: Tensor = torch.tensordot(weights.to(self.values.dtype), self.values, 1)
-        return found
+        result: Tensor = torch.tensordot(weights.to(self.values.dtype), self.values, 1)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Gradients by a matrix, or by several of one shape, as sums of outer products.
+    """Gradients with respect to a matrix, or to several of one shape, as sums of outer products.
 
     Attributes:
         operand: see `Use`; a matrix (m, n), or (g · m, ...) with n numbers for each of its first axis.
@@ -84,8 +84,8 @@ class Outer:
         left, right = self.pair(rows)
         if not self.indexed:
             return torch.matmul(left.transpose(-1, -2), right).reshape(-1, *self.operand.shape)
-        found = right.new_zeros(len(right), *self.operand.shape)
-        return found.scatter_add_(1, left[:, 0, :, None].expand(-1, -1, right.shape[-1]), right[:, 0])
+        table = right.new_zeros(len(right), *self.operand.shape)
+        return table.scatter_add_(1, left[:, 0, :, None].expand(-1, -1, right.shape[-1]), right[:, 0])
 
     def total(self, weights: Tensor) -> Tensor:
         """See `Use`."""
@@ -100,7 +100,7 @@ class Outer:
         return (left.reshape(-1, m).T @ self.right.reshape(-1, n)).reshape(self.operand.shape)
 
     def by(self, parameter: Tensor) -> Outer | None:
-        """Return the same by ``parameter``, where the operand is that or its transpose."""
+        """Return the same with respect to ``parameter``, where the operand is that or its transpose."""
         if _same_layout(self.operand, parameter):
             return self
         plain = isinstance(self.right, Tensor) and not self.indexed and self.operand.ndim == 2
@@ -136,21 +136,21 @@ class _Patches:
         channels, (batch, _, *steps) = x.shape[1], x.stride()
         windows = [d * s for d, s in zip(dilation, steps, strict=True)]
         moves = [d * s for d, s in zip(stride, steps, strict=True)]
-        found = x.as_strided(
+        patches = x.as_strided(
             (len(x) // k, k, groups, *places, channels // groups, *self.kernel),
             (batch * k, batch, x.stride(1) * (channels // groups), *moves, x.stride(1), *windows),
         )
         numbers = channels // groups * _count(self.kernel)
-        return found.transpose(1, 2).reshape(len(found), groups, k * _count(places), numbers)
+        return patches.transpose(1, 2).reshape(len(patches), groups, k * _count(places), numbers)
 
     def total(self, weight: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted sum over samples of the gradients by ``weight``: one product, as for a batch."""
+        """Return the weighted sum of the samples' gradients with respect to ``weight``: one product, as for a batch."""
         k = len(self.x) // self.samples
         shape = (-1, *(1 for _ in self.cotangent.shape[1:]))
         scaled = self.cotangent * weights.to(self.cotangent.dtype).repeat_interleave(k).view(shape)
         mask = [False, True, False]
-        found: Tensor = aten.convolution_backward.default(scaled, self.x, weight, None, *self.options, mask)[1]
-        return found
+        result: Tensor = aten.convolution_backward.default(scaled, self.x, weight, None, *self.options, mask)[1]
+        return result
 
 
 def _count(sizes: Sequence[int]) -> int:
@@ -161,7 +161,7 @@ def _count(sizes: Sequence[int]) -> int:
 
 
 def convolved(args: tuple[Any, ...], cotangent: Tensor, count: int) -> Outer:
-    """Return what a convolution (ATen's arguments) says of the gradients by its weight."""
+    """Return what a convolution (ATen's arguments) says of the gradients with respect to its weight."""
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
     dims = weight.ndim - 2
     options = (*(list(o) * (dims // len(o)) for o in (stride, padding, dilation)), transposed, output_padding, groups)
@@ -173,13 +173,13 @@ def convolved(args: tuple[Any, ...], cotangent: Tensor, count: int) -> Outer:
 
 
 def multiplied(operand: Tensor, x: Tensor, cotangent: Tensor, count: int) -> Outer:
-    """Return what ``x @ operand`` says of the gradients by ``operand``; rows of ``x`` are sorted by sample."""
+    """Return what ``x @ operand`` says of the gradients for ``operand``; rows of ``x`` are sorted by sample."""
     left = x.detach().reshape(count, 1, -1, x.shape[-1])
     return Outer(operand, left, cotangent.reshape(count, 1, -1, cotangent.shape[-1]))
 
 
 def looked_up(operand: Tensor, indices: Tensor, cotangent: Tensor, count: int, padding: int) -> Outer:
-    """Return what looking ``indices`` up says of the gradients by a table; that of index ``padding`` is zero."""
+    """Return what looking up ``indices`` says of the gradients with respect to a table; index ``padding`` has none."""
     right = cotangent.reshape(count, 1, -1, cotangent.shape[-1])
     left = indices.reshape(count, 1, -1)
     if padding >= 0:
@@ -192,13 +192,13 @@ def looked_up(operand: Tensor, indices: Tensor, cotangent: Tensor, count: int, p
 
 @dataclass(frozen=True, slots=True)
 class Factored:
-    """The gradients of samples by one parameter.
+    """The gradients of samples with respect to one parameter.
 
     Attributes:
         leaf: the parameter.
         uses: by what the operators took (the parameter, or a tensor made of it): its uses.
         count: how many samples there are.
-        memory: bytes that products on the way may take.
+        memory: bytes that intermediate products may take.
     """
 
     leaf: Tensor
@@ -212,15 +212,15 @@ class Factored:
         outer = self._outer()
         per_row = self._cost(outer) if outer is not None else self.leaf.numel()
         size = max(1, int(self.memory / (max(per_row, 1) * self.leaf.element_size())))
-        found = []
+        squares = []
         for start in range(0, self.count, size):
             rows = slice(start, min(start + size, self.count))
             if outer is not None and _grams_are_cheaper(outer):
-                found.append(_of_grams([use.pair(rows) for use in outer]))
+                squares.append(_of_grams([use.pair(rows) for use in outer]))
             else:
                 stack = wide(self._stack(rows))
-                found.append(torch.linalg.vector_norm(stack.reshape(len(stack), -1), dim=1).double().square())
-        return torch.cat(found)
+                squares.append(torch.linalg.vector_norm(stack.reshape(len(stack), -1), dim=1).double().square())
+        return torch.cat(squares)
 
     @torch.no_grad()
     def accumulate(self, total: Tensor | None, weights: Tensor) -> Tensor:
@@ -231,27 +231,27 @@ class Factored:
             parts.append(self._pulled(root, sum(of_root[1:], of_root[0])))
         if not parts:
             return torch.zeros_like(wide(self.leaf.detach())) if total is None else total
-        found = wide(sum(parts[1:], parts[0]))
-        return found if total is None else total.add_(found)
+        added = wide(sum(parts[1:], parts[0]))
+        return added if total is None else total.add_(added)
 
     def signs(self) -> Tensor | None:
-        """Return nothing: signs cannot be told without the gradients."""
+        """Return nothing: signs are not known without the gradients."""
         return None
 
     def _outer(self) -> list[Outer] | None:
         """Return all uses as outer products of one layout, where they are."""
         if len(self.uses) != 1 or self.uses[0][0] is not self.leaf:
             return None
-        found = []
+        outer = []
         for use in self.uses[0][1]:
             placed = use.by(self.leaf) if isinstance(use, Outer) else None
             if placed is None:
                 return None
-            found.append(placed)
-        return found if len(found) == 1 or all(isinstance(use.right, Tensor) for use in found) else None
+            outer.append(placed)
+        return outer if len(outer) == 1 or all(isinstance(use.right, Tensor) for use in outer) else None
 
     def _cost(self, outer: list[Outer]) -> int:
-        """Return the numbers that the norm of one sample takes on the way."""
+        """Return how many intermediate numbers the norm of one sample takes."""
         patches = sum(
             use.positions * use.left.shape[1] * (self.leaf.numel() // self.leaf.shape[0])
             for use in outer
@@ -274,14 +274,14 @@ class Factored:
     def _pulled(self, root: Tensor, gradient: Tensor) -> Tensor:
         if root is self.leaf:
             return gradient
-        (found,) = torch.autograd.grad(root, self.leaf, gradient, retain_graph=True)
-        return found
+        (pulled,) = torch.autograd.grad(root, self.leaf, gradient, retain_graph=True)
+        return pulled
 
     def _pulled_stack(self, root: Tensor, stack: Tensor) -> Tensor:
         if root is self.leaf:
             return stack
-        (found,) = torch.autograd.grad(root, self.leaf, stack, retain_graph=True, is_grads_batched=True)
-        return found
+        (pulled,) = torch.autograd.grad(root, self.leaf, stack, retain_graph=True, is_grads_batched=True)
+        return pulled
 
 
 def _same_layout(a: Tensor, b: Tensor) -> bool:
@@ -289,12 +289,12 @@ def _same_layout(a: Tensor, b: Tensor) -> bool:
 
 
 def _placed(gradient: Tensor, operand: Tensor, root: Tensor) -> Tensor:
-    """Return a gradient by a view of ``root`` as one by ``root``."""
+    """Return a gradient with respect to a view of ``root`` as one with respect to ``root``."""
     return _placed_stack(gradient[None], operand, root)[0]
 
 
 def _placed_stack(stack: Tensor, operand: Tensor, root: Tensor) -> Tensor:
-    """Return gradients by a view of ``root`` as gradients by ``root``."""
+    """Return gradients with respect to a view of ``root`` as gradients with respect to ``root``."""
     if _same_layout(operand, root):
         return stack
     repeated = [i for i, step in enumerate(operand.stride()) if step == 0 and operand.shape[i] > 1]
@@ -322,12 +322,12 @@ def _sides(use: Outer) -> tuple[int, int]:
 
 def _of_grams(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Return ‖Σ_p a_p cᵀ_p‖² by sample, over the positions of all pairs."""
-    found = torch.zeros(len(pairs[0][0]), dtype=torch.float64, device=pairs[0][1].device)
+    squares = torch.zeros(len(pairs[0][0]), dtype=torch.float64, device=pairs[0][1].device)
     for i, (a, c) in enumerate(pairs):
         for j, (b, d) in enumerate(pairs[: i + 1]):
             gram = _lefts(a, b) * torch.matmul(wide(c), wide(d).transpose(-1, -2))
-            found += (1 if i == j else 2) * gram.sum((1, 2, 3), dtype=torch.float64)
-    return found.clamp_min(0.0)
+            squares += (1 if i == j else 2) * gram.sum((1, 2, 3), dtype=torch.float64)
+    return squares.clamp_min(0.0)
 
 
 def _lefts(a: Tensor, b: Tensor) -> Tensor:

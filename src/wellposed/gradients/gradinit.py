@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -32,6 +33,27 @@ _BETAS, _TINY = (0.9, 0.999), 1e-8
 """Adam's constants, for the steps of the coefficients."""
 
 
+@dataclass(frozen=True, slots=True)
+class GradInitSettings:
+    """What is rarely set of `gradinit`.
+
+    Attributes:
+        rate: τ, of Adam's steps on the coefficients. Objective and constraint have moments of their own, as in the
+            published code.
+        minimum: α, below which no coefficient goes.
+        clip: the largest magnitude of the slope along one coefficient.
+        overlap: what the two parts of a batch have in common, in [0, 1): half of their samples, as published.
+        engine: how Hessian-vector products are taken: ``double_backward``, ``two_pass`` or ``finite_difference`` (see
+            `NioSettings`).
+    """
+
+    rate: float = 0.01
+    minimum: float = 0.01
+    clip: float = 1.0
+    overlap: float = 0.5
+    engine: Engine = "double_backward"
+
+
 def gradinit(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -41,23 +63,20 @@ def gradinit(
     optimizer: Optimizer = "sgd",
     eta: float = 0.1,
     gamma: Gamma = "auto",
-    rate: float = 0.01,
     iterations: int = 100,
-    minimum: float = 0.01,
-    clip: float = 1.0,
-    overlap: float = 0.5,
-    engine: Engine = "double_backward",
     training: bool | Literal["norms"] = "norms",
     seed: int = 0,
     resume: Plan | None = None,
     progress: bool = True,
+    settings: GradInitSettings | None = None,
+    **fields: Any,
 ) -> Plan:
     """Refine scales so that one step of the optimizer lowers the loss most (GradInit); returns a plan, changes nothing.
 
     Every tensor that is not zero has a coefficient, biases and gains of norms too. In each iteration the gradient g of
     one part of a batch is taken. Where its norm is above γ, the coefficients go down that norm; elsewhere down the loss
-    of the other part after the step θ − η A[g], with A[g] = g for SGD and sign(g) for Adam. All derivatives by the
-    coefficients come from one Hessian-vector product, or from none (the sign's derivative is 0).
+    of the other part after the step θ − η A[g], with A[g] = g for SGD and sign(g) for Adam. All derivatives with
+    respect to the coefficients come from one Hessian-vector product, or from none (the sign's derivative is 0).
 
     In a distributed run every rank brings batches of its own, and losses and gradients are the means over all of them,
     as in data-parallel training; all ranks return the same plan, for the weights of rank 0.
@@ -72,19 +91,14 @@ def gradinit(
         gamma: γ, the bound on ‖g‖₂ (SGD) or ‖g‖₁ (Adam). ``"auto"`` takes the norm at which the step promises, to
             first order, to remove the whole loss: γ² = loss / η, or γ = loss / η. The paper sets it by hand, 1 for SGD
             with η = 0.1.
-        rate: τ, of Adam's steps on the coefficients. Objective and constraint have moments of their own, as in the
-            published code.
         iterations: T.
-        minimum: α, below which no coefficient goes.
-        clip: the largest magnitude of the slope along one coefficient.
-        overlap: what the two parts of a batch have in common, in [0, 1): half of their samples, as published.
-        engine: how Hessian-vector products are taken: ``double_backward``, ``two_pass`` or ``finite_difference`` (see
-            `wellposed.gradients.nio`).
         training: the mode. ``"norms"``, as published: batch norm takes the statistics of each part, and nothing is
             dropped; True or False for training or evaluation mode.
         seed: of dropout's random numbers.
         resume: a plan that this function returned, to go on from; ``iterations`` counts from its start.
         progress: show a progress bar in a terminal.
+        settings: what is rarely set.
+        fields: fields of ``settings`` by name; they go before those of the object.
 
     Returns:
         A plan of scales. `Plan.figures` holds the agreement ``before`` and ``after``, ``gamma``, ``omega`` and the
@@ -98,18 +112,19 @@ def gradinit(
 
     Source: Zhu et al. 2021 (GradInit, arXiv 2102.08098), eq. 1 and Algorithm 1.
     """
+    settings = replace(settings or GradInitSettings(), **fields)
     check_choice("optimizer", optimizer, _POWERS)
     if training not in (True, False, "norms"):
         raise OptionError(f"training must be True, False or 'norms', received {training!r}")
     check_positive_or_auto(gamma=gamma)
-    check_positive(eta=eta, rate=rate, minimum=minimum, clip=clip)
+    check_positive(eta=eta, rate=settings.rate, minimum=settings.minimum, clip=settings.clip)
     check_integer(iterations=iterations)
     problem = Problem(model, loss_fn, training=training is True, seed=seed)
     scales = Scales(problem, plan, names=problem.parameters.keys())
     scales.share()
-    runner = _GradInit(problem, scales, Objective(problem, engine), optimizer, eta, gamma, rate, minimum, clip, overlap)
+    runner = _GradInit(problem, scales, settings, optimizer=optimizer, eta=eta, gamma=gamma)
     runner.load(resume)
-    twice = sdpa_kernel(SDPBackend.MATH) if engine != "finite_difference" else nullcontext()
+    twice = nullcontext() if settings.engine == "finite_difference" else sdpa_kernel(SDPBackend.MATH)
     with problem.running(), twice:
         if training == "norms":
             for module in problem.model.modules():
@@ -121,7 +136,7 @@ def gradinit(
             scales,
             first,
             lambda _: search(runner, scales, source, iterations, method="gradinit", resume=resume, progress=progress),
-            overlap=overlap,
+            overlap=settings.overlap,
         )
     figures: dict[str, JsonValue] = comparison.figures() | {
         "gamma": bound(gamma, comparison.after.loss, eta, power=_POWERS[optimizer]),
@@ -133,14 +148,10 @@ def gradinit(
         "optimizer": optimizer,
         "eta": eta,
         "gamma": gamma,
-        "rate": rate,
         "iterations": iterations,
-        "minimum": minimum,
-        "clip": clip,
-        "overlap": overlap,
-        "engine": engine,
         "training": training,
         "seed": seed,
+        **asdict(settings),
     }
     return scales.plan("gradinit", options, figures, f"GradInit (Algorithm 1, {optimizer}) {comparison}")
 
@@ -152,19 +163,16 @@ class _GradInit:
         self,
         problem: Problem,
         scales: Scales,
-        objective: Objective,
+        settings: GradInitSettings,
+        *,
         optimizer: Optimizer,
         eta: float,
         gamma: Gamma,
-        rate: float,
-        minimum: float,
-        clip: float,
-        overlap: float,
     ) -> None:
-        self._problem, self._scales, self._objective = problem, scales, objective
+        self._problem, self._scales, self._settings = problem, scales, settings
+        self._objective = Objective(problem, settings.engine)
         self._optimizer, self._eta, self._gamma = optimizer, eta, gamma
-        self._minimum, self._clip, self._overlap = minimum, clip, overlap
-        self._adam = {"constraint": _Adam(scales.omega, rate), "objective": _Adam(scales.omega, rate)}
+        self._adam = {phase: _Adam(scales.omega, settings.rate) for phase in ("constraint", "objective")}
 
     def moments(self) -> dict[str, JsonValue]:
         """Return the state of the optimizers as plain numbers, from which `load` goes on."""
@@ -178,14 +186,15 @@ class _GradInit:
                 adam.load(known[phase])
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
-        rows, others = split(Batch.of(batch), 2, self._overlap)
+        rows, others = split(Batch.of(batch), 2, self._settings.overlap)
         norm, loss, after, gradient = self._slopes(rows, others)
         inside = not math.isnan(after)
         # the objective is divided by η, so that clipping means the same for every η
         slopes = self._scales.pulled_back(gradient)
-        clipped = {name: (s / self._eta if inside else s).clamp(-self._clip, self._clip) for name, s in slopes.items()}
+        clip = self._settings.clip
+        clipped = {name: (s / self._eta if inside else s).clamp(-clip, clip) for name, s in slopes.items()}
         for name, move in self._adam["objective" if inside else "constraint"](clipped).items():
-            self._scales.omega[name] = (self._scales.omega[name] - move).clamp_min(self._minimum)
+            self._scales.omega[name] = (self._scales.omega[name] - move).clamp_min(self._settings.minimum)
         figures = {"GN": norm, "loss": loss} | ({"step loss": after} if inside else {})
         return figures, (float(inside), -after if inside else -norm)
 

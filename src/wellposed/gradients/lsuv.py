@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
@@ -33,8 +33,11 @@ from wellposed.signals.passes.forward import describe_inputs
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 
+Described: TypeAlias = Input | Tensor | Mapping[str, Input | Tensor] | None
 Part: TypeAlias = tuple[int, float, float]
 """Count, mean and variance of what one rank's output holds."""
+Goals: TypeAlias = Mapping[str, tuple[Contraction, float]]
+"""Where a weight is scaled, and the target of its output."""
 
 
 def lsuv(
@@ -43,7 +46,7 @@ def lsuv(
     batches: Iterable[Any] | None = None,
     *,
     example: Any = None,
-    inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
+    inputs: Described = None,
     plan: Plan | None = None,
     orthogonal: bool = True,
     target_variance: float = 1.0,
@@ -103,44 +106,24 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_integer(iterations=iterations)
-    if batches is None and example is None:
-        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
     first = None if batches is None else first_of(batches, 1)[0]
+    if first is None and example is None:
+        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
     batch = example if first is None else first.rows(0, first.size)
+    orthogonal = orthogonal and plan is None
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
+    rule = _Rule("variance" if batches is not None else "second moment", tolerance, iterations)
     with problem.running():
         with ranks.failing_together():
             graph, prefix = _traced(problem, loss_fn, batch)
-            uses = {name: found for name, found in _uses(graph, prefix).items() if name in problem.parameters}
-            base = _orthogonal(problem, graph, prefix, uses, seed) if plan is None and orthogonal else plan
+            uses = _uses(graph, prefix, problem.parameters)
+            base = _orthogonal(problem, graph, prefix, uses, seed) if orthogonal else plan
             scales = Scales(problem, base, names=uses.keys())
-            drawn: dict[int, Tensor] = {}
-            if batches is None:
-                generator = torch.Generator().manual_seed(seed + ranks.index())
-                drawn = draw_inputs(graph, describe_inputs(graph, inputs), generator)
-        order = [(name, graph.nodes[use.node].name) for name, use in uses.items()]
-        for rank, other in enumerate(orders := ranks.gathered(order)):
-            if other != orders[0]:
-                name, node = next(b or a for a, b in zip_longest(orders[0], other) if a != b)
-                raise GradientError(
-                    f"the batch of rank {rank} runs other operators than that of rank 0, from {node} with {name!r} on; "
-                    "give batches that run the same ones"
-                )
+            drawn = _drawn(graph, inputs, seed) if batches is None else {}
+        _check_same_operators([(name, graph.nodes[use.node].name) for name, use in uses.items()])
         scales.share()
-        said = base.prescriptions if base is not None and batches is None else {}
-        targets = dict.fromkeys(uses, target_variance)
-        targets |= {n: after for n in uses if n in said and (after := said[n].signal_after)}
-        values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-        values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
-        walk = _Walk(
-            graph,
-            values,
-            drawn,
-            {prefix + name: found for name, found in uses.items() if name in scales.omega},
-            {prefix + name: target for name, target in targets.items()},
-            {prefix + bias: prefix + weight for bias, weight in scales.centred.items()},
-            _Rule("variance" if batches is not None else "second moment", tolerance, iterations),
-        )
+        goals = _goals(uses, target_variance, base if batches is None else None)
+        walk = _walk(graph, prefix, scales, goals, drawn, rule)
         compared = None if loss_fn is None else first
         figures = _agreement("before", problem, scales, compared)
         torch.manual_seed(seed)
@@ -149,26 +132,42 @@ def lsuv(
             omega = scales.omega[name.removeprefix(prefix)]
             scales.omega[name.removeprefix(prefix)] = torch.full_like(omega, factor)
         figures |= _agreement("after", problem, scales, compared)
-    figures |= {
-        "statistic": walk.rule.statistic,
-        "moments": {
-            "before": {node.removeprefix(prefix): pair[0] for node, pair in walk.seen.items()},
-            "after": {node.removeprefix(prefix): pair[1] for node, pair in walk.seen.items()},
-        },
-        "finished": finished,
-    }
+    figures |= {"statistic": rule.statistic, "moments": walk.moments_without(prefix), "finished": finished}
     options: dict[str, JsonValue] = {
         "target_variance": target_variance,
         "tolerance": tolerance,
         "iterations": iterations,
         "training": training,
-        "orthogonal": orthogonal and plan is None,
+        "orthogonal": orthogonal,
         "seed": seed,
         "inputs": "batches" if batches is not None else "described",
     }
-    why = f"LSUV: {walk.rule.statistic} of its output brought to its target, in one pass over {walk.rule.data}"
-    made = scales.plan("lsuv", options, figures, why)
-    return made.model_copy(update={"warnings": (*made.warnings, *walk.notes)})
+    why = f"LSUV: {rule.statistic} of its output brought to its target, in one pass over {rule.data}"
+    refined = scales.plan("lsuv", options, figures, why)
+    return refined.model_copy(update={"warnings": (*refined.warnings, *walk.notes)})
+
+
+def _drawn(graph: Graph, inputs: Described, seed: int) -> dict[int, Tensor]:
+    """Return random inputs, other ones on every rank."""
+    generator = torch.Generator().manual_seed(seed + ranks.index())
+    return draw_inputs(graph, describe_inputs(graph, inputs), generator)
+
+
+def _check_same_operators(order: list[tuple[str, str]]) -> None:
+    """Raise `GradientError` where ranks meet other weights, or at other nodes, than rank 0 does."""
+    for rank, other in enumerate(orders := ranks.gathered(order)):
+        if other != orders[0]:
+            name, node = next(b or a for a, b in zip_longest(orders[0], other) if a != b)
+            raise GradientError(
+                f"the batch of rank {rank} runs other operators than that of rank 0, from {node} with {name!r} on; "
+                "give batches that run the same ones"
+            )
+
+
+def _goals(uses: Mapping[str, Contraction], default: float, plan: Plan | None) -> Goals:
+    """Return the uses with the target of each output: what ``plan`` predicts, and ``default`` where it says nothing."""
+    predicted = {} if plan is None else {n: after for n, p in plan.prescriptions.items() if (after := p.signal_after)}
+    return {name: (use, predicted.get(name, default)) for name, use in uses.items()}
 
 
 def _agreement(when: str, problem: Problem, scales: Scales, batch: Batch | None) -> dict[str, JsonValue]:
@@ -176,12 +175,12 @@ def _agreement(when: str, problem: Problem, scales: Scales, batch: Batch | None)
     if batch is None:
         return {}
     try:
-        found = of_sub_batches(problem, scales.parameters(), batch, 2, 0.2)
+        agreement = of_sub_batches(problem, scales.parameters(), batch, 2, 0.2)
     except (GradientError, RankError) as error:
         if isinstance(error, RankError) and error.kind != GradientError.__name__:
             raise  # the other rank has left
         return {}
-    return {when: found.model_dump(exclude={"parts"}, mode="json")}
+    return {when: agreement.model_dump(exclude={"parts"}, mode="json")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,31 +213,36 @@ def _pooled(parts: Sequence[Part]) -> float:
 
 
 class _Walk(Interpreter):
-    """One pass over the graph that scales weights as they are met."""
+    """One pass over the graph that scales weights as they are met.
+
+    Attributes:
+        factors: the factor of each weight that was met.
+        moments: its output's statistic before and after, by node.
+        notes: what to warn of.
+    """
 
     def __init__(
         self,
         graph: Graph,
         parameters: Mapping[str, Tensor],
         inputs: Mapping[int, Tensor],
-        uses: Mapping[str, Contraction],
-        targets: Mapping[str, float],
-        following: Mapping[str, str],
+        goals: Goals,
+        centred: Mapping[str, str],
         rule: _Rule,
     ) -> None:
+        """Prepare; biases that are ``centred`` are scaled with their weights."""
         super().__init__(graph, parameters, {}, inputs, None)
         self._gather: Callable[[Part], list[Part]]
-        self.rule = rule
         self.factors: dict[str, float] = {}
-        self.seen: dict[str, tuple[float, float]] = {}
+        self.moments: dict[str, tuple[float, float]] = {}
         self.notes: list[str] = []
-        self._targets = targets
-        self._at: dict[int, list[tuple[str, Contraction]]] = defaultdict(list)
-        for name, use in uses.items():
-            self._at[use.node].append((name, use))
+        self._rule = rule
+        self._goals: dict[int, list[tuple[str, Contraction, float]]] = defaultdict(list)
+        for name, (use, target) in goals.items():
+            self._goals[use.node].append((name, use, target))
         self._carried: dict[str, list[int]] = defaultdict(list)
         for value, lever in levers(graph).items():
-            self._carried[following.get(lever.parameter, lever.parameter)].append(value)
+            self._carried[centred.get(lever.parameter, lever.parameter)].append(value)
 
     def run(self) -> bool:
         """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""
@@ -254,19 +258,23 @@ class _Walk(Interpreter):
             return False
         return True
 
+    def moments_without(self, prefix: str) -> dict[str, JsonValue]:
+        """Return the moments before and after as plain numbers, by the nodes' names without ``prefix``."""
+        pairs = {node.removeprefix(prefix): pair for node, pair in self.moments.items()}
+        return {when: {node: pair[i] for node, pair in pairs.items()} for i, when in enumerate(("before", "after"))}
+
     def _call(self, node: Node) -> list[Tensor]:
         results = super()._call(node)
-        for name, use in self._at.get(node.index, ()):
-            results = self._scaled(node, name, use, results)
+        for name, use, target in self._goals.get(node.index, ()):
+            results = self._scaled(node, name, use, target, results)
         return results
 
-    def _scaled(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> list[Tensor]:
+    def _scaled(self, node: Node, name: str, use: Contraction, target: float, results: list[Tensor]) -> list[Tensor]:
         """Scale the weight that ``node`` contracts until its product is on target; return what the node makes then."""
-        target = self._targets[name]
         first = now = self._measured(node, name, use, results)
         factor = 1.0
-        for _ in range(self.rule.iterations):
-            if now == 0.0 or abs(now / target - 1.0) <= self.rule.tolerance:
+        for _ in range(self._rule.iterations):
+            if now == 0.0 or abs(now / target - 1.0) <= self._rule.tolerance:
                 break
             step = math.sqrt(target / now)
             factor *= step
@@ -277,11 +285,11 @@ class _Walk(Interpreter):
             now = self._measured(node, name, use, results)
         if now == 0.0:
             self.notes.append(
-                f"{node.name}: the output of {name!r} has no {self.rule.statistic} on {self.rule.data}, so its weight "
-                "keeps its scale; a zero gate before it, or a signal that does not vary, makes it so"
+                f"{node.name}: the output of {name!r} has no {self._rule.statistic} on {self._rule.data}, so its "
+                "weight keeps its scale; a zero gate before it, or a signal that does not vary, makes it so"
             )
         self.factors[name] = factor
-        self.seen[node.name] = (first, now)
+        self.moments[node.name] = (first, now)
         return results
 
     def _added(self, node: Node, use: Contraction) -> Tensor | None:
@@ -298,11 +306,11 @@ class _Walk(Interpreter):
     def _measured(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> float:
         added = self._added(node, use)
         output = results[0] if added is None else wide(results[0]) - wide(added)
-        now = _pooled(self._gather(self.rule.of(output)))
+        now = _pooled(self._gather(self._rule.of(output)))
         if not math.isfinite(now):
             raise GradientError(
-                f"{node.name}: the output of {name!r} is not finite on {self.rule.data}; look for infinities or NaN in "
-                "the batch, or for an operator before it that makes them (wellposed.measure shows where they begin)"
+                f"{node.name}: the output of {name!r} is not finite on {self._rule.data}; look for infinities or NaN "
+                "in the batch, or for an operator before it that makes them (wellposed.measure shows where they begin)"
             )
         return now
 
@@ -328,14 +336,25 @@ def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple
     return trace(problem.model, *args, training=None, **(batch if isinstance(batch, Mapping) else {})), ""
 
 
-def _uses(graph: Graph, prefix: str) -> dict[str, Contraction]:
-    """Return the first use of every parameter that is a weight in all its uses, by the model's own names."""
-    found: dict[str, list[Contraction]] = defaultdict(list)
+def _walk(graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: _Rule) -> _Walk:
+    """Return the pass that chooses ``scales``; in the graph ``prefix`` stands before the model's own names."""
+    values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
+    goals = {prefix + name: goal for name, goal in goals.items() if name in scales.omega}
+    centred = {prefix + bias: prefix + weight for bias, weight in scales.centred.items()}
+    return _Walk(graph, values, inputs, goals, centred, rule)
+
+
+def _uses(graph: Graph, prefix: str, names: Collection[str]) -> dict[str, Contraction]:
+    """Return the first use of every parameter of ``names`` (the model's own) that is a weight in all its uses."""
+    uses: dict[str, list[Contraction]] = defaultdict(list)
     for use in contractions(graph):
         if use.parameter is not None:
-            found[use.parameter].append(use)
+            uses[use.parameter].append(use)
     return {
-        name.removeprefix(prefix): uses[0] for name, uses in found.items() if all(use.kind in _SUMMING for use in uses)
+        name.removeprefix(prefix): all_uses[0]
+        for name, all_uses in uses.items()
+        if name.removeprefix(prefix) in names and all(use.kind in _SUMMING for use in all_uses)
     }
 
 

@@ -198,13 +198,13 @@ class _MetaInit:
 
 
 def _quotient(problem: Problem, leaves: Tensors, batch: Any, epsilon: float) -> tuple[Tensor, float, float]:
-    """Return the gradient quotient, differentiable by ``leaves``, with the loss and the gradient norm."""
+    """Return the gradient quotient, differentiable with respect to ``leaves``, with the loss and the gradient norm."""
     loss, gradients = problem.gradient(leaves, batch, differentiable=True)
-    found = [g for g in gradients.values() if g.requires_grad]
+    parts = [g for g in gradients.values() if g.requires_grad]
     try:
-        refuse_once_differentiable(found)
+        refuse_once_differentiable(parts)
         # d(½ |g|²)/dθ = H g, and a function of θ through both factors
-        products = torch.autograd.grad(found, list(leaves.values()), found, create_graph=True, allow_unused=True)
+        products = torch.autograd.grad(parts, list(leaves.values()), parts, create_graph=True, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
         raise _not_differentiable(error, "twice") from error
     total = torch.zeros((), dtype=torch.float64)
@@ -222,12 +222,12 @@ def _quotient(problem: Problem, leaves: Tensors, batch: Any, epsilon: float) -> 
 
 
 def _slope(quotient: Tensor, leaves: Mapping[str, Tensor]) -> Tensors:
-    """Return the derivative of the quotient by every leaf."""
+    """Return the derivative of the quotient with respect to every leaf."""
     try:
-        found = torch.autograd.grad(quotient, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        slopes = torch.autograd.grad(quotient, list(leaves.values()), allow_unused=True, materialize_grads=True)
     except (RuntimeError, NotImplementedError) as error:
         raise _not_differentiable(error, "three times") from error
-    return dict(zip(leaves, found, strict=True))
+    return dict(zip(leaves, slopes, strict=True))
 
 
 def _not_differentiable(error: Exception, times: str) -> Exception:

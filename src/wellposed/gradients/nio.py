@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,30 @@ from wellposed.options import check_choice, check_integer, check_positive, check
 from wellposed.plans import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class NioSettings:
+    """What is rarely set of `nio`.
+
+    Attributes:
+        overlap: r in [0, 1), what neighbouring sub-batches share.
+        minimum: α, below which no coefficient goes.
+        engine: how Hessian-vector products are taken: ``double_backward`` (exact, fastest), ``two_pass`` (exact, one
+            sub-batch in memory at a time), ``finite_difference`` (two first-order passes, about 1 % error in float32;
+            for models that cannot be differentiated twice), or ``auto``: the first, with the second where memory runs
+            out.
+        gains: also scale the gains of normalisation layers.
+        per_channel: one coefficient for each output channel in place of one for each tensor.
+        rate: the learning rate that ``gamma="auto"`` is for.
+    """
+
+    overlap: float = 0.2
+    minimum: float = 0.01
+    engine: Engine | Literal["auto"] = "auto"
+    gains: bool = False
+    per_channel: bool = False
+    rate: float = 0.1
+
+
 def nio(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -31,19 +56,15 @@ def nio(
     *,
     plan: Plan | None = None,
     sub_batches: int = 2,
-    overlap: float = 0.2,
     gamma: Gamma = "auto",
     step: float | Literal["auto"] = "auto",
     iterations: int = 100,
-    minimum: float = 0.01,
-    engine: Engine | Literal["auto"] = "auto",
-    gains: bool = False,
-    per_channel: bool = False,
     training: bool = True,
-    rate: float = 0.1,
     seed: int = 0,
     resume: Plan | None = None,
     progress: bool = True,
+    settings: NioSettings | None = None,
+    **fields: Any,
 ) -> Plan:
     """Refine an initialisation so that gradients of sub-batches agree (NIO); returns a plan, changes nothing.
 
@@ -57,26 +78,19 @@ def nio(
         plan: draw the weights from this plan and refine those; the result draws them, scaled, on any machine. Without
             it the model's present weights are refined, and the result rescales them.
         sub_batches: D.
-        overlap: r in [0, 1), what neighbouring sub-batches share.
         gamma: γ, the bound on the gradient norm; ``"auto"`` takes the norm at which a step of gradient descent at
-            ``rate`` promises, to first order, to remove the whole loss and no more: γ² = loss / rate, with the loss of
-            the moment or of the start, whichever is smaller; but no more than the norm at the start.
+            ``settings.rate`` promises, to first order, to remove the whole loss and no more: γ² = loss / rate, with the
+            loss of the moment or of the start, whichever is smaller; but no more than the norm at the start.
         step: τ, the factor on the gradient in each step; ``"auto"`` moves the coefficient with the steepest slope by
             2 / ``iterations``, so that all can cross their range whatever the model's scale.
         iterations: T.
-        minimum: α, below which no coefficient goes.
-        engine: how Hessian-vector products are taken: ``double_backward`` (exact, fastest), ``two_pass`` (exact, one
-            sub-batch in memory at a time), ``finite_difference`` (two first-order passes, about 1 % error in float32;
-            for models that cannot be differentiated twice), or ``auto``: the first, with the second where memory runs
-            out.
-        gains: also scale the gains of normalisation layers.
-        per_channel: one coefficient for each output channel in place of one for each tensor.
         training: run in training mode, as the paper does: batch norm takes the statistics of each sub-batch, and
             running statistics are left alone.
-        rate: the learning rate that ``gamma="auto"`` is for.
         seed: of dropout's random numbers.
         resume: a plan that this function returned, to go on from; ``iterations`` counts from its start.
         progress: show a progress bar in a terminal.
+        settings: what is rarely set.
+        fields: fields of ``settings`` by name; they go before those of the object.
 
     Returns:
         A plan of scales. `Plan.figures` holds the agreement ``before`` and ``after``, ``gamma``, ``omega`` and the
@@ -92,30 +106,26 @@ def nio(
 
     Source: Yang et al. 2022 (NIO), Algorithm 3; the cotangents in closed form are in `wellposed.gradients.cotangents`.
     """
-    check_choice("engine", engine, (*ENGINES, "auto"))
+    settings = replace(settings or NioSettings(), **fields)
+    check_choice("engine", settings.engine, (*ENGINES, "auto"))
     check_positive_or_auto(gamma=gamma, step=step)
-    check_positive(minimum=minimum, rate=rate)
+    check_positive(minimum=settings.minimum, rate=settings.rate)
     check_integer(iterations=iterations)
     problem = Problem(model, loss_fn, training=training, seed=seed)
-    scales = Scales(problem, plan, gains=gains, per_channel=per_channel)
+    scales = Scales(problem, plan, gains=settings.gains, per_channel=settings.per_channel)
     scales.share()
-    runner = _Nio(problem, scales, sub_batches, overlap, gamma, step, iterations, minimum, engine, rate)
+    runner = _Nio(problem, scales, settings, count=sub_batches, gamma=gamma, step=step, largest=2.0 / iterations)
 
     def refine(before: Agreement) -> tuple[dict[str, JsonValue], bool]:
         runner.start = before
         return search(runner, scales, source, iterations, method="nio", resume=resume, progress=progress)
 
     # Fused attention has no second derivative.
-    twice = nullcontext() if engine == "finite_difference" else sdpa_kernel(SDPBackend.MATH)
+    twice = nullcontext() if settings.engine == "finite_difference" else sdpa_kernel(SDPBackend.MATH)
     with problem.running(), twice:
         first, source = first_of(batches, iterations)
         comparison, (history, finished) = compared(
-            problem,
-            scales,
-            first,
-            refine,
-            sub_batches=sub_batches,
-            overlap=overlap,
+            problem, scales, first, refine, sub_batches=sub_batches, overlap=settings.overlap
         )
     figures: dict[str, JsonValue] = comparison.figures() | {
         "gamma": runner.bound(comparison.after.loss),
@@ -125,23 +135,21 @@ def nio(
     }
     options: dict[str, JsonValue] = {
         "sub_batches": sub_batches,
-        "overlap": overlap,
         "gamma": gamma,
         "step": step,
         "iterations": iterations,
-        "minimum": minimum,
-        "engine": engine,
-        "gains": gains,
-        "per_channel": per_channel,
         "training": training,
-        "rate": rate,
         "seed": seed,
+        **asdict(settings),
     }
     return scales.plan("nio", options, figures, f"NIO (Algorithm 3), which {comparison}")
 
 
 class _Nio:
-    """One iteration of Algorithm 3; ``start`` is the score at the beginning."""
+    """One iteration of Algorithm 3 on ``count`` sub-batches; ``start`` is the score at the beginning.
+
+    ``largest`` is how far the coefficient with the steepest slope moves where ``step`` is ``"auto"``.
+    """
 
     start: Agreement
 
@@ -149,21 +157,16 @@ class _Nio:
         self,
         problem: Problem,
         scales: Scales,
+        settings: NioSettings,
+        *,
         count: int,
-        overlap: float,
         gamma: Gamma,
         step: float | Literal["auto"],
-        iterations: int,
-        minimum: float,
-        engine: Engine | Literal["auto"],
-        rate: float,
+        largest: float,
     ) -> None:
-        self._problem, self._scales = problem, scales
-        self._count, self._overlap = count, overlap
-        self._gamma, self._step, self._minimum, self._rate = gamma, step, minimum, rate
-        self._largest = 2.0 / iterations
-        self._falls_back = engine == "auto"
-        self.engine: Engine = "double_backward" if engine == "auto" else engine
+        self._problem, self._scales, self._settings = problem, scales, settings
+        self._count, self._gamma, self._step, self._largest = count, gamma, step, largest
+        self.engine: Engine = "double_backward" if settings.engine == "auto" else settings.engine
         self._objective = Objective(problem, self.engine, joined=True, scales=scales)
 
     def bound(self, loss: float) -> float:
@@ -172,17 +175,17 @@ class _Nio:
         """
         if self._gamma != "auto":
             return self._gamma
-        return min(bound("auto", min(loss, self.start.loss), self._rate), self.start.norm)
+        return min(bound("auto", min(loss, self.start.loss), self._settings.rate), self.start.norm)
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
-        parts = split(Batch.of(batch), self._count, self._overlap)
+        parts = split(Batch.of(batch), self._count, self._settings.overlap)
         point, slopes, inside = self._slopes(parts)
         ranks.summed_(list(slopes.values()))
         steepest = max(float(slope.abs().max()) for slope in slopes.values())
         factor = self._step if self._step != "auto" else (self._largest / steepest if steepest else 0.0)
         for name, slope in slopes.items():
             moved = self._scales.omega[name] + (factor if inside else -factor) * slope
-            self._scales.omega[name] = moved.clamp_min(self._minimum)
+            self._scales.omega[name] = moved.clamp_min(self._settings.minimum)
         figures = {"GC": point.cosine, "GN": point.norm, "ratio": point.ratio, "loss": point.loss}
         return figures, (float(inside), point.cosine if inside else -point.norm)
 
@@ -193,7 +196,8 @@ class _Nio:
                 inside = max(point.norms) <= self.bound(point.loss)
                 return point, self._objective.slopes(pending, Weighing(float(inside), 1.0)), inside
         except RuntimeError as error:
-            if not (out_of_memory(error) and self._falls_back and self.engine == "double_backward"):
+            falls_back = self._settings.engine == "auto" and self.engine == "double_backward"
+            if not (falls_back and out_of_memory(error)):
                 raise
             self.engine = "two_pass"
             self._objective = Objective(self._problem, self.engine, joined=True, scales=self._scales)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from wellposed.gradients.remade import Recipe, Remade
+from wellposed.gradients.recomputed import Recipe, Recomputed
 
 aten = torch.ops.aten
 
 
 class _BatchNorm(Function):
-    """Batch norm by the statistics of the batch; y can be made again by `Remade`."""
+    """Batch norm by the statistics of the batch; y can be recomputed (`Recomputed`)."""
 
     @staticmethod
     def forward(
@@ -30,39 +30,39 @@ class _BatchNorm(Function):
         running: tuple[Tensor | None, Tensor | None],
         momentum: float,
         eps: float,
-        remade: Remade,
+        recomputed: Recomputed,
     ) -> Tensor:
         y: Tensor
         y, mean, inverse = aten.native_batch_norm.default(x, weight, bias, *running, True, momentum, eps)
         ctx.save_for_backward(x, weight, mean, inverse)
-        ctx.eps, ctx.remade = eps, remade
+        ctx.eps, ctx.recomputed = eps, recomputed
         scale = inverse if weight is None else weight.detach() * inverse
         shift = -mean * scale if bias is None else bias.detach() - mean * scale
-        remade.note(y, partial(_affine, shift, (scale, x.detach())))
+        recomputed.note(y, partial(_affine, shift, (scale, x.detach())))
         return y
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = _normed_backward(cotangent, x, weight, mean, inverse, ctx.eps, ctx.remade)
+            gradients = _normed_backward(cotangent, x, weight, mean, inverse, ctx.eps, ctx.recomputed)
         else:
-            found = _norm_backward(cotangent, x, weight, mean, inverse, ctx.eps)
-        by_weight, by_bias = found[1:] if weight is not None else (None, None)
-        return found[0], by_weight, by_bias if ctx.needs_input_grad[2] else None, None, None, None, None
+            gradients = _norm_backward(cotangent, x, weight, mean, inverse, ctx.eps)
+        by_weight, by_bias = gradients[1:] if weight is not None else (None, None)
+        return gradients[0], by_weight, by_bias if ctx.needs_input_grad[2] else None, None, None, None, None
 
 
 class _BatchNormBackward(Function):
-    """The gradients of batch norm by x, weight and bias.
+    """The gradients of batch norm with respect to x, weight and bias.
 
     With x̂ = (x − μ) r, a = mean g, b = mean g x̂ per channel they are γ r (g − a − x̂ b), M b and M a. For their
     cotangents G, p and q, and c = mean G x̂, the derivative of what they make is
 
-        by g:  γ r (G − mean G − x̂ c) + p x̂ + q,
-        by x:  −γ r² b (G − mean G − x̂ c) + r (p − γ r c) (g − a − x̂ b) − R r² x̂ / M,
-        by γ:  R / γ,     R = γ (Σ G g − M a mean G − M b c),
+        for g:  γ r (G − mean G − x̂ c) + p x̂ + q,
+        for x:  −γ r² b (G − mean G − x̂ c) + r (p − γ r c) (g − a − x̂ b) − R r² x̂ / M,
+        for γ:  R / γ,     R = γ (Σ G g − M a mean G − M b c),
 
-    where r stands for itself in R: by x it enters twice, through x̂ and as a factor.
+    where r stands for itself in R: for x it enters twice, through x̂ and as a factor.
     """
 
     @staticmethod
@@ -74,14 +74,14 @@ class _BatchNormBackward(Function):
         mean: Tensor,
         inverse: Tensor,
         eps: float,
-        remade: Remade,
+        recomputed: Recomputed,
     ) -> tuple[Tensor, Tensor, Tensor]:
         of_input, of_weight, of_bias = _norm_backward(cotangent, x, weight, mean, inverse, eps)
         count = x.numel() // x.shape[1]
         scale = inverse if weight is None else weight.detach() * inverse
         slope = -scale * inverse * of_weight / count
         shift = -scale * of_bias / count - slope * mean
-        remade.note(of_input, partial(_affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
+        recomputed.note(of_input, partial(_affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
         ctx.save_for_backward(cotangent, x, weight, mean, inverse, of_weight, of_bias)
         ctx.eps = eps
         ctx.set_materialize_grads(False)
@@ -104,7 +104,7 @@ class _BatchNormBackward(Function):
         p, q = zero if p is None else p, zero if q is None else q
         whole = product - count * (a * level + b * c)  # R / γ
         across = p - gain * inverse * c
-        outer = -gain * inverse.square() * b  # the coefficient of G in the derivative by x
+        outer = -gain * inverse.square() * b  # the coefficient of G in the derivative with respect to x
         along = -outer * c - inverse * across * b - gain * whole * inverse.square() / count  # that of x̂
         by_cotangent = _affine(
             q - gain * inverse * level - across * inverse * mean, (gain * inverse, G), (across * inverse, x)
@@ -132,11 +132,11 @@ def _affine(constant: Tensor, *terms: tuple[Tensor, Tensor | None]) -> Tensor:
     factor, first = present[0]
     shape = (-1, *(1 for _ in first.shape[2:]))
     zero, one = torch.zeros_like(constant), torch.ones_like(constant)
-    found: Tensor  # Of all kernels for a number by channel this is the fastest one.
-    found = aten.native_batch_norm.default(first, factor, constant, zero, one, False, 0.0, 0.0)[0]
+    result: Tensor  # Of all kernels for a number by channel this is the fastest one.
+    result = aten.native_batch_norm.default(first, factor, constant, zero, one, False, 0.0, 0.0)[0]
     for factor, tensor in present[1:]:
-        found.addcmul_(factor.view(shape), tensor)
-    return found
+        result.addcmul_(factor.view(shape), tensor)
+    return result
 
 
 def _norm_backward(
@@ -144,28 +144,28 @@ def _norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return γ r (g − a − x̂ b), Σ g x̂ and Σ g."""
     given = (cotangent, x, weight, None, None, mean, inverse, True, eps, [True, True, True])
-    found: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward.default(*given)
-    return found
+    gradients: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward.default(*given)
+    return gradients
 
 
 def _norm_sums(G: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return Σ G (x − mean) · inverse and Σ G by channel."""
     given = (G, x, torch.ones_like(inverse), None, None, mean, inverse, True, eps, [False, True, True])
-    found = aten.native_batch_norm_backward.default(*given)
-    return found[1], found[2]
+    gradients = aten.native_batch_norm_backward.default(*given)
+    return gradients[1], gradients[2]
 
 
 def _stock_second_derivative(
     cotangent: Tensor, x: Tensor, weight: Tensor | None, eps: float, cotangents: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the derivatives by ``cotangent``, ``x`` and ``weight`` as tensors that can be differentiated again."""
+    """Return the derivatives for ``cotangent``, ``x`` and ``weight`` as tensors that can be differentiated again."""
     gain = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if weight is None else weight
     bias = torch.zeros_like(gain)
     # Views, so that the derivatives are partial ones: the cotangent may itself come from x.
     inputs = [t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in (cotangent, x, gain, bias)]
     y = torch.batch_norm(inputs[1], inputs[2], inputs[3], None, None, True, 0.0, eps, False)
-    found = torch.autograd.grad(y, inputs[1:], inputs[0], create_graph=True)
-    pairs = [(f, c) for f, c in zip(found, cotangents, strict=True) if c is not None and f.requires_grad]
+    first = torch.autograd.grad(y, inputs[1:], inputs[0], create_graph=True)
+    pairs = [(f, c) for f, c in zip(first, cotangents, strict=True) if c is not None and f.requires_grad]
     by = torch.autograd.grad(
         [f for f, _ in pairs], inputs[:3], [c for _, c in pairs], create_graph=True, allow_unused=True
     )
@@ -173,7 +173,7 @@ def _stock_second_derivative(
 
 
 def batch_norm(
-    remade: Remade,
+    recomputed: Recomputed,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -189,20 +189,20 @@ def batch_norm(
     if weight is None and bias is not None:
         return None
     running = (running_mean, running_var)
-    return _normed(input, weight, bias, running, momentum, eps, remade)
+    return _normed(input, weight, bias, running, momentum, eps, recomputed)
 
 
 # ---- rectifiers -----------------------------------------------------------------------------------------------------
 
 
 class _Relu(Function):
-    """max(0, x), whose output can be made again where its input can."""
+    """max(0, x), whose output can be recomputed where its input can."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, recipe: Recipe | None, remade: Remade) -> Tensor:
+    def forward(ctx: Any, x: Tensor, recipe: Recipe | None, recomputed: Recomputed) -> Tensor:
         y = torch.relu(x)
         if recipe is not None:
-            remade.note(y, lambda: recipe().relu_())
+            recomputed.note(y, lambda: recipe().relu_())
         ctx.save_for_backward(y)
         return y
 
@@ -213,13 +213,13 @@ class _Relu(Function):
 
 
 class _Mask(Function):
-    """g where y > 0; by y it is constant, which autograd's own does not know."""
+    """g where y > 0; as a function of y it is constant, which autograd's own does not know."""
 
     @staticmethod
     def forward(ctx: Any, cotangent: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(y)
-        found: Tensor = aten.threshold_backward.default(cotangent, y, 0)
-        return found
+        result: Tensor = aten.threshold_backward.default(cotangent, y, 0)
+        return result
 
     @staticmethod
     def backward(ctx: Any, to: Tensor) -> tuple[Any, ...]:
@@ -234,8 +234,8 @@ _rectified: Callable[..., Tensor] = _Relu.apply
 _masked: Callable[..., Tensor] = _Mask.apply
 
 
-def relu(remade: Remade, input: Tensor, inplace: bool = False) -> Tensor | None:
+def relu(recomputed: Recomputed, input: Tensor, inplace: bool = False) -> Tensor | None:
     """Return what `torch.nn.functional.relu` does, or None where that is left to it."""
     if inplace or not input.is_floating_point():
         return None
-    return _rectified(input, remade.recipe(input), remade)
+    return _rectified(input, recomputed.recipe(input), recomputed)

@@ -134,11 +134,11 @@ class Problem:
                     "is given, with gradients enabled"
                 )
             inputs = [*leaves.items(), *twins.items()]
-            found = torch.autograd.grad(
+            parts = torch.autograd.grad(
                 loss, [tensor for _, tensor in inputs], create_graph=differentiable, allow_unused=True
             )
             gradients: Tensors = {}
-            for (name, _), gradient in zip(inputs, found, strict=True):
+            for (name, _), gradient in zip(inputs, parts, strict=True):
                 if gradient is not None:
                     gradients[name] = gradients[name] + gradient if name in gradients else gradient
         return float(loss.detach()), {
@@ -155,12 +155,12 @@ class Problem:
         return lambda parameters, batch: self._call(parameters, given, batch)
 
     def of_sample(self, batch: Batch, buffers: Mapping[str, Tensor], index: int) -> tuple[Tensors, Tensor]:
-        """Return the gradients of one sample of ``batch`` by parameter, and its loss; no checks, as `pure`."""
+        """Return the gradients of one sample of ``batch``, keyed by parameter, and its loss; no checks, as `pure`."""
         leaves = leaves_of(self.parameters)
         with torch.enable_grad():
             loss = self._call(leaves, buffers, batch.rows(index, index + 1))
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, found, strict=True)), loss.detach()
+            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True)), loss.detach()
 
     def fresh_buffers(self) -> Tensors:
         """Return copies of the model's buffers."""

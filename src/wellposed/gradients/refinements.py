@@ -29,5 +29,5 @@ def find_refinement(name: str) -> Callable[..., Plan]:
         OptionError: there is none of that name (names the near ones).
     """
     check_choice("refinement", name, _HOMES)
-    found: Callable[..., Plan] = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
+    refinement: Callable[..., Plan] = getattr(importlib.import_module(_HOMES[name]), name)
+    return refinement

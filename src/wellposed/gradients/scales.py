@@ -26,7 +26,7 @@ class Scales:
         base: the plan that W is drawn from, or None where W is what the model holds.
         values: W: every trainable parameter at ω = 1, by name.
         omega: the coefficients by name: of shape () or, by channel, (outputs, 1, ...).
-        centred: biases that cancel a mean behind a weight, and are scaled with it, with that weight.
+        centred: biases that cancel the mean of a weight's output, and are scaled with it, with that weight.
     """
 
     def __init__(
@@ -56,48 +56,53 @@ class Scales:
         self.values: Tensors = dict(problem.parameters)
         if base is not None:
             self.values |= _drawn(problem, base)
-        norms = _gains(problem.model) if gains else set()
-        self.omega: Tensors = {}
-        for name, value in self.values.items():
-            wanted = value.ndim > 1 or name in norms if names is None else name in names
-            if wanted and bool(value.any()):
-                shape = (value.shape[0], *(1 for _ in value.shape[1:])) if per_channel and value.ndim > 1 else ()
-                self.omega[name] = torch.ones(shape, dtype=wide(value).dtype, device=value.device)
+        if names is None:
+            norms = _gains(problem.model) if gains else set()
+            names = {name for name, value in self.values.items() if value.ndim > 1 or name in norms}
+        self.omega: Tensors = {
+            name: _ones(value, per_channel)
+            for name, value in self.values.items()
+            if name in names and bool(value.any())
+        }
         if not self.omega:
             raise GradientError(
                 "the model has no trainable weight of more than one dimension that is not zero, so there is nothing to "
                 "scale; initialise it first (wellposed.initialize_)"
             )
-        said = {} if base is None else base.prescriptions
-        self.centred: dict[str, str] = {
-            name: weight
-            for name in self.values
-            if name in said and (weight := said[name].weight) in self.omega and self.omega[weight].ndim == 0
-        }
+        self.centred = {} if base is None else self._centring_biases(base)
         for bias in self.centred:
             self.omega.pop(bias, None)
 
+    def _centring_biases(self, base: Plan) -> dict[str, str]:
+        """Return the biases that a plan sets to cancel a mean, with the weights whose single coefficient they take."""
+        weights = {name: base.prescriptions[name].weight for name in self.values if name in base.prescriptions}
+        return {
+            bias: weight
+            for bias, weight in weights.items()
+            if weight is not None and weight in self.omega and self.omega[weight].ndim == 0
+        }
+
     def parameters(self) -> Tensors:
         """Return θ = ω · W for all trainable parameters, as detached tensors."""
-        found = {}
+        parameters = {}
         for name, value in self.values.items():
             omega = self.omega.get(self.centred.get(name, name))
-            found[name] = (value if omega is None else (wide(value) * omega).to(value.dtype)).detach()
-        return found
+            parameters[name] = (value if omega is None else (wide(value) * omega).to(value.dtype)).detach()
+        return parameters
 
     def pulled_back(self, gradients: Mapping[str, Tensor]) -> Tensors:
         """Return ∂J/∂ω = ⟨W, ∂J/∂θ⟩ from ∂J/∂θ, in float32 at least; what is not among ``gradients`` counts as 0."""
-        found = {}
+        slopes = {}
         for name, omega in self.omega.items():
             if name not in gradients:
-                found[name] = torch.zeros_like(omega)
+                slopes[name] = torch.zeros_like(omega)
                 continue
             product = wide(self.values[name]) * wide(gradients[name])
-            found[name] = product.sum(list(range(1, product.ndim)), keepdim=True) if omega.ndim else product.sum()
+            slopes[name] = product.sum(list(range(1, product.ndim)), keepdim=True) if omega.ndim else product.sum()
         for bias, weight in self.centred.items():
             if bias in gradients:
-                found[weight] = found[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
-        return found
+                slopes[weight] = slopes[weight] + (wide(self.values[bias]) * wide(gradients[bias])).sum()
+        return slopes
 
     def factors(self) -> Tensors:
         """Return leaves of value one, one for each weight that has a single coefficient."""
@@ -146,18 +151,18 @@ class Scales:
         """
         kept = figures | {"omega": self.figures()}
         if self.base is not None:
-            said = dict(self.base.prescriptions)
+            prescriptions = dict(self.base.prescriptions)
             for name, omega in self.omega.items():
-                if said[name].action == "write":
-                    said[name] = _scaled(said[name], omega, self.values[name], why)
+                if prescriptions[name].action == "write":
+                    prescriptions[name] = _scaled(prescriptions[name], omega, self.values[name], why)
                 else:
-                    said[name] = _rescale(name, self.values[name], omega, why)
+                    prescriptions[name] = _rescale(name, self.values[name], omega, why)
             return self.base.model_copy(
                 update={
                     "method": f"{self.base.method}+{method}",
                     "options": self.base.options | {method: options},
                     "figures": self.base.figures | kept,
-                    "prescriptions": said,
+                    "prescriptions": prescriptions,
                 }
             )
         return Plan(
@@ -170,16 +175,16 @@ class Scales:
         )
 
     def _rescaling(self, why: str) -> dict[str, Prescription]:
-        said = {name: _rescale(name, self.values[name], omega, why) for name, omega in self.omega.items()}
-        return completed(self._problem.model, said, "left alone: it has no coefficient")
+        rescaled = {name: _rescale(name, self.values[name], omega, why) for name, omega in self.omega.items()}
+        return completed(self._problem.model, rescaled, "left alone: it has no coefficient")
 
 
-def completed(model: nn.Module, said: Mapping[str, Prescription], reason: str) -> dict[str, Prescription]:
+def completed(model: nn.Module, written: Mapping[str, Prescription], reason: str) -> dict[str, Prescription]:
     """Return a prescription for every parameter of ``model``, in its order.
 
     Args:
         model: the model.
-        said: the prescriptions of those that are written, by first name.
+        written: the prescriptions of those that are written, by first name.
         reason: why all others are left alone.
     """
     whole: dict[str, Prescription] = {}
@@ -198,7 +203,7 @@ def completed(model: nn.Module, said: Mapping[str, Prescription], reason: str) -
                 reason=f"the same tensor as {owner}, which is written once",
             )
         else:
-            whole[name] = said.get(name) or keep(
+            whole[name] = written.get(name) or keep(
                 name, shape, reason if parameter.requires_grad else "left alone: frozen"
             )
     return whole
@@ -235,6 +240,12 @@ def _scaled(said: Prescription, omega: Tensor, value: Tensor, why: str) -> Presc
     elif said.std is not None:
         update["std"] = said.std * factor
     return said.model_copy(update=update)
+
+
+def _ones(value: Tensor, per_channel: bool) -> Tensor:
+    """Return the coefficients of one tensor before any was chosen."""
+    shape = (value.shape[0], *(1 for _ in value.shape[1:])) if per_channel and value.ndim > 1 else ()
+    return torch.ones(shape, dtype=wide(value).dtype, device=value.device)
 
 
 def _times(omega: Tensor) -> str:

@@ -79,22 +79,8 @@ def search(
     Raises:
         GradientError: no batches, or a plan to resume from without coefficients.
     """
-    done = 0
-    history: dict[str, list[float]] = {}
-    if resume is not None:
-        omega, before = resume.figures.get("omega"), resume.figures.get("history")
-        if not isinstance(omega, dict) or not isinstance(before, dict):
-            raise GradientError(
-                f"the plan to resume from (method {resume.method!r}) holds no coefficients; give one that this "
-                "function returned"
-            )
-        scales.load(omega)
-        history = {
-            name: [float(v) for v in values if isinstance(v, int | float)]
-            for name, values in before.items()
-            if isinstance(values, list)
-        }
-        done = max((len(values) for values in history.values()), default=0)
+    history = {} if resume is None else _taken_up(scales, resume)
+    done = _iterations(history)
     best: tuple[tuple[float, ...], Tensors] | None = None
     finished = True
     for _ in range(done):
@@ -113,13 +99,34 @@ def search(
             finished = False
             if best is not None:
                 scales.omega.update(best[1])
-            count = max((len(values) for values in history.values()), default=0)
+            count = _iterations(history)
             warnings.warn(
                 f"{method} was interrupted after {count} of {iterations} iterations; the plan is the best so far, and "
                 "resume= takes it up again",
                 stacklevel=3,
             )
     return {name: list(values) for name, values in history.items()}, finished
+
+
+def _taken_up(scales: Scales, plan: Plan) -> dict[str, list[float]]:
+    """Load the coefficients of an earlier run's plan into ``scales``; return its history."""
+    omega, history = plan.figures.get("omega"), plan.figures.get("history")
+    if not isinstance(omega, dict) or not isinstance(history, dict):
+        raise GradientError(
+            f"the plan to resume from (method {plan.method!r}) holds no coefficients; give one that this "
+            "function returned"
+        )
+    scales.load(omega)
+    return {
+        name: [float(v) for v in values if isinstance(v, int | float)]
+        for name, values in history.items()
+        if isinstance(values, list)
+    }
+
+
+def _iterations(history: dict[str, list[float]]) -> int:
+    """Return how many iterations a history holds."""
+    return max((len(values) for values in history.values()), default=0)
 
 
 class Bar:

@@ -2,7 +2,7 @@
 
 Within `cheap_second_derivatives` convolutions, linear maps, batch norms and rectifiers are run by functions whose
 second derivatives take the kernels of the first ones. What these can work out again in one pass over a tensor, autograd
-does not keep: the output of a rectifier behind a batch norm, and the gradient that leaves a batch norm.
+does not keep: the output of a rectifier after a batch norm, and the gradient that leaves a batch norm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from wellposed.gradients.contraction_derivatives import Factors, convolution, linear
 from wellposed.gradients.norm_derivatives import batch_norm, relu
-from wellposed.gradients.remade import Remade
+from wellposed.gradients.recomputed import Recomputed
 
 
 @contextmanager
@@ -32,38 +32,38 @@ def cheap_second_derivatives(factored: Factors | None = None) -> Iterator[None]:
     Args:
         factored: the weights whose products are to have a factor.
     """
-    remade = Remade()
-    with saved_tensors_hooks(remade.pack, remade.unpack), _Functions(factored or {}, remade):
+    recomputed = Recomputed()
+    with saved_tensors_hooks(recomputed.pack, recomputed.unpack), _Functions(factored or {}, recomputed):
         try:
             yield
         finally:
-            remade.forget()
+            recomputed.forget()
 
 
 class _Functions(TorchFunctionMode):
     """Puts the functions here in the place of those that are called."""
 
-    def __init__(self, factored: Factors, remade: Remade) -> None:
+    def __init__(self, factored: Factors, recomputed: Recomputed) -> None:
         super().__init__()
-        self._factored, self._remade = factored, remade
+        self._factored, self._recomputed = factored, recomputed
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run ``func``, by the function here where there is one."""
         given = kwargs or {}
-        found = None
+        result = None
         if func in _FUNCTIONS and torch.is_grad_enabled():
             x = args[0] if args else given["input"]
             if self._keeps() and not torch.is_autocast_enabled(x.device.type):
-                by = self._factored if func in _CONTRACTIONS else self._remade
-                found = _FUNCTIONS[func](by, *args, **given)
-        return func(*args, **given) if found is None else found
+                by = self._factored if func in _CONTRACTIONS else self._recomputed
+                result = _FUNCTIONS[func](by, *args, **given)
+        return func(*args, **given) if result is None else result
 
     def _keeps(self) -> bool:
         """Whether what an operator keeps would come to us, and not to the hooks of activation checkpointing."""
         hooks = None if _INNERMOST_HOOKS is None else _INNERMOST_HOOKS(True)
-        return hooks is not None and bool(hooks[0] == self._remade.pack)
+        return hooks is not None and bool(hooks[0] == self._recomputed.pack)
 
 
 # Earlier releases of torch do not tell: there operators run as ever.

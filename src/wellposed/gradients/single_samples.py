@@ -48,7 +48,7 @@ class _Root:
 
 @dataclass(slots=True)
 class _Call:
-    """An operator that took a root: the operand, the arguments, and where the cotangent of its output is found."""
+    """An operator that took a root: the operand, the arguments, and the edge that the cotangent of its output takes."""
 
     root: _Root
     func: Any
@@ -79,27 +79,29 @@ class Recorder(TorchDispatchMode):
         """Run ``func`` and note what it did."""
         self.flush()
         given = kwargs or {}
-        found = func(*args, **given)
-        out = found[0] if isinstance(found, tuple | list) and found else found
-        if not isinstance(out, Tensor):
-            return found
-        flat = [*_tensors(args), *_tensors(given.values())]
-        where = [_memory(tensor) for tensor in flat]
-        if _memory(out) not in where:
+        result = func(*args, **given)
+        out = result[0] if isinstance(result, tuple | list) and result else result
+        if isinstance(out, Tensor):
+            self._note(func, args, given, out)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: dict[str, Any], out: Tensor) -> None:
+        """Note an operator by its first output: as a new root, or as calls that took roots."""
+        operands = [_memory(tensor) for tensor in (*_tensors(args), *_tensors(kwargs.values()))]
+        if _memory(out) not in operands:
             self.bytes += out.numel() * out.element_size()
-        roots = [self._roots[memory] for memory in where if memory in self._roots]
+        roots = [self._roots[memory] for memory in operands if memory in self._roots]
         if not roots or _memory(out) in self._roots:  # a view of a root is met again where it is used
-            return found
+            return
         if not torch.is_grad_enabled() or not out.is_floating_point():
-            return found
-        if len(roots) == len(flat):
+            return
+        if len(roots) == len(operands):
             names = tuple(dict.fromkeys(name for root in roots for name in root.names))
             self._roots[_memory(out)] = _Root(out, names)
-            return found
+            return
         for i, argument in enumerate(args):
             if isinstance(argument, Tensor) and (root := self._roots.get(_memory(argument))) is not None:
-                self._pending.append((_Call(root, func, tuple(args), given, i, out.shape), out))
-        return found
+                self._pending.append((_Call(root, func, tuple(args), kwargs, i, out.shape), out))
 
     def flush(self) -> None:
         """Take the places of the last outputs in the graph, which autograd gives them after the operator has run."""
@@ -156,19 +158,19 @@ def _memory(tensor: Tensor) -> int:
 def chunk_of(
     problem: Problem, batch: Batch, buffers: Tensors, start: int, stop: int, memory: float
 ) -> tuple[dict[str, Factored], Tensor, float]:
-    """Return the gradients of the samples from ``start`` to ``stop`` by parameter, their losses, and the bytes of all
-    outputs on the way.
+    """Return the gradients of the samples from ``start`` to ``stop``, keyed by parameter, their losses, and the bytes
+    of all intermediate outputs.
 
     Args:
         problem: the model and its loss; `running`.
         batch: all samples.
         buffers: what stands in for the model's buffers.
         start: the first sample.
-        stop: behind the last one.
+        stop: one past the last one.
         memory: bytes that intermediate products may take.
 
     Raises:
-        Unsupported: an operator uses a parameter in a way that does not show the samples apart.
+        Unsupported: an operator uses a parameter in a way that does not separate the samples.
         RuntimeError: the model does not run under `torch.func.vmap`.
     """
     rows = [batch.leaves[i][start:stop] for i in batch.split]
@@ -191,13 +193,13 @@ def chunk_of(
             uses.setdefault(id(call.root), (call.root, []))[1].append(_use(call, cotangent, count))
     gradients: dict[str, Factored] = {}
     for name, leaf in leaves.items():
-        of_leaf = [(root.tensor, found) for root, found in uses.values() if name in root.names]
+        of_leaf = [(root.tensor, used) for root, used in uses.values() if name in root.names]
         gradients[name] = Factored(leaf, of_leaf, count, memory)
     return gradients, losses.detach(), float(recorder.bytes)
 
 
 def _use(call: _Call, cotangent: Tensor, count: int) -> Use:
-    """Return what one operator says of the gradients of ``count`` samples by its operand."""
+    """Return what one operator says of the gradients of ``count`` samples with respect to its operand."""
     operand = call.args[call.where]
     packet, where = call.func.overloadpacket, call.where
     if packet is aten.convolution and where == 1:
@@ -212,7 +214,7 @@ def _use(call: _Call, cotangent: Tensor, count: int) -> Use:
 
 
 def _by_vmap(call: _Call, cotangent: Tensor, count: int) -> Tensor:
-    """Return the gradients of samples by the operand of any operator, which is differentiated for each on its own."""
+    """Return the gradients of samples with respect to an operator's operand; it is differentiated for each alone."""
     size = call.shape[0] if call.shape else 0
     if size == 0 or size % count:
         raise Unsupported(f"{call.func} gives no axis of samples")
@@ -235,28 +237,28 @@ def _by_vmap(call: _Call, cotangent: Tensor, count: int) -> Tensor:
         def run(operand: Tensor) -> Tensor:
             leaves[own] = operand
             args, kwargs = pytree.tree_unflatten(leaves, spec)
-            found = call.func(*args, **kwargs)
-            first: Tensor = found[0] if isinstance(found, tuple | list) else found
+            result = call.func(*args, **kwargs)
+            first: Tensor = result[0] if isinstance(result, tuple | list) else result
             return first
 
         gradient: Tensor = vjp(run, leaves[own])[1](row)[0]
         return gradient
 
-    found: Tensor = vmap(pulled)(apart(cotangent), *(apart(flat[i]) for i in batched))
-    return found
+    gradients: Tensor = vmap(pulled)(apart(cotangent), *(apart(flat[i]) for i in batched))
+    return gradients
 
 
 # ---- all samples ----------------------------------------------------------------------------------------------------
 
 PROBE = 3
-"""Samples whose gradients are also taken one by one, to see that they are told apart."""
+"""Samples whose gradients are also taken one by one, to see that they are separated rightly."""
 
 
 def check_on_few(problem: Problem, batch: Batch, buffers: Tensors, memory: float) -> float:
     """Compare the gradients of a few samples with those taken one by one; return the bytes that a sample takes.
 
-    The model is in evaluation mode meanwhile, as each way draws its own dropout. What agrees to half the digits of the
-    parameters' precision differs by rounding.
+    The model is in evaluation mode meanwhile, as each method draws its own dropout. What agrees to half the digits of
+    the parameters' precision differs by rounding.
 
     Raises:
         Unsupported: they differ.
@@ -280,7 +282,7 @@ def check_on_few(problem: Problem, batch: Batch, buffers: Tensors, memory: float
         total = torch.tensordot(weights.to(expected.dtype), expected, 1)
         off = (rows.squares().sqrt() - norms).abs() > tolerance * whole
         if off.any() or (rows.accumulate(None, weights) - total).norm() > tolerance * count * whole.sum():
-            raise Unsupported(f"the gradients of samples by {name!r} are not those taken one by one")
+            raise Unsupported(f"the gradients of samples with respect to {name!r} are not those taken one by one")
     return size / count
 
 
@@ -290,7 +292,7 @@ def in_chunks(
     """Yield the gradients of all samples, in chunks that take about ``memory`` bytes, and their losses.
 
     Raises:
-        Unsupported: the gradients of samples cannot be told apart.
+        Unsupported: the gradients of samples cannot be separated.
         RuntimeError: the model does not run under `torch.func.vmap`.
     """
     size = check_on_few(problem, batch, buffers, memory)

@@ -25,7 +25,7 @@ class Warmup:
 
 
 def warmup(steps_per_epoch: int, epochs: int = 1) -> Warmup:
-    """Return a linear warm-up: with t steps behind, the rate is (t + 1) / T of its full value, for T steps.
+    """Return a linear warm-up: after t steps, the rate is (t + 1) / T of its full value, for T steps.
 
     >>> schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup(len(loader)))  # doctest: +SKIP
 

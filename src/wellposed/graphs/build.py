@@ -28,7 +28,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Facts:
     """What a tracing knows beside the recorder's nodes and values."""
 
     model: str
@@ -42,7 +42,7 @@ class Found:
     outputs: Sequence[int]
 
 
-def build_graph(recorder: Recorder, found: Found) -> Graph:
+def build_graph(recorder: Recorder, facts: Facts) -> Graph:
     """Name the nodes and values, and put the graph together."""
     names = node_names(recorder.nodes)
     nodes = tuple(
@@ -69,26 +69,26 @@ def build_graph(recorder: Recorder, found: Found) -> Graph:
         for value in dict.fromkeys(node.inputs):
             uses.setdefault(value, []).append(node.index)
     parameters: dict[str, Parameter] = {}
-    for held in found.parameters:
+    for held in facts.parameters:
         used = tuple(uses.get(held.value, ()))
         name = held.names[0]
         parameters[name] = Parameter(name, tuple(held.names), held.value, held.tensor, held.module_class, used)
     return Graph(
         nodes=nodes,
         values=values,
-        inputs=tuple(found.inputs),
-        outputs=tuple(found.outputs),
+        inputs=tuple(facts.inputs),
+        outputs=tuple(facts.outputs),
         parameters=MappingProxyType(parameters),
         aliases=MappingProxyType({alias: p.name for p in parameters.values() for alias in p.names[1:]}),
-        buffers=MappingProxyType(dict(found.buffers)),
-        buffer_tensors=MappingProxyType(dict(found.buffer_tensors)),
+        buffers=MappingProxyType(dict(facts.buffers)),
+        buffer_tensors=MappingProxyType(dict(facts.buffer_tensors)),
         known=MappingProxyType(recorder.collect_known(_KNOWN_LIMIT)),
-        example=MappingProxyType(dict(found.example)),
-        engine=found.engine,
-        training=found.training,
-        model=found.model,
-        unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in found.outputs),
-        dead_nodes=_dead(nodes, found.outputs),
+        example=MappingProxyType(dict(facts.example)),
+        engine=facts.engine,
+        training=facts.training,
+        model=facts.model,
+        unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in facts.outputs),
+        dead_nodes=_dead(nodes, facts.outputs),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from wellposed.graphs.aliasing import Record, memory
-from wellposed.graphs.operators import Traits
+from wellposed.graphs.operators import traits
 from wellposed.graphs.shapes import quick_result
 
 _aten = torch.ops.aten
@@ -26,7 +26,53 @@ _MASKED = frozenset({_aten.index.Tensor, _aten.masked_select.default})
 """Operators whose result's shape depends on values only where boolean masks are among their arguments."""
 _MASKS = (torch.bool, torch.uint8)
 
-Seen: TypeAlias = list[tuple[torch.Tensor, Record]]
+Operands: TypeAlias = list[tuple[torch.Tensor, Record]]
+"""The tensors among an operator's arguments, with what is recorded of each."""
+
+
+class Operation:
+    """One operator as the model called it.
+
+    Attributes:
+        op: the ATen overload.
+        args: its arguments.
+        kwargs: the same by name.
+        operands: the tensors among them, with what is recorded of each.
+        traits: the operator's effects.
+        written: the tensors that it writes to.
+    """
+
+    __slots__ = ("args", "kwargs", "op", "operands", "traits", "written")
+
+    def __init__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: Operands) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.operands = operands
+        self.traits = traits(op)
+        self.written: list[torch.Tensor] = []
+        for position, name in self.traits.written:
+            target = args[position] if position is not None and position < len(args) else kwargs.get(name)
+            if isinstance(target, torch.Tensor):
+                self.written.append(target)
+            elif isinstance(target, (list, tuple)):
+                self.written.extend(target)
+
+
+class Outcome(NamedTuple):
+    """What an operator made.
+
+    Attributes:
+        result: for the model.
+        reals: the real results; None where they are unknown.
+        known: whether they are known.
+        random: whether they are known and were drawn, or made from what was drawn.
+    """
+
+    result: Any
+    reals: Any = None
+    known: bool = False
+    random: bool = False
 
 
 class NeedsValuesError(RuntimeError):
@@ -36,7 +82,7 @@ class NeedsValuesError(RuntimeError):
 def meta_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return an uninitialised meta tensor with the shape, strides and dtype of ``tensor``.
 
-    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two in different ways. Raises
+    It is an inference tensor exactly if ``tensor`` is one: PyTorch makes views of the two differently. Raises
     `NeedsValuesError` for sparse tensors.
     """
     if tensor.layout is not torch.strided:
@@ -51,119 +97,152 @@ class Execution:
     def __init__(self, meta: bool) -> None:
         self.meta = meta
 
-    def run(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen, effects: Traits
-    ) -> tuple[Any, Any, bool]:
-        """Run ``func`` once.
+    def run(self, operation: Operation) -> Outcome:
+        """Run an operator once.
 
-        Returns the result for the model, the real results (None where unknown), and whether they are known. Raises
-        `NeedsValuesError` when the operator must read values that are not known.
+        Raises `NeedsValuesError` when it must read values that are not known.
         """
-        known = effects.fills or (all(record.base.known for _, record in seen) and func not in _NORMS)
-        if known and effects.random:
-            known = _elements(args, seen) <= _RANDOM_LIMIT
+        known = _is_known(operation)
         if not self.meta:
-            result = func(*args, **kwargs)
-            return result, result if known else None, known
-        if not known:
-            if effects.reads_values and func not in _MASKED:
-                raise NeedsValuesError(f"{func} reads values that depend on the model's parameters or float inputs")
-            if func in _MASKED and any(tensor.dtype in _MASKS for tensor, _ in seen):
-                return self._run_masked(func, args, kwargs, seen), None, False
-            if func is _aten._pack_padded_sequence.default:
-                data, sizes = self._run_masked(func, args, kwargs, seen)
-                return (data, sizes), (None, sizes), False
-            return self._run_meta(func, args, kwargs, seen, effects), None, False
-        if effects.fills or not seen:
-            planned = self._run_meta(func, args, kwargs, seen, effects)
-            if isinstance(planned, torch.Tensor) and planned.numel() > _FACTORY_LIMIT:
-                return planned, None, False
-        reals = func(*[_real(arg, seen) for arg in args], **_real_kwargs(effects, kwargs, seen))
-        if effects.empty:
-            reals.zero_()
-        return self._mirror(func, args, kwargs, seen, effects, reals), reals, True
+            result = operation.op(*operation.args, **operation.kwargs)
+            return Outcome(result, result if known else None, known, known and _is_random(operation))
+        return _run_known(operation) if known else _run_unknown(operation)
 
-    def _run_masked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen) -> Any:
-        """Run an operator whose result's shape depends on masks and lengths alone, which are known."""
-        if not all(record.base.known for tensor, record in seen if not tensor.is_floating_point()):
-            raise NeedsValuesError(f"{func} reads values that depend on the model's parameters or float inputs")
-        result = _rehearse(func, args, kwargs, seen)
+
+def _is_known(operation: Operation) -> bool:
+    """Whether an operator's results follow from known values, and are small enough where they are drawn."""
+    effects = operation.traits
+    known = effects.fills or (all(record.base.known for _, record in operation.operands) and operation.op not in _NORMS)
+    return known and (not effects.random or _drawn_elements(operation) <= _RANDOM_LIMIT)
+
+
+def _drawn_elements(operation: Operation) -> int:
+    """Return how many elements a random operator draws at most."""
+    if operation.operands:
+        return max(tensor.numel() for tensor, _ in operation.operands)
+    size = operation.args[0] if operation.args else 0
+    return math.prod(size) if isinstance(size, (list, tuple)) else int(size)
+
+
+def _is_random(operation: Operation) -> bool:
+    """Whether an operator draws its results, or makes them from what was drawn."""
+    return operation.traits.random or any(record.base.random for _, record in operation.operands)
+
+
+def _run_unknown(operation: Operation) -> Outcome:
+    """Run an operator on meta, where real values of its results are not known."""
+    op = operation.op
+    if op is _aten._pack_padded_sequence.default:
+        data, sizes = _run_masked(operation)
+        return Outcome((data, sizes), (None, sizes))
+    if op in _MASKED:
+        masked = any(tensor.dtype in _MASKS for tensor, _ in operation.operands)
+        return Outcome(_run_masked(operation) if masked else _run_meta(operation))
+    if operation.traits.reads_values:
+        raise _needs_values(op)
+    return Outcome(_run_meta(operation))
+
+
+def _run_known(operation: Operation) -> Outcome:
+    """Run an operator on known values, and make the meta twins of its results."""
+    effects = operation.traits
+    if effects.fills or not operation.operands:
+        planned = _run_meta(operation)
+        if isinstance(planned, torch.Tensor) and planned.numel() > _FACTORY_LIMIT:
+            return Outcome(planned)
+    args = [_real(arg, operation.operands) for arg in operation.args]
+    reals = operation.op(*args, **_real_kwargs(operation))
+    if effects.empty:
+        reals.zero_()
+    return Outcome(_mirror(operation, reals), reals, True, _is_random(operation))
+
+
+def _needs_values(op: Any) -> NeedsValuesError:
+    return NeedsValuesError(f"{op} reads values that depend on the model's parameters or float inputs")
+
+
+def _run_masked(operation: Operation) -> Any:
+    """Run an operator whose result's shape depends on masks and lengths alone, which are known."""
+    if not all(record.base.known for tensor, record in operation.operands if not tensor.is_floating_point()):
+        raise _needs_values(operation.op)
+    result = _rehearse(operation)
+    if result is None:
+        raise NeedsValuesError(f"{operation.op} reads values and is too large to be rehearsed on zeros")
+    return result
+
+
+def _run_meta(operation: Operation) -> Any:
+    """Run an operator on the meta tensors of its arguments."""
+    op, operands = operation.op, operation.operands
+    args = [_meta(arg, operands) for arg in operation.args]
+    kwargs = {key: _meta(arg, operands) for key, arg in operation.kwargs.items() if key != "generator"}
+    if kwargs.get("pin_memory"):
+        kwargs["pin_memory"] = False
+    if operation.traits.factory:
+        kwargs["device"] = _META
+    quick = quick_result(op, args, kwargs)
+    if quick is not None:
+        return quick
+    try:
+        return op(*args, **kwargs)
+    except (RuntimeError, NotImplementedError) as error:
+        if operation.traits.written:
+            raise
+        result = _in_bfloat16(op, args, kwargs)
         if result is None:
-            raise NeedsValuesError(f"{func} reads values and is too large to be rehearsed on zeros")
+            result = _rehearse(operation)
+        if result is None:
+            raise error
         return result
 
-    def _run_meta(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen, effects: Traits) -> Any:
-        """Run ``func`` on the meta tensors of its arguments."""
-        meta_args = [_meta(arg, seen) for arg in args]
-        meta_kwargs = {key: _meta(arg, seen) for key, arg in kwargs.items() if key != "generator"}
-        if meta_kwargs.get("pin_memory"):
-            meta_kwargs["pin_memory"] = False
-        if effects.factory:
-            meta_kwargs["device"] = _META
-        quick = quick_result(func, meta_args, meta_kwargs)
-        if quick is not None:
-            return quick
-        try:
-            return func(*meta_args, **meta_kwargs)
-        except (RuntimeError, NotImplementedError) as error:
-            if effects.written:
-                raise
-            result = _in_bfloat16(func, meta_args, meta_kwargs)
-            if result is None:
-                result = _rehearse(func, args, kwargs, seen)
-            if result is None:
-                raise error
-            return result
 
-    def _mirror(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen, effects: Traits, reals: Any
-    ) -> Any:
-        """Return for real results the meta results that share memory with the arguments in the same way."""
-        if not isinstance(reals, (torch.Tensor, list, tuple)):
-            return reals
-        storages = {memory(r.real) for _, r in seen if r.real is not None}
-        outputs = [reals] if isinstance(reals, torch.Tensor) else list(reals)
-        mirrored: list[Any] = []
-        for real in outputs:
-            if not isinstance(real, torch.Tensor):
-                mirrored.append(real)
-                continue
-            same = next((record.tensor for _, record in seen if record.real is real), None)
-            if same is not None:
-                mirrored.append(same)
-            elif memory(real) in storages:
-                return self._run_meta(func, args, kwargs, seen, effects)
-            else:
-                mirrored.append(torch.empty_strided(tuple(real.shape), real.stride(), dtype=real.dtype, device=_META))
-        return mirrored[0] if isinstance(reals, torch.Tensor) else type(reals)(mirrored)
+def _mirror(operation: Operation, reals: Any) -> Any:
+    """Return for real results the meta results that share memory with the arguments in the same way."""
+    if not isinstance(reals, (torch.Tensor, list, tuple)):
+        return reals
+    operands = operation.operands
+    storages = {memory(record.real) for _, record in operands if record.real is not None}
+    mirrored: list[Any] = []
+    for real in [reals] if isinstance(reals, torch.Tensor) else reals:
+        if not isinstance(real, torch.Tensor):
+            mirrored.append(real)
+            continue
+        same = next((record.tensor for _, record in operands if record.real is real), None)
+        if same is not None:
+            mirrored.append(same)
+        elif memory(real) in storages:
+            return _run_meta(operation)
+        else:
+            mirrored.append(torch.empty_strided(tuple(real.shape), real.stride(), dtype=real.dtype, device=_META))
+    return mirrored[0] if isinstance(reals, torch.Tensor) else type(reals)(mirrored)
 
 
-def _record_of(tensor: torch.Tensor, seen: Seen) -> Record:
-    return next(record for other, record in seen if other is tensor)
+def _record_of(tensor: torch.Tensor, operands: Operands) -> Record:
+    return next(record for other, record in operands if other is tensor)
 
 
-def _meta(arg: Any, seen: Seen) -> Any:
+def _meta(arg: Any, operands: Operands) -> Any:
     """Return ``arg`` with every tensor and device replaced by its meta twin."""
     if isinstance(arg, torch.Tensor):
-        return _record_of(arg, seen).tensor
+        return _record_of(arg, operands).tensor
     if type(arg) in (list, tuple):
-        return type(arg)([_meta(item, seen) for item in arg])
+        return type(arg)([_meta(item, operands) for item in arg])
     return _META if isinstance(arg, torch.device) else arg
 
 
-def _real(arg: Any, seen: Seen) -> Any:
+def _real(arg: Any, operands: Operands) -> Any:
     """Return ``arg`` with every tensor replaced by its real twin (by itself where only its shape counts)."""
     if isinstance(arg, torch.Tensor):
-        record = _record_of(arg, seen)
+        record = _record_of(arg, operands)
         return record.real if record.base.known else record.tensor
     if type(arg) in (list, tuple):
-        return type(arg)([_real(item, seen) for item in arg])
+        return type(arg)([_real(item, operands) for item in arg])
     return _CPU if isinstance(arg, torch.device) else arg
 
 
-def _real_kwargs(effects: Traits, kwargs: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    real = {key: _real(arg, seen) for key, arg in kwargs.items()}
-    if effects.factory:
+def _real_kwargs(operation: Operation) -> dict[str, Any]:
+    real = {key: _real(arg, operation.operands) for key, arg in operation.kwargs.items()}
+    if operation.traits.factory:
         real["device"] = _CPU
     if isinstance(real.get("generator"), torch.Generator):
         real["generator"] = real["generator"].clone_state()
@@ -172,21 +251,13 @@ def _real_kwargs(effects: Traits, kwargs: dict[str, Any], seen: Seen) -> dict[st
     return real
 
 
-def _elements(args: tuple[Any, ...], seen: Seen) -> int:
-    """Return how many elements a random operator draws at most."""
-    if seen:
-        return max(tensor.numel() for tensor, _ in seen)
-    size = args[0] if args else 0
-    return math.prod(size) if isinstance(size, (list, tuple)) else int(size)
-
-
 def _in_bfloat16(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Run a meta kernel that is stricter than the real ones in bfloat16; None where that fails too."""
-    found: set[torch.dtype] = set()
+    dtypes: set[torch.dtype] = set()
 
     def cast(arg: Any) -> Any:
         if isinstance(arg, torch.Tensor) and arg.is_floating_point():
-            found.add(arg.dtype)
+            dtypes.add(arg.dtype)
             return arg.to(torch.bfloat16)
         return type(arg)([cast(item) for item in arg]) if type(arg) in (list, tuple) else arg
 
@@ -194,9 +265,9 @@ def _in_bfloat16(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = func(*[cast(arg) for arg in args], **{key: cast(arg) for key, arg in kwargs.items()})
     except (RuntimeError, NotImplementedError):
         return None
-    if len(found) != 1:
+    if len(dtypes) != 1:
         return None
-    (dtype,) = found
+    (dtype,) = dtypes
     if isinstance(result, torch.Tensor):
         return result.to(dtype) if result.dtype == torch.bfloat16 else result
     return type(result)(
@@ -204,28 +275,20 @@ def _in_bfloat16(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     )
 
 
-def _rehearse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen) -> Any:
+def _rehearse(operation: Operation) -> Any:
     """Run an operator without a meta kernel on CPU, for the shapes of its result; None where that fails too.
 
     Unknown values are taken as zeros, and then as ones: an operator whose shapes differ between the two reads values,
     which is an error. Of ``_pack_padded_sequence`` the lengths stay real tensors, as PyTorch requires.
     """
-    if sum(tensor.numel() for tensor, _ in seen) > _REHEARSAL_LIMIT:
+    if sum(tensor.numel() for tensor, _ in operation.operands) > _REHEARSAL_LIMIT:
         return None
-
-    def stand_in(arg: Any, fill: int) -> Any:
-        if isinstance(arg, torch.Tensor):
-            record = _record_of(arg, seen)
-            if record.base.known and record.real is not None:
-                return record.real.clone()
-            return torch.full(record.tensor.shape, fill, dtype=record.tensor.dtype)
-        if type(arg) in (list, tuple):
-            return type(arg)([stand_in(item, fill) for item in arg])
-        return _CPU if isinstance(arg, torch.device) else arg
 
     def attempt(fill: int) -> Any:
         try:
-            return func(*[stand_in(arg, fill) for arg in args], **{k: stand_in(arg, fill) for k, arg in kwargs.items()})
+            args = [_filled(arg, operation.operands, fill) for arg in operation.args]
+            kwargs = {key: _filled(arg, operation.operands, fill) for key, arg in operation.kwargs.items()}
+            return operation.op(*args, **kwargs)
         except (RuntimeError, NotImplementedError, IndexError):
             return None
 
@@ -234,12 +297,24 @@ def _rehearse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Se
         return None
     readable = isinstance(result, (torch.Tensor, list, tuple))
     if not readable or (other is not None and _shapes(result) != _shapes(other)):
-        raise NeedsValuesError(f"{func} reads values that depend on the model's parameters or float inputs")
+        raise _needs_values(operation.op)
     if isinstance(result, torch.Tensor):
         return meta_like(result)
-    if func is _aten._pack_padded_sequence.default:
+    if operation.op is _aten._pack_padded_sequence.default:
         return meta_like(result[0]), result[1]
     return type(result)([meta_like(t) if isinstance(t, torch.Tensor) else t for t in result])
+
+
+def _filled(arg: Any, operands: Operands, fill: int) -> Any:
+    """Return ``arg`` with every tensor replaced by one on CPU: a copy of known values, else ``fill`` everywhere."""
+    if isinstance(arg, torch.Tensor):
+        record = _record_of(arg, operands)
+        if record.base.known and record.real is not None:
+            return record.real.clone()
+        return torch.full(record.tensor.shape, fill, dtype=record.tensor.dtype)
+    if type(arg) in (list, tuple):
+        return type(arg)([_filled(item, operands, fill) for item in arg])
+    return _CPU if isinstance(arg, torch.device) else arg
 
 
 def _shapes(result: Any) -> list[Any]:

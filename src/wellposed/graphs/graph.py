@@ -32,7 +32,7 @@ class Value:
     Attributes:
         id: its index in ``graph.values``.
         name: the input's path (``"input_ids"``, ``"0"``), the parameter's or buffer's name, or the producing node's
-            name (with ``[i]`` behind it for the outputs after the first of a node with several).
+            name (followed by ``[i]`` for the outputs after the first of a node with several).
         kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
         shape: the global shape.
         dtype: the element type.

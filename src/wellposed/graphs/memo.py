@@ -34,12 +34,12 @@ def _memos(model: nn.Module) -> list[Memo]:
     classes = {base for module in model.modules() for base in type(module).__mro__}
     classes = {kind for kind in classes if kind.__module__.partition(".")[0] not in ("torch", "builtins")}
     files = {kind.__module__ for kind in classes} & sys.modules.keys()
-    found: dict[int, Memo] = {}
+    memos: dict[int, Memo] = {}
     for namespace in [vars(kind) for kind in classes] + [vars(sys.modules[name]) for name in files]:
         for value in namespace.values():
             for memo in _inside(value):
-                found[id(memo)] = memo
-    return list(found.values())
+                memos[id(memo)] = memo
+    return list(memos.values())
 
 
 def _inside(value: Any) -> Iterator[Memo]:

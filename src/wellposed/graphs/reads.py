@@ -1,4 +1,4 @@
-"""Ways in which Python code reads or makes tensors without an operator that the dispatcher shows."""
+"""How Python code reads or makes tensors without an operator that the dispatcher shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAKERS: frozenset[Any] = frozenset({torch.tensor, torch.as_tensor, torch.asarra
 class PythonReads(TorchFunctionMode):
     """Gives ``tolist`` and ``numpy`` the known values of meta tensors, and keeps the values of new constants.
 
-    Every tensor says that it is on CPU: models choose their way by the device, and know none called meta.
+    Every tensor says that it is on CPU: models choose what to run by the device, and know none called meta.
 
     While it is active PyTorch also leaves its fused inference kernels for transformer layers aside, because these do
     not support overridden functions; so the layers' own operators are seen.
@@ -42,19 +42,32 @@ class PythonReads(TorchFunctionMode):
         if func in _PLACES:
             return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
-            with _disable_current_modes():
-                record = self.find(args[0])
-                if not record.base.known or record.real is None:
-                    raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
-                return func(record.real.clone(), *args[1:], **(kwargs or {}))
-        if func in _MAKERS and kwargs and kwargs.get("device") is not None and not isinstance(args[0], torch.Tensor):
-            kwargs = {**kwargs, "device": "cpu"}
-        if func is torch.Tensor.new_tensor and not isinstance(args[1], torch.Tensor):
+            return self._read(func, args, kwargs or {})
+        if func in _MAKERS and kwargs:
+            kwargs = _on_cpu(args, kwargs)
+        elif func is torch.Tensor.new_tensor and not isinstance(args[1], torch.Tensor):
             options = {"dtype": args[0].dtype, **(kwargs or {}), "device": "cpu"}
             return torch.tensor(*args[1:], **options)
-        if func in _INDEXERS and type(args[1]) in (list, tuple, range, numpy.ndarray):
+        elif func in _INDEXERS and type(args[1]) in (list, tuple, range, numpy.ndarray):
             args = (args[0], _with_tensors(args[1]), *args[2:])
         return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a reader on the known values of a meta tensor.
+
+        Raises `NeedsValuesError` where they are not known.
+        """
+        with _disable_current_modes():
+            record = self.find(args[0])
+            if not record.base.known or record.real is None:
+                raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
+            return func(record.real.clone(), *args[1:], **kwargs)
+
+
+def _on_cpu(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keyword arguments that make a constant of numbers on CPU, where its values are kept."""
+    wanted = kwargs.get("device") is not None and not isinstance(args[0], torch.Tensor)
+    return {**kwargs, "device": "cpu"} if wanted else kwargs
 
 
 def _with_tensors(index: Any) -> Any:

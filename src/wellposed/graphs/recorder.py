@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -23,10 +23,10 @@ from wellposed.graphs.aliasing import (
     same_geometry,
     write,
 )
-from wellposed.graphs.execution import Execution, meta_like
+from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import ALIASES, Traits, traits
+from wellposed.graphs.operators import ALIASES
 from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
@@ -37,6 +37,9 @@ _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
 )
 """Operators that give their argument back under another name; no node is recorded for them."""
+
+Fresh: TypeAlias = tuple[int, torch.Tensor, Record | None]
+"""A new output: its position, the tensor, and the first record of the memory that it lies in."""
 
 
 class RawNode:
@@ -264,26 +267,26 @@ class Recorder(TorchDispatchMode):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
         func = ALIASES.get(func, func)
-        seen: list[tuple[torch.Tensor, Record]] = []
-        refs = tuple([self._ref(arg, seen) for arg in args])
-        ref_kwargs = {key: self._ref(arg, seen) for key, arg in kwargs.items()} if kwargs else {}
+        operands: Operands = []
+        refs = tuple([self._ref(arg, operands) for arg in args])
+        named_refs = {key: self._ref(arg, operands) for key, arg in kwargs.items()} if kwargs else {}
         if func in _ALIASES:
-            return self._alias(func, args, kwargs, seen[0][1])
-        effects = traits(func)
-        written = _written(effects, args, kwargs) if effects.written else ()
-        for tensor in written:
+            return self._alias(func, args, kwargs, operands[0][1])
+        operation = Operation(func, args, kwargs, operands)
+        for tensor in operation.written:
             self._prepare_write(self.find(tensor))
-        result, reals, known = self.execution.run(func, args, kwargs, seen, effects)
-        return self._record(func, refs, ref_kwargs, seen, effects, written, result, reals, known)
+        outcome = self.execution.run(operation)
+        self._record(operation, refs, named_refs, outcome)
+        return outcome.result
 
-    def _ref(self, arg: Any, seen: list[tuple[torch.Tensor, Record]]) -> Any:
-        """Return ``arg`` with every tensor replaced by a reference to its value; list the tensors in ``seen``."""
+    def _ref(self, arg: Any, operands: Operands) -> Any:
+        """Return ``arg`` with every tensor replaced by a reference to its value; list the tensors in ``operands``."""
         if isinstance(arg, torch.Tensor):
             record = self.find(arg)
-            seen.append((arg, record))
+            operands.append((arg, record))
             return Ref(record.value if record.version == record.base.version else current(record, self.emit))
         if type(arg) in (list, tuple):
-            return type(arg)([self._ref(item, seen) for item in arg])
+            return type(arg)([self._ref(item, operands) for item in arg])
         return arg
 
     def _alias(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record) -> torch.Tensor:
@@ -294,96 +297,84 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _record(
-        self,
-        func: torch._ops.OpOverload,
-        refs: tuple[Any, ...],
-        ref_kwargs: dict[str, Any],
-        seen: list[tuple[torch.Tensor, Record]],
-        effects: Traits,
-        written: Sequence[torch.Tensor],
-        result: Any,
-        reals: Any,
-        known: bool,
-    ) -> Any:
+        self, operation: Operation, refs: tuple[Any, ...], named_refs: dict[str, Any], outcome: Outcome
+    ) -> None:
         """Append the node of an operator that has run, and bind its results to values."""
-        single = isinstance(result, torch.Tensor)
-        outputs = [result] if single else _tensors(result)
+        outputs = _tensors(outcome.result)
+        self._refuse_nested(operation.op, outputs)
+        targets = [self.find(tensor) for tensor in operation.written]
+        fresh = self._fresh(outputs)
+        if not fresh and not targets:
+            return
+        like = outputs + [record.tensor for record in targets if not any(output is record.tensor for output in outputs)]
+        viewing = not targets and all(shared is not None for _, _, shared in fresh)
+        minor = outcome.known or operation.traits.shape_only or viewing or _makes_integers(like)
+        self.emit(operation.op, refs, named_refs, like, minor)
+        node = self.nodes[-1]
+        self._bind_fresh(node, operation, outcome, fresh)
+        for record in targets:
+            position = next(position for position, tensor in enumerate(like) if tensor is record.tensor)
+            self._bind_written(record, node.outputs[position], outcome)
+
+    def _bind_written(self, record: Record, value: int, outcome: Outcome) -> None:
+        """Let a tensor that an operator wrote to hold ``value`` from now on."""
+        record.base.known = record.base.known and outcome.known
+        record.base.random = record.base.random or outcome.random
+        write(record, value, self.emit)
+
+    def _refuse_nested(self, op: torch._ops.OpOverload, outputs: list[torch.Tensor]) -> None:
+        """Raise `UnsupportedError` where an operator made a nested tensor."""
         if any(output.is_nested for output in outputs):
             where = f"{self.modules.top.path or 'the model'!r} at {user_line(2)}"
             raise UnsupportedError(
-                f"{func} in {where} makes a nested tensor, which has no single shape; use padded tensors and masks"
+                f"{op} in {where} makes a nested tensor, which has no single shape; use padded tensors and masks"
             )
-        if not outputs and not written:
-            return result
-        fresh = [output for output in outputs if id(output) not in self.records]
-        if not fresh and not written:
-            return result
-        targets = [self.find(tensor) for tensor in written]
-        rest = [record for record in targets if not any(output is record.tensor for output in outputs)]
-        parents = [self.storages.get(memory(output)) for output in fresh]
-        like = outputs + [record.tensor for record in rest]
-        # counters (batches tracked) leave the name free too: whether their values are known must not change names
-        counting = bool(like) and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in like)
-        viewing = not written and all(parent is not None for parent in parents)
-        minor = known or counting or effects.shape_only or viewing
-        values = self.emit(func, refs, ref_kwargs, like, minor)
-        random = known and (effects.random or any(record.base.random for _, record in seen))
-        twins: list[torch.Tensor | None] = []
-        if reals is not None:
-            twins = (
-                [reals] if single else [r for o, r in zip(result, reals, strict=True) if isinstance(o, torch.Tensor)]
-            )
-        self._bind_fresh(func, refs, ref_kwargs, seen, outputs, values, twins, random)
-        for record in targets:
-            index = next((i for i, output in enumerate(outputs) if output is record.tensor), None)
-            value = values[index] if index is not None else values[len(outputs) + rest.index(record)]
-            record.base.known = record.base.known and known
-            record.base.random = record.base.random or random
-            write(record, value, self.emit)
-        return result
 
-    def _bind_fresh(
-        self,
-        func: torch._ops.OpOverload,
-        refs: tuple[Any, ...],
-        ref_kwargs: dict[str, Any],
-        seen: list[tuple[torch.Tensor, Record]],
-        outputs: list[torch.Tensor],
-        values: list[int],
-        twins: list[torch.Tensor | None],
-        random: bool,
-    ) -> None:
-        """Bind every new output to its value, as a view of an input where they share memory."""
+    def _fresh(self, outputs: list[torch.Tensor]) -> list[Fresh]:
+        """Return the outputs that no record stands for yet."""
+        return [
+            (position, output, self.storages.get(memory(output)))
+            for position, output in enumerate(outputs)
+            if id(output) not in self.records
+        ]
+
+    def _bind_fresh(self, node: RawNode, operation: Operation, outcome: Outcome, fresh: list[Fresh]) -> None:
+        """Bind every new output to its value, as a view of an operand where they share memory."""
+        reals = _real_tensors(outcome)
         steps: dict[int, Step] = {}
-        for position, output in enumerate(outputs):
-            if id(output) in self.records:
-                continue
-            real = twins[position] if twins else None
-            sharing = self.storages.get(memory(output))
+        for position, output, shared in fresh:
+            value, real = node.outputs[position], reals[position] if reals else None
             parent = None
-            if sharing is not None:
-                parent = next((record for _, record in seen if record.base is sharing.base), None)
+            if shared is not None:
+                parent = next((record for _, record in operation.operands if record.base is shared.base), None)
             if parent is None:
-                record = new_root(output, values[position], real)
-                record.base.random = random
+                record = new_root(output, value, real)
+                record.base.random = outcome.random
             else:
                 step = steps.get(id(parent))
                 if step is None:
-                    step = steps[id(parent)] = Step(func, refs, ref_kwargs, parent.value)
-                record = new_view(parent, step, position, output, values[position], real)
+                    step = steps[id(parent)] = Step(node.op, node.args, node.kwargs, parent.value)
+                record = new_view(parent, step, position, output, value, real)
             self.bind(output, record)
 
 
-def _written(effects: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operator will write to."""
-    found: list[torch.Tensor] = []
-    for position, name in effects.written:
-        target = args[position] if position is not None and position < len(args) else kwargs.get(name)
-        if isinstance(target, torch.Tensor):
-            found.append(target)
-        elif isinstance(target, (list, tuple)):
-            found.extend(target)
-    return found
+def _makes_integers(tensors: list[torch.Tensor]) -> bool:
+    """Whether an operator makes integers or booleans alone.
+
+    Such an operator (a counter of batches) leaves its module's name free, so that names do not depend on whether its
+    values are known.
+    """
+    return bool(tensors) and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+
+
+def _real_tensors(outcome: Outcome) -> list[torch.Tensor | None]:
+    """Return the real twins of an operator's tensors, in order; nothing where none is known."""
+    if outcome.reals is None:
+        return []
+    if isinstance(outcome.result, torch.Tensor):
+        return [outcome.reals]
+    pairs = zip(outcome.result, outcome.reals, strict=True)
+    return [real for output, real in pairs if isinstance(output, torch.Tensor)]
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

@@ -46,7 +46,7 @@ def run(
 
 @contextmanager
 def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Draw random numbers from ``seed`` in a block, and leave the generators as they were behind it.
+    """Draw random numbers from ``seed`` in a block, and leave the generators as they were before it.
 
     Args:
         seed: for all generators.
@@ -72,35 +72,34 @@ class Interpreter:
         self.graph = graph
         self.observe = observe
         self.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
-        self.last: dict[int, int] = {}
-        for node in graph.nodes:
-            for value in node.inputs:
-                self.last[value] = node.index
-        for value in graph.outputs:
-            self.last[value] = len(graph.nodes)
+        self.last = _last_readers(graph)
         self.env: dict[int, torch.Tensor] = {}
         for name, parameter in graph.parameters.items():
-            if parameter.value in self.last:
-                if name not in parameters:
-                    raise InputError(f"run needs a tensor for parameter {name!r}; give one of shape {parameter.shape}")
-                self._bind(parameter.value, parameters[name], f"parameter {name!r}")
+            wanted = f"run needs a tensor for parameter {name!r}; give one of shape {parameter.shape}"
+            self._bind(parameter.value, parameters.get(name), f"parameter {name!r}", wanted)
         for name, value in graph.buffers.items():
-            if value in self.last:
-                self._bind(value, buffers.get(name, graph.buffer_tensors[name]), f"buffer {name!r}", copy=True)
+            self._bind(value, buffers.get(name, graph.buffer_tensors[name]), f"buffer {name!r}", copy=True)
         for value in graph.inputs:
-            if value in self.last:
-                tensor = inputs.get(value, graph.example.get(value))
-                if tensor is None:
-                    raise InputError(f"run needs a tensor for input {graph.values[value].name!r}")
-                self._bind(value, tensor, f"input {graph.values[value].name!r}")
+            what = f"input {graph.values[value].name!r}"
+            self._bind(value, inputs.get(value, graph.example.get(value)), what, f"run needs a tensor for {what}")
         for item in graph.values:
-            if item.kind == "constant" and item.id in self.last:
-                if item.id not in graph.known:
-                    raise InputError(f"constant {item.name!r} of {graph.model} has no values (it is on meta)")
-                self._bind(item.id, graph.known[item.id], f"constant {item.name!r}")
+            if item.kind == "constant":
+                what = f"constant {item.name!r}"
+                self._bind(
+                    item.id, graph.known.get(item.id), what, f"{what} of {graph.model} has no values (it is on meta)"
+                )
 
-    def _bind(self, value: int, tensor: torch.Tensor, what: str, copy: bool = False) -> None:
-        """Set a value that no node makes."""
+    def _bind(
+        self, value: int, tensor: torch.Tensor | None, what: str, wanted: str = "", *, copy: bool = False
+    ) -> None:
+        """Set a value that no node makes, unless none reads it either.
+
+        Raises `InputError`: there is no tensor for it (with the message ``wanted``), or it has no values.
+        """
+        if value not in self.last:
+            return
+        if tensor is None:
+            raise InputError(wanted)
         if tensor.device.type == "meta" and self.device.type != "meta":
             raise InputError(f"{what} of {self.graph.model} is on meta and has no values; pass a real tensor for it")
         moved = tensor.to(self.device)
@@ -134,8 +133,14 @@ class Interpreter:
         return self.device if isinstance(arg, torch.device) else arg
 
 
+def _last_readers(graph: Graph) -> dict[int, int]:
+    """Return the index of the last node that reads a value; of the graph's outputs, that after the last node's."""
+    last = {value: node.index for node in graph.nodes for value in node.inputs}
+    return last | dict.fromkeys(graph.outputs, len(graph.nodes))
+
+
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Run one operator as a graph means it: those that write do so on copies, returned behind the results.
+    """Run one operator as a graph means it: those that write do so on copies, returned after the results.
 
     Args:
         op: an ATen overload.

@@ -100,11 +100,16 @@ def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
         return None
     if x.shape == y.shape:
         return _like(x) if x.stride() == y.stride() else None
-    small, large = (x, y) if x.numel() < y.numel() else (y, x)
-    if not x.is_contiguous() or not y.is_contiguous() or small.dim() > large.dim():
+    if not x.is_contiguous() or not y.is_contiguous():
         return None
-    fits = all(b in (1, a) for a, b in zip(reversed(large.shape), reversed(small.shape), strict=False))
-    return _like(large) if fits else None
+    small, large = (x, y) if x.numel() < y.numel() else (y, x)
+    return _like(large) if _broadcasts(small, large) else None
+
+
+def _broadcasts(small: Tensor, large: Tensor) -> bool:
+    """Whether ``small`` broadcasts to the shape of ``large``."""
+    sizes = zip(reversed(large.shape), reversed(small.shape), strict=False)
+    return small.dim() <= large.dim() and all(b in (1, a) for a, b in sizes)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The user's statement behind an operator call."""
+"""The user's statement that made an operator call."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def user_line(depth: int = 1) -> str:
 
 def error_line(traceback: TracebackType | None) -> str:
     """Return ``file:line`` of the innermost frame of a traceback outside torch and wellposed."""
-    found = ""
+    innermost = ""
     while traceback is not None:
         short = _user_file(traceback.tb_frame.f_code)
         if short is not None:
-            found = f"{short}:{traceback.tb_lineno}"
+            innermost = f"{short}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found
+    return innermost

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
-from wellposed.graphs.build import Found, Held, build_graph
+from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.memo import forgotten_results
@@ -71,12 +71,12 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
             failure = error
     assert failure is not None
     if isinstance(failure.__cause__, NeedsValuesError):
-        told = TraceError(
+        advice = TraceError(
             f"{failure}\nthe model or an input is on meta or sharded and has no values here: make them on CPU (any "
             "weights will do) and trace those"
         )
-        told.partial = failure.partial
-        raise told from failure.__cause__
+        advice.partial = failure.partial
+        raise advice from failure.__cause__
     raise failure
 
 
@@ -147,22 +147,22 @@ class _Tracing:
                     output = self.model(*args, **kwargs)
                 outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
                 recorder.put_back()
-                return build_graph(recorder, self._found(mode, outputs))
+                return build_graph(recorder, self._facts(mode, outputs))
             except UnsupportedError:
                 recorder.put_back()
                 raise
             except Exception as error:
                 recorder.put_back()
-                told = self._error(error, modules)
+                failure = self._error(error, modules)
                 if recorder.nodes:
-                    told.partial = build_graph(recorder, self._found(mode, recorder.unread()))
-                raise told from error
+                    failure.partial = build_graph(recorder, self._facts(mode, recorder.unread()))
+                raise failure from error
             finally:
                 recorder.release()
 
-    def _found(self, mode: bool, outputs: list[int]) -> Found:
+    def _facts(self, mode: bool, outputs: list[int]) -> Facts:
         """Return what is known beside the recorder's nodes and values."""
-        return Found(
+        return Facts(
             model=class_name(self.model),
             training=mode,
             engine=self.engine,

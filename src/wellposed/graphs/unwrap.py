@@ -58,7 +58,7 @@ def unwrap_all(model: nn.Module) -> nn.Module:
 
 def flat_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Return module, name and a meta tensor of the full shape for every parameter that FSDP keeps in a flat shard."""
-    found: list[tuple[nn.Module, str, nn.Parameter]] = []
+    parameters: list[tuple[nn.Module, str, nn.Parameter]] = []
     seen: set[int] = set()
     for wrapper in model.modules():
         flat: Any = getattr(wrapper, "_flat_param", None)
@@ -67,11 +67,11 @@ def flat_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter
         seen.add(id(flat))
         for info, shape in zip(flat._param_infos, flat._shapes, strict=True):
             full = nn.Parameter(torch.empty(shape, dtype=flat.dtype, device="meta"))
-            found.append((info.module, info.param_name, full))
+            parameters.append((info.module, info.param_name, full))
         for info in flat._shared_param_infos:
-            twin = next(p for m, n, p in found if m is info.prim_module and n == info.prim_param_name)
-            found.append((info.module, info.param_name, twin))
-    return found
+            twin = next(p for m, n, p in parameters if m is info.prim_module and n == info.prim_param_name)
+            parameters.append((info.module, info.param_name, twin))
+    return parameters
 
 
 @contextmanager

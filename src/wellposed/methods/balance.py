@@ -60,50 +60,58 @@ class Balance:
     factor: float | None
 
 
-def shares(found: Vertices, room: float) -> dict[int, Share]:
+def shares(vertices: Vertices, room: float) -> dict[int, Share]:
     """Return what weights bring, for every vertex and every contraction that identity branches bring on.
 
     Identity branches link vertices to streams. Of the second moment 1 with which a stream ends, its starts make
     1 - ``room`` and the B vertices along it that take weighted branches in make ``room``, 1/B of it each: residual
-    branches scaled by 1/√B (Hayou et al. 2021, *Stable ResNet*, arXiv 2010.12859). What reaches the end along n ways
+    branches scaled by 1/√B (Hayou et al. 2021, *Stable ResNet*, arXiv 2010.12859). What reaches the end along n paths
     arrives n times as large, and is made 1/n² of its share. Where a stream has several ends, the smallest share holds.
     """
     origins = {
         value: [branch.origin for branch in vertex.branches if not branch.weights]
-        for value, vertex in found.vertices.items()
+        for value, vertex in vertices.vertices.items()
     }
-    followed = {origin for behind in origins.values() for origin in behind}
+    followed = {origin for before in origins.values() for origin in before}
     order = {value: index for index, value in enumerate(origins)}
     result: dict[int, Share] = {}
     for end in origins:
         if end in followed:
             continue
-        ways = _ways(end, origins, order)
-        inside = [value for value in ways if origins.get(value)]
-        unknown = sum(behind is None for value in inside for behind in origins[value])
-        starts = len(ways) - len(inside) + unknown
-        whole = room if starts else 1.0
-        for value, count in ways.items():
-            part = whole / len(inside) if origins.get(value) else (1.0 - room if inside else 1.0) / starts
-            own = part * math.exp(-2.0 * math.log(count))
+        for value, own in _shares_of_stream(origins, _paths(end, origins, order), room).items():
             if value not in result or own < result[value].own:
                 result[value] = Share(own, value == end)
     return result
 
 
-def _ways(end: int, origins: Mapping[int, Sequence[int | None]], order: Mapping[int, int]) -> dict[int, int]:
-    """Return for every place from which identity branches lead to ``end`` how many ways do."""
+def _shares_of_stream(
+    origins: Mapping[int, Sequence[int | None]], paths: Mapping[int, int], room: float
+) -> dict[int, float]:
+    """Return what weights bring at every place of one stream, from the number of paths from there to its end."""
+    joined = [value for value in paths if origins.get(value)]
+    unknown = sum(origin is None for value in joined for origin in origins[value])
+    starts = len(paths) - len(joined) + unknown
+    whole = room if starts else 1.0
+    result = {}
+    for value, count in paths.items():
+        part = whole / len(joined) if origins.get(value) else (1.0 - room if joined else 1.0) / starts
+        result[value] = part * math.exp(-2.0 * math.log(count))
+    return result
+
+
+def _paths(end: int, origins: Mapping[int, Sequence[int | None]], order: Mapping[int, int]) -> dict[int, int]:
+    """Return for every place from which identity branches lead to ``end`` how many paths do."""
     reached, pending = {end}, [end]
     while pending:
-        behind = {origin for origin in origins.get(pending.pop(), ()) if origin is not None} - reached
-        reached |= behind
-        pending.extend(behind)
-    ways = {end: 1}
+        further = {origin for origin in origins.get(pending.pop(), ()) if origin is not None} - reached
+        reached |= further
+        pending.extend(further)
+    paths = {end: 1}
     for value in sorted(reached, key=lambda v: order.get(v, -1), reverse=True):
         for origin in origins.get(value, ()):
             if origin is not None:
-                ways[origin] = ways.get(origin, 0) + ways[value]
-    return ways
+                paths[origin] = paths.get(origin, 0) + paths[value]
+    return paths
 
 
 class Balancer:

@@ -167,13 +167,13 @@ def _draft(
     graph: Graph, name: str, distribution: Distribution, std: Callable[[Contraction], tuple[float, str]]
 ) -> Draft:
     """Return the draft in which every summing weight has the std that ``std`` gives with its reason."""
-    said = constants(graph, contractions(graph))
+    prescriptions = constants(graph, contractions(graph))
     for weight, use in _weight_uses(graph).items():
-        said[weight] = _weight(graph, name, weight, use, distribution, std)
+        prescriptions[weight] = _weight(graph, name, weight, use, distribution, std)
     why = unscaled(graph)
     for parameter in graph.parameters:
-        said.setdefault(parameter, left_alone(graph, parameter, name, why))
-    return Draft(said)
+        prescriptions.setdefault(parameter, left_alone(graph, parameter, name, why))
+    return Draft(prescriptions)
 
 
 def _weight(

@@ -1,4 +1,4 @@
-"""Scales that keep the gradient on its way back, and the compromise with those that keep the signal.
+"""Scales that keep the gradient as it goes back, and the compromise with those that keep the signal.
 
 Bingham & Miikkulainen (arXiv 2109.08958, Appendix E) leave the backward direction open. Glorot & Bengio (2010, eq. 10
 to 12) state both conditions for a chain of linear layers, fan_in Var(w) = 1 and fan_out Var(w) = 1, and meet in the
@@ -62,24 +62,27 @@ class Scale:
 
 def directed(balance: Balance, direction: Literal["backward", "both"], target: float) -> dict[str, Scale]:
     """Return the scales of a plan, with reasons: those of the balance, or their compromise with the forward ones."""
-    found: dict[str, Scale] = {}
+    scales: dict[str, Scale] = {}
     for name, scale in balance.scales.items():
         var, ahead = scale**2, balance.forward[name] ** 2
         summed = f"variance ν / Σ E[g²] = {target:.4g} / {target / var:.4g}"
         if direction == "backward":
-            reason = f"{summed}: the gradient by what enters has second moment ν (Appendix E; Glorot & Bengio, eq. 11)"
-            found[name] = Scale(scale, reason)
+            reason = (
+                f"{summed}: the gradient with respect to what enters has second moment ν (Appendix E; Glorot & Bengio, "
+                "eq. 11)"
+            )
+            scales[name] = Scale(scale, reason)
         else:
             both = 2.0 / (1.0 / ahead + 1.0 / var)
             reason = (
                 f"harmonic mean of the variances that keep the signal, {ahead:.4g}, and the gradient, {var:.4g} "
                 "(Glorot & Bengio, eq. 12, for any graph)"
             )
-            found[name] = Scale(both**0.5, reason)
+            scales[name] = Scale(both**0.5, reason)
     for name in balance.absorbed:
         reason = "a norm takes its scale out of the gradient again: as forward, its output has second moment ν"
-        found[name] = Scale(None, reason)
-    return found
+        scales[name] = Scale(None, reason)
+    return scales
 
 
 def balanced(
@@ -156,7 +159,7 @@ class _Chooser:
             return sent
         if name not in self.ratios:
             power = sum(second_moment(call, term) for term in parts)
-            if not (0.0 < power < math.inf):  # behind a closed gate, where no gradient arrives
+            if not (0.0 < power < math.inf):  # before a closed gate, where no gradient arrives
                 return sent
             self.ratios[name] = self.target / power
         factor = self.ratios[name] ** 0.5

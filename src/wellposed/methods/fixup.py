@@ -5,8 +5,11 @@ Source: Zhang, Dauphin & Ma 2019, *Fixup Initialization: Residual Learning Witho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Literal
 
 from wellposed.errors import PlanError
@@ -14,7 +17,7 @@ from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.plans import Prescription
 from wellposed.signals.operators.contraction import contractions
-from wellposed.signals.structure.branches import Branches, Edge, branches
+from wellposed.signals.structure.branches import Branches, branches
 from wellposed.signals.structure.vertices import vertices
 
 Random = Literal["normal", "truncated_normal", "uniform"]
@@ -27,7 +30,7 @@ def fixup(
 ) -> Draft:
     """Scale weights in each of L residual branches of m layers by L^(-1/(2m-2)); their last layers and readouts are 0.
 
-    Everything else is drawn as by ``kaiming``, with ``distribution`` and ``mode``. A residual branch is a way into a
+    Everything else is drawn as by ``kaiming``, with ``distribution`` and ``mode``. A residual branch is a path into a
     sum that has more contractions than the shortest one, which has at most one of its own (a projection); m counts
     those of its longest chain, and branches inside a branch are scaled by their own.
 
@@ -40,29 +43,30 @@ def fixup(
     Source: Zhang, Dauphin & Ma 2019 (arXiv 1901.09321), section 3: Fixup initialization, rules 1 and 2.
     """
     draft = find_method("kaiming")(graph, request, distribution=distribution, mode=mode)
-    found = branches(graph)
-    residual = residual_branches(found)
+    structure = branches(graph)
+    residual = residual_branches(structure)
     if not residual:
         raise PlanError(
-            f"method 'fixup' needs residual branches, and {graph.model} has none: no sum adds contractions to a way "
+            f"method 'fixup' needs residual branches, and {graph.model} has none: no sum adds contractions to a path "
             "around them; 'kaiming' or 'autoinit' initialise nets without them"
         )
-    behind = {use.node: use.parameter for use in contractions(graph)}
-    said = dict(draft.prescriptions)
+    weights = {use.node: use.parameter for use in contractions(graph)}
+    prescriptions = dict(draft.prescriptions)
     for branch in residual:
         for node in branch.weights:
-            name = behind.get(node)
-            if name is None or said[name].action != "write":
+            name = weights.get(node)
+            if name is None or prescriptions[name].action != "write":
                 continue
             if node in branch.last:
-                said[name] = _zero(said[name], "last layer of its residual branch: 0, so that the branch starts closed")
+                reason = "last layer of its residual branch: 0, so that the branch starts closed"
+                prescriptions[name] = _zero(prescriptions[name], reason)
             else:
-                said[name] = _scaled(said[name], len(residual), branch.depth)
-    for node in vertices(found).readouts:
-        name = behind.get(node)
-        if name is not None and said[name].action == "write":
-            said[name] = _zero(said[name], "readout: 0")
-    return Draft(said, warnings=_warnings(graph, said))
+                prescriptions[name] = _scaled(prescriptions[name], len(residual), branch.depth)
+    for node in vertices(structure).readouts:
+        name = weights.get(node)
+        if name is not None and prescriptions[name].action == "write":
+            prescriptions[name] = _zero(prescriptions[name], "readout: 0")
+    return Draft(prescriptions, warnings=_warnings(graph, prescriptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,71 +84,75 @@ class ResidualBranch:
     depth: int
 
 
-def residual_branches(found: Branches) -> tuple[ResidualBranch, ...]:
+def residual_branches(structure: Branches) -> tuple[ResidualBranch, ...]:
     """Return the residual branches of a graph, in the order of the sums that they enter."""
-    entering: dict[int, list[Edge]] = {}
-    for edge in found.edges:
-        entering.setdefault(edge.target, []).append(edge)
-    order = [value for value in found.steps if value in entering or value in {e.source for e in found.edges}]
-    bit = {value: 1 << i for i, value in enumerate(order)}
-    above: dict[int, int] = {}  # every junction with all that lead to it, as a bit set
-    for value in order:
-        above[value] = bit[value]
-        for edge in entering.get(value, ()):
-            above[value] |= above[edge.source]
+    junctions = _Junctions(structure)
     taken: set[int] = set()
     result = []
-    for vertex in vertices(found).vertices.values():
-        bases = [found.steps[branch.value].base for branch in vertex.branches]
+    for vertex in vertices(structure).vertices.values():
+        bases = [structure.steps[branch.value].base for branch in vertex.branches]
         if len(bases) < 2:
             continue
-        shared = above[bases[0]]
-        for base in bases[1:]:
-            shared &= above[base]
-        ways = [_Way(found, entering, base, {v for v in order if above[base] & ~shared & bit[v]}) for base in bases]
-        shortest = min(way.depth for way in ways)
+        paths = [junctions.path_into(base, own) for base, own in junctions.unshared(bases)]
+        shortest = min(path.depth for path in paths)
         if shortest > 1:
             continue
-        for way in ways:
-            weights = tuple(node for node in way.weights if node not in taken)
-            if way.depth > shortest and weights:
+        for path in paths:
+            weights = tuple(node for node in path.weights if node not in taken)
+            if path.depth > shortest and weights:
                 taken.update(weights)
-                result.append(ResidualBranch(weights, way.last, way.depth))
+                result.append(ResidualBranch(weights, path.last, path.depth))
     return tuple(result)
 
 
-class _Way:
-    """One way into a sum, as far as the others do not share it."""
+class _Junctions:
+    """The junctions of a graph, and for each one all that lead to it."""
 
-    def __init__(self, found: Branches, entering: Mapping[int, list[Edge]], base: int, own: set[int]) -> None:
-        self._depths: dict[int, int] = {}
-        self.weights: list[int] = []
-        for value in found.steps:
-            if value not in own:
-                continue
-            step = found.steps[value]
-            before = max((self._depths.get(edge.source, 0) for edge in entering.get(value, ())), default=0)
-            weighted = step.kind == "contraction" and step.node is not None
-            self._depths[value] = before + weighted
-            if weighted and step.node is not None:
-                self.weights.append(step.node)
-        self.depth = self._depths.get(base, 0)
-        self.last = self._ends(found, entering, base, own)
+    def __init__(self, structure: Branches) -> None:
+        self._steps = structure.steps
+        self._sources: dict[int, list[int]] = defaultdict(list)
+        for edge in structure.edges:
+            self._sources[edge.target].append(edge.source)
+        joined = self._sources.keys() | {edge.source for edge in structure.edges}
+        self._bits = {value: 1 << i for i, value in enumerate(v for v in structure.steps if v in joined)}
+        self._above: dict[int, int] = {}  # every junction with all that lead to it, as a bit set
+        for value, bit in self._bits.items():
+            self._above[value] = bit
+            for source in self._sources.get(value, ()):
+                self._above[value] |= self._above[source]
 
-    @staticmethod
-    def _ends(found: Branches, entering: Mapping[int, list[Edge]], base: int, own: set[int]) -> frozenset[int]:
-        ends, pending, seen = set(), [base], set()
+    def unshared(self, bases: Sequence[int]) -> Iterator[tuple[int, set[int]]]:
+        """Yield every base of a sum with those of the junctions leading to it that do not lead to all bases."""
+        shared = reduce(and_, (self._above[base] for base in bases))
+        for base in bases:
+            yield base, {value for value, bit in self._bits.items() if self._above[base] & ~shared & bit}
+
+    def path_into(self, base: int, own: set[int]) -> ResidualBranch:
+        """Return the contractions among the junctions ``own``, through which ``base`` is reached."""
+        depths: dict[int, int] = {}
+        weights = []
+        for value, step in self._steps.items():
+            if value in own:
+                depths[value] = max((depths.get(s, 0) for s in self._sources.get(value, ())), default=0)
+                if step.kind == "contraction" and step.node is not None:
+                    depths[value] += 1
+                    weights.append(step.node)
+        return ResidualBranch(tuple(weights), self._last(base, own), depths.get(base, 0))
+
+    def _last(self, base: int, own: set[int]) -> frozenset[int]:
+        """Return the contractions among ``own`` from which ``base`` is reached without another."""
+        last, pending, seen = set(), [base], set()
         while pending:
             value = pending.pop()
             if value not in own or value in seen:
                 continue
             seen.add(value)
-            step = found.steps[value]
+            step = self._steps[value]
             if step.kind == "contraction" and step.node is not None:
-                ends.add(step.node)
+                last.add(step.node)
             else:
-                pending += [edge.source for edge in entering.get(value, ())]
-        return frozenset(ends)
+                pending += self._sources.get(value, ())
+        return frozenset(last)
 
 
 def _scaled(said: Prescription, count: int, depth: int) -> Prescription:
@@ -160,12 +168,12 @@ def _zero(said: Prescription, reason: str) -> Prescription:
     return said.model_copy(update=update)
 
 
-def _warnings(graph: Graph, said: Mapping[str, Prescription]) -> tuple[str, ...]:
+def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[str, ...]:
     warnings = [
         "Fixup also puts a scalar bias before each layer and activation, and a scalar multiplier into each residual "
         "branch; a plan only draws parameters that the model has, so add them to the model where training needs them"
     ]
-    gains = sum(p.role == "gain" for p in said.values())
+    gains = sum(p.role == "gain" for p in prescriptions.values())
     if gains:
         warnings.append(
             f"Fixup is meant for nets without normalisation, and {graph.model} has {gains} normalisation layer(s), "

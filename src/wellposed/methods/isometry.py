@@ -68,9 +68,9 @@ def isometric(graph: Graph, weights_of: Callable[[float], PlannedWeights], run: 
         gains.passed(run(weights, gains))
         return gains
 
-    level, found = target, tried(target)
+    level, gains = target, tried(target)
     warnings = _others(graph)
-    if found.width > WIDTH:
+    if gains.width > WIDTH:
         small = tried(target * SMALLEST)
         if small.width > WIDTH:
             warnings.insert(
@@ -82,24 +82,24 @@ def isometric(graph: Graph, weights_of: Callable[[float], PlannedWeights], run: 
             )
         else:
             low, high = math.log(target * SMALLEST), math.log(target)
-            found = small
+            gains = small
             for _ in range(12):
                 middle = 0.5 * (low + high)
                 candidate = tried(math.exp(middle))
                 if candidate.width <= WIDTH:
-                    low, level, found = middle, math.exp(middle), candidate
+                    low, level, gains = middle, math.exp(middle), candidate
                 else:
                     high = middle
-    return Isometry(found.scales, level, tuple(warnings))
+    return Isometry(gains.scales, level, tuple(warnings))
 
 
 class _Gains:
-    """Chooses gains on the way of a forward pass: called before each node.
+    """Chooses gains in the course of a forward pass: called before each node.
 
     Attributes:
         scales: what was chosen.
         width: predicted variance of the squared singular values, over the path on which it is largest.
-        worst: the contraction behind the activation that adds most to it.
+        worst: the contraction after the activation that adds most to it.
     """
 
     def __init__(self, graph: Graph, weights: PlannedWeights) -> None:
@@ -110,7 +110,7 @@ class _Gains:
             for use in weights.uses
             if use.parameter is not None and use.kind not in ("embedding", "recurrent")
         }
-        self.behind = _behind(graph, self.uses)
+        self.preceded = _preceded(graph, self.uses)
         self.last = _last(graph, self.uses)
         self.scales: dict[str, Scale] = {}
         self.widths: dict[int, float] = {}
@@ -141,7 +141,7 @@ class _Gains:
         size = max(use.fan_in, use.fan_out)
         weight = state_of(run, use.weight)
         unit = 1.0 if weight is None or not weight.second_moment else weight.second_moment
-        if not self.behind[use.data]:
+        if not self.preceded[use.data]:
             if use.node in self.last:  # the only layer
                 self._set(name, math.sqrt(1.0 / (size * unit)), "the only layer: gain 1")
             else:  # brought to the level by the pass
@@ -174,17 +174,17 @@ def _slopes(data: State) -> tuple[float, float]:
     return square, fourth / square**2 - 1.0 if square > 0.0 else 0.0
 
 
-def _behind(graph: Graph, uses: Mapping[int, Contraction]) -> dict[int, bool]:
+def _preceded(graph: Graph, uses: Mapping[int, Contraction]) -> dict[int, bool]:
     """Return, by value id, whether a contraction lies between it and the inputs."""
-    found = {value.id: False for value in graph.values}
+    preceded = {value.id: False for value in graph.values}
     for node in graph.nodes:
-        behind = node.index in uses or any(found[value] for value in node.inputs)
-        found.update(dict.fromkeys(node.outputs, behind))
-    return found
+        after = node.index in uses or any(preceded[value] for value in node.inputs)
+        preceded.update(dict.fromkeys(node.outputs, after))
+    return preceded
 
 
 def _last(graph: Graph, uses: Mapping[int, Contraction]) -> set[int]:
-    """Return the contractions behind which there is no other."""
+    """Return the contractions after which there is no other."""
     ahead: set[int] = set()  # values that a contraction depends on
     last = set()
     for node in reversed(graph.nodes):
@@ -199,7 +199,7 @@ def _last(graph: Graph, uses: Mapping[int, Contraction]) -> set[int]:
 
 
 def _activated(graph: Graph, node: int) -> bool:
-    """Whether a function of one number follows behind a node."""
+    """Whether a function of one number follows a node."""
     reached = set(graph.nodes[node].outputs)
     for later in graph.nodes[node + 1 :]:
         if not reached.isdisjoint(later.inputs):
@@ -212,23 +212,23 @@ def _activated(graph: Graph, node: int) -> bool:
 
 def _others(graph: Graph) -> list[str]:
     """Return warnings of what the theory of layers in a row leaves out."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in graph.nodes:
         name = node.op_name.partition(".")[0]
         if node.op in NORMS:
-            found["norms"] = found.get("norms", 0) + 1
+            counts["norms"] = counts.get("norms", 0) + 1
         elif name == "scaled_dot_product_attention":
-            found["attention"] = found.get("attention", 0) + 1
+            counts["attention"] = counts.get("attention", 0) + 1
         elif (
             name in ("add", "add_")
             and sum(graph.values[v].kind in ("intermediate", "input") for v in set(node.inputs)) > 1
         ):
-            found["sums of branches"] = found.get("sums of branches", 0) + 1
+            counts["sums of branches"] = counts.get("sums of branches", 0) + 1
         elif name.startswith("conv") and math.prod(graph.values[node.inputs[1]].shape[2:]) > 1:
-            found["convolutions of more than one tap, which no orthogonal kernel makes isometries"] = 1
-    if not found:
+            counts["convolutions of more than one tap, which no orthogonal kernel makes isometries"] = 1
+    if not counts:
         return []
-    listed = ", ".join(f"{count} {what}" if count > 1 else what for what, count in found.items())
+    listed = ", ".join(f"{count} {what}" if count > 1 else what for what, count in counts.items())
     return [
         f"isometry is worked out for layers in a row; here are also {listed}: look at "
         "wellposed.checks.jacobian_spectrum for what came of it"

@@ -60,20 +60,20 @@ def mup(
                 f"{option!r} in scheme_options is no option of method {scheme!r}{near_matches(option, known)}"
             )
     draft = draft_of(graph, request, **(scheme_options or {}))
-    found, why = widths(graph), unscaled(graph)
+    fans, why = widths(graph), unscaled(graph)
     warnings = list(draft.warnings)
-    said: dict[str, Prescription] = {}
-    for name, mine in found.items():
-        before = said[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
+    prescriptions: dict[str, Prescription] = {}
+    for name, mine in fans.items():
+        before = prescriptions[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
         if mine.fan_in is not None and mine.fan_out is None:
-            said[name] = _readout(before, mine.fan_in, readout)
-            if said[name].action != "write" and name not in request.kept and not _is_zero(graph, name):
+            prescriptions[name] = _readout(before, mine.fan_in, readout)
+            if prescriptions[name].action != "write" and name not in request.kept and not _is_zero(graph, name):
                 warnings.append(
                     f"readout {name!r} is left as it is, and its variance does not follow the width: {before.reason}"
                 )
-    warnings += _about_readouts(graph, found)
-    warnings += _attention(graph, said, found, head_dim)
-    return Draft(said, draft.inputs, draft.coverage, tuple(warnings))
+    warnings += _about_readouts(graph, fans)
+    warnings += _attention(graph, prescriptions, fans, head_dim)
+    return Draft(prescriptions, draft.inputs, draft.coverage, tuple(warnings))
 
 
 def _is_zero(graph: Graph, name: str) -> bool:
@@ -100,10 +100,10 @@ def _readout(said: Prescription, width: int, kind: Literal["mean_field", "zero"]
     return said.model_copy(update={"std": said.std / math.sqrt(width), "reason": reason})
 
 
-def _about_readouts(graph: Graph, found: Mapping[str, Widths]) -> list[str]:
+def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:
     """Return what μP cannot do for this model's readouts."""
     warnings = []
-    readouts = [name for name, mine in found.items() if mine.fan_in is not None and mine.fan_out is None]
+    readouts = [name for name, mine in fans.items() if mine.fan_in is not None and mine.fan_out is None]
     if not readouts:
         warnings.append(
             "no weight ends in a dimension of its own: the model has no readout, and its outputs are hidden ones"
@@ -119,7 +119,7 @@ def _about_readouts(graph: Graph, found: Mapping[str, Widths]) -> list[str]:
 
 
 def _attention(
-    graph: Graph, said: dict[str, Prescription], found: Mapping[str, Widths], head_dim: float | None
+    graph: Graph, prescriptions: dict[str, Prescription], fans: Mapping[str, Widths], head_dim: float | None
 ) -> list[str]:
     """Let queries carry what scores are to be divided by; return warnings about scores that stay as they are."""
     scores = attention_scores(graph)
@@ -131,7 +131,7 @@ def _attention(
             f"attention heads of size {', '.join(map(str, sizes))}: rates hold where heads keep their size at all "
             "widths; where they grow, give head_dim=, the size at which the rate was found"
         ]
-    left = [score for score in scores if not _absorb(graph, said, score, head_dim)]
+    left = [score for score in scores if not _absorb(graph, prescriptions, score, head_dim)]
     if not left:
         return []
     return [

@@ -21,7 +21,7 @@ def op_of(node: Node) -> str:
     return f"{node.name} ({node.op_name})"
 
 
-def parameter_behind(graph: Graph, value: int) -> str | None:
+def parameter_of(graph: Graph, value: int) -> str | None:
     """Return the parameter that ``value`` is, casts aside, or None."""
     while True:
         found = graph.values[value]
@@ -67,7 +67,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
         for value, level, role in places:
             if value is not None:
                 reason = f"{role} of {node.op_name}: {level:.0f}, so that its output has mean 0 and variance 1"
-                add(parameter_behind(graph, value), level, role, node, reason)
+                add(parameter_of(graph, value), level, role, node, reason)
     for contraction in contracted:
         node = graph.nodes[contraction.node]
         if contraction.kind != "recurrent":

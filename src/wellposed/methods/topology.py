@@ -82,7 +82,7 @@ def topology(
     )
     where = vertices(branches(graph))
     weights = _Weights(graph, write_zeros=zeros == "write", zero_signal="fan_in", kept=tuple(request.kept))
-    said = dict(base.prescriptions)
+    prescriptions = dict(base.prescriptions)
     warnings = list(base.warnings)
     if merge == "degree":
         nominal = _Nominal(where)
@@ -90,28 +90,34 @@ def topology(
         for use, decision in weights.chosen():
             constant, reason = _constant(graph, where, nominal, use, decision, degree)
             scale = math.sqrt(constant / (use.fan_in * weights.units[decision.parameter]))
-            said[decision.parameter] = _scaled(graph, said[decision.parameter], scale, reason)
+            prescriptions[decision.parameter] = _scaled(graph, prescriptions[decision.parameter], scale, reason)
     else:
         balancer = Balancer(graph, where, room, weights.can_scale, weights.rescale)
         weights.targets = {value: share.own for value, share in balancer.shares.items()}
         run_pass(graph, weights, visit=balancer, **shared)
         for use, decision in weights.chosen():
             reason = _share(graph, where, balancer, use, decision)
-            said[decision.parameter] = _scaled(graph, said[decision.parameter], decision.scale, reason)
+            prescriptions[decision.parameter] = _scaled(
+                graph, prescriptions[decision.parameter], decision.scale, reason
+            )
     for use, decision in weights.chosen():
         if use.node in where.readouts and readout != "unit":
-            said[decision.parameter] = _readout(graph, said[decision.parameter], use, readout, weights)
+            prescriptions[decision.parameter] = _readout(
+                graph, prescriptions[decision.parameter], use, readout, weights
+            )
     if readout != "unit":
         warnings += _tied_readouts(where, weights)
-    signals = propagate(graph, weights=said, inputs=inputs)
+    signals = propagate(graph, weights=prescriptions, inputs=inputs)
     for use, decision in weights.chosen():
-        said[decision.parameter] = _with_signals(graph, said[decision.parameter], use, decision, signals)
+        prescriptions[decision.parameter] = _with_signals(
+            graph, prescriptions[decision.parameter], use, decision, signals
+        )
     warnings += _growth(graph, where, signals, merge)
-    return Draft(said, base.inputs, base.coverage, tuple(warnings))
+    return Draft(prescriptions, base.inputs, base.coverage, tuple(warnings))
 
 
 class _Weights(PlannedWeights):
-    """Unit scales chosen on the way, or those that ``targets`` asks for, by the value that a contraction makes."""
+    """Unit scales chosen during the pass, or those that ``targets`` asks for, by the value that a contraction makes."""
 
     def __init__(self, graph: Graph, **options: Any) -> None:
         super().__init__(graph, **options)

@@ -1,7 +1,7 @@
 """Learning rates: from a graph or a model to relative rates, and from a small model to a large one."""
 
 from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_check
-from wellposed.rates.find import find_max_lr
+from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
 from wellposed.rates.rate import Conditions, Point, Rate, RelativeRate
 from wellposed.rates.relative import rate_rule, rate_rules, relative
@@ -16,6 +16,7 @@ __all__ = [
     "Rate",
     "RatioGuard",
     "RelativeRate",
+    "SearchSettings",
     "check_ratios",
     "coordinate_check",
     "find_max_lr",

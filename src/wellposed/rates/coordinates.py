@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -52,13 +52,13 @@ class Coordinate:
 
     def excess(self, tolerance: float) -> float:
         """Return by how much the worst slope exceeds the tolerance and two standard errors; above 0: off."""
-        found = [abs(s) - tolerance - 2 * e for s, e in zip(self.slopes, self.errors, strict=True) if s is not None]
-        return max(found, default=-math.inf)
+        excesses = [abs(s) - tolerance - 2 * e for s, e in zip(self.slopes, self.errors, strict=True) if s is not None]
+        return max(excesses, default=-math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateCheck:
-    """What `coordinate_check` found.
+    """The result of `coordinate_check`.
 
     Attributes:
         widths: the widths, ascending.
@@ -80,8 +80,8 @@ class CoordinateCheck:
     @property
     def off(self) -> tuple[Coordinate, ...]:
         """The activations whose change depends on the width, the worst first."""
-        found = [c for c in self.coordinates if c.excess(self.tolerance) > 0]
-        return tuple(sorted(found, key=lambda c: -c.excess(self.tolerance)))
+        off = [c for c in self.coordinates if c.excess(self.tolerance) > 0]
+        return tuple(sorted(off, key=lambda c: -c.excess(self.tolerance)))
 
     @property
     def worst(self) -> Coordinate:
@@ -172,19 +172,29 @@ def coordinate_check(
             for seed in range(seeds):
                 torch.manual_seed(seed)
                 model = copy.deepcopy(model_fn(width))
-                found, named = _changes(model, loss_fn, batch, optimizer_fn, steps)
+                runs[width, seed], named = _changes(model, loss_fn, batch, optimizer_fn, steps)
                 ops = ops or named
-                runs[width, seed] = found
-    common = [name for name in ops if all(name in found for found in runs.values())]
+    moving = _moving(ops, runs)
     diverged = tuple(
         w for w in ordered if any(not np.isfinite(c).all() for s in range(seeds) for c in runs[w, s].values())
     )
-    moving = [name for name in common if any(found[name][-1] != 0 for found in runs.values())]
-    if not moving:
-        why = "no activation changes" if common else "the models have no activation in common"
-        raise RateError(f"{why} at widths {ordered}; models must differ in width alone, and be trained")
     coordinates = tuple(_coordinate(name, ops[name], ordered, seeds, runs) for name in moving)
     return CoordinateCheck(tuple(ordered), coordinates, tolerance, diverged)
+
+
+def _moving(names: Iterable[str], runs: Mapping[tuple[int, int], Changes]) -> list[str]:
+    """Return the activations that all runs have and that training changes in one of them.
+
+    Raises:
+        RateError: there is none.
+    """
+    common = [name for name in names if all(name in changes for changes in runs.values())]
+    moving = [name for name in common if any(changes[name][-1] != 0 for changes in runs.values())]
+    if not moving:
+        why = "no activation changes" if common else "the models have no activation in common"
+        widths = sorted({width for width, _ in runs})
+        raise RateError(f"{why} at widths {widths}; models must differ in width alone, and be trained")
+    return moving
 
 
 def _changes(
@@ -224,15 +234,15 @@ def _arguments(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[tup
 def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:
     """Return what every node makes of the graph's example, first outputs, in double precision."""
     fixed = parameter_values(graph)
-    found: dict[str, torch.Tensor] = {}
+    activations: dict[str, torch.Tensor] = {}
 
     def observe(node: Node, outputs: tuple[torch.Tensor, ...]) -> None:
         if outputs and outputs[0].is_floating_point() and outputs[0].numel() and node.outputs[0] not in fixed:
-            found[node.name] = outputs[0].detach().double().clone()
+            activations[node.name] = outputs[0].detach().double().clone()
 
     parameters = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     run(graph, parameters=parameters, observe=observe, seed=0)
-    return found
+    return activations
 
 
 def _coordinate(

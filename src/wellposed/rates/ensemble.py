@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError
 from wellposed.rates.feed import Feed
-from wellposed.rates.steps import Build, Setting, stepping
+from wellposed.rates.steps import Build, Update, stepping
 
 LossFn = Callable[[Any, Any], Tensor]
 """``loss_fn(model, batch)``: the loss of one batch, a tensor with one element."""
@@ -70,8 +70,8 @@ class Objective(nn.Module):
         """
         loss = self.loss_fn(self.model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            found = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {found}; take the mean")
+            other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {other}; take the mean")
         return loss.reshape(()), dict(self.model.named_buffers())
 
     def at(
@@ -81,6 +81,23 @@ class Objective(nn.Module):
         tensors = {f"model.{name}": tensor for name, tensor in (*parameters.items(), *buffers.items())}
         result: tuple[Tensor, dict[str, Tensor]] = functional_call(self, tensors, (batch,))
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What all runs of a search share.
+
+    Attributes:
+        objective: the model and its loss.
+        draws: weights by seed.
+        build: makes the optimizer.
+        feed: the batches.
+    """
+
+    objective: Objective
+    draws: Mapping[int, Draw]
+    build: Build
+    feed: Feed
 
 
 class Runs(Protocol):
@@ -103,7 +120,7 @@ class Stack:
         objective: the model and its loss; only read.
         draws: weights by seed.
         members: the runs.
-        told: what the optimizer does with each parameter that it trains.
+        updates: what the optimizer does with each parameter that it trains.
         moving: the buffers that differ between runs, or that a pass writes to.
     """
 
@@ -112,7 +129,7 @@ class Stack:
         objective: Objective,
         draws: Mapping[int, Draw],
         members: Sequence[Member],
-        told: Mapping[str, Setting],
+        updates: Mapping[str, Update],
         moving: Sequence[str],
     ) -> None:
         self._objective = objective
@@ -123,10 +140,10 @@ class Stack:
         self._buffers = {name: torch.stack([draws[member.seed].buffers[name] for member in members]) for name in moving}
         still = draws[members[0].seed].buffers
         self._still = {name: tensor.clone() for name, tensor in still.items() if name not in moving}
-        self._fixed = {name: tensor for name, tensor in parameters.items() if name not in told}
-        self._trained = {name: tensor.requires_grad_() for name, tensor in parameters.items() if name in told}
+        self._fixed = {name: tensor for name, tensor in parameters.items() if name not in updates}
+        self._trained = {name: tensor.requires_grad_() for name, tensor in parameters.items() if name in updates}
         rates = torch.tensor([member.rate for member in members], dtype=torch.float64)
-        self._steps = stepping([told[name] for name in self._trained], rates, list(self._trained.values()))
+        self._steps = stepping([updates[name] for name in self._trained], rates, list(self._trained.values()))
 
     def losses(self, batch: Any) -> Tensor:
         """Return the losses ``[members]`` of a batch, without gradients."""
@@ -136,15 +153,15 @@ class Stack:
     def gradients(self, batch: Any) -> tuple[Tensor, dict[str, Tensor | None]]:
         """Return the losses ``[members]`` and, by name, the gradients ``[members, ...]``; None where there is none."""
         losses = self._forward(batch)
-        found = torch.autograd.grad(losses.sum(), list(self._trained.values()), allow_unused=True)
-        return losses.detach(), dict(zip(self._trained, found, strict=True))
+        gradients = torch.autograd.grad(losses.sum(), list(self._trained.values()), allow_unused=True)
+        return losses.detach(), dict(zip(self._trained, gradients, strict=True))
 
     def step(self, batch: Any, scale: float) -> Tensor:
         """Take one step at the learning rates times ``scale``; return the losses ``[members]`` before it."""
         losses, gradients = self.gradients(batch)
-        found = _averaged(list(gradients.values()), list(self._trained.values()))
+        averaged = _averaged(list(gradients.values()), list(self._trained.values()))
         with torch.no_grad():
-            for parameter, gradient, steps in zip(self._trained.values(), found, self._steps, strict=True):
+            for parameter, gradient, steps in zip(self._trained.values(), averaged, self._steps, strict=True):
                 if gradient is not None:
                     steps.update_(parameter, gradient, scale)
         return losses
@@ -164,7 +181,7 @@ class Stack:
 
         losses: Tensor
         with warnings.catch_warnings():
-            # Operators that vmap runs one member after the other: what that costs is measured (`stacking_costs`).
+            # Operators that vmap runs one member after the other: what that costs is measured (`stacking_cost`).
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             losses, buffers = vmap(one, randomness="different")(self._trained | self._fixed, self._buffers)
         self._buffers = {name: tensor.detach() for name, tensor in buffers.items()}
@@ -230,7 +247,7 @@ def train(
     bound: float,
     probes: int,
     schedule: Callable[[float], float],
-    told: Callable[[int], None],
+    advance: Callable[[int], None],
 ) -> list[Outcome]:
     """Train some runs side by side, on the same batches, and return how each ended.
 
@@ -245,7 +262,7 @@ def train(
         bound: how far a loss may rise, in units of the first one.
         probes: how many batches the final loss is averaged over.
         schedule: the learning rate's factor, by the fraction of the steps that are done.
-        told: called with the number of members at each step.
+        advance: called at each step with the number of members that are still alive.
 
     Raises:
         RateError: a loss that is not finite before the first step; batches that run out.
@@ -275,7 +292,7 @@ def train(
         if not starts:
             starts = dict(zip(members, losses, strict=True))
             _check_starts(starts)
-        told(len(alive))
+        advance(len(alive))
         drop(losses)
         if not alive:
             return outcomes

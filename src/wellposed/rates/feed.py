@@ -46,11 +46,11 @@ class Feed:
     def __init__(self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device) -> None:
         size = _size(batches)
         if steps is None and size is None:
-            raise RateError("the number of batches cannot be told from an iterator or a stream: say steps=")
+            raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
         wanted = steps if steps is not None else size
         assert wanted is not None
         self.steps = min(ranks.gathered(wanted))
-        self._seed, self._device = seed, device
+        self.device = device
         self._source: Iterable[Any] = batches
         if isinstance(batches, Iterator):
             self._source = list(islice(batches, self.steps))
@@ -105,7 +105,7 @@ class Feed:
 
     def _placed(self, batch: Any) -> Any:
         """Return the batch with its tensors on the device."""
-        twins = {id(t): t.to(self._device) for _, t in walk(batch) if t.device != self._device}
+        twins = {id(t): t.to(self.device) for _, t in walk(batch) if t.device != self.device}
         return with_twins(batch, twins) if twins else batch
 
 
@@ -119,10 +119,10 @@ def _size(batches: Iterable[Any]) -> int | None:
         return None
 
 
-def _run_out(needed: int, found: int) -> RateError:
+def _run_out(needed: int, count: int) -> RateError:
     return RateError(
-        f"the batches ran out: {needed} are needed, one for each step, but there were {found}"
-        + (f"; give more, or steps={found}" if found else "")
+        f"the batches ran out: {needed} are needed, one for each step, but there were {count}"
+        + (f"; give more, or steps={count}" if count else "")
     )
 
 
@@ -130,8 +130,8 @@ def _generators(batches: object) -> list[torch.Generator]:
     """Return the generators that a ``DataLoader`` and its samplers hold of their own."""
     sampler = getattr(batches, "sampler", None)
     inner = getattr(getattr(batches, "batch_sampler", None), "sampler", None)
-    found = [getattr(holder, "generator", None) for holder in (batches, sampler, inner)]
-    return list({id(held): held for held in found if isinstance(held, torch.Generator)}.values())
+    generators = [getattr(holder, "generator", None) for holder in (batches, sampler, inner)]
+    return list({id(held): held for held in generators if isinstance(held, torch.Generator)}.values())
 
 
 def _random_state() -> Sequence[Any]:

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,20 +23,40 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes, restored_random_state
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
-from wellposed.rates.answer import answer
-from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, train
+from wellposed.rates.answer import Exploration, answer
+from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, Workload, train
 from wellposed.rates.feed import Feed, seed_all
 from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
-from wellposed.rates.probe import probe, stacking_costs
+from wellposed.rates.probe import probe, stacking_cost
 from wellposed.rates.rate import Conditions, Point, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
-from wellposed.rates.steps import Build, Setting, builder, settings
+from wellposed.rates.steps import Build, Update, builder, updates
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""
 _MEMORY = 2 * 2**30
-"""Bytes that an ensemble may take on the CPU where nothing else is said."""
+"""Bytes that an ensemble may take on the CPU by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """What is rarely set of `find_max_lr`.
+
+    Attributes:
+        widen: how often the grid is continued at most.
+        bound: a run whose loss rises above the first one by this many times it has diverged.
+        probes: batches over which the loss at the end is averaged, with the weights after the last step.
+        vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
+        memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
+            is trained in several ensembles.
+    """
+
+    widen: int = 3
+    bound: float = 100.0
+    probes: int = 16
+    vectorize: bool | None = None
+    memory: int | None = None
 
 
 def find_max_lr(
@@ -50,18 +70,15 @@ def find_max_lr(
     seeds: int = 3,
     initialize: Plan | Callable[[nn.Module], object] | None = None,
     schedule: Schedule = "constant",
-    widen: int = 3,
-    bound: float = 100.0,
-    probes: int = 16,
-    vectorize: bool | None = None,
-    memory: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool = True,
     seed: int = 0,
+    settings: SearchSettings | None = None,
+    **fields: Any,
 ) -> Rate:
     """Return the largest learning rate with the smallest training loss after one epoch, or after some steps.
 
-    The criterion and the grid are those of Chen et al. 2024 (arXiv 2402.17440, section 4.1); what is found on the
+    The criterion and the grid are those of Chen et al. 2024 (arXiv 2402.17440, section 4.1); the rate of the
     smallest net is the base from which `wellposed.rates.transfer` scales. All rates and seeds are trained at once, as
     one ensemble with stacked parameters, where the model allows that, and one by one where it does not; what is
     returned says which. Every run sees the same batches in the same order. Runs that diverge are dropped at once. A
@@ -85,27 +102,20 @@ def find_max_lr(
         initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
         schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), or a function that maps the fraction of
             steps done to the learning rate's factor.
-        widen: how often the grid is continued at most.
-        bound: a run whose loss rises above the first one by this many times it has diverged.
-        probes: batches over which the loss at the end is averaged, with the weights after the last step.
-        vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
-        memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
-            is trained in several ensembles.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it. Each
             draw of the weights is then an ensemble of its own, so that a kill loses one of them at most.
         progress: show a progress bar, on rank 0.
         seed: of the first draw; the others follow it.
+        settings: what is rarely set.
+        fields: fields of ``settings`` by name; they go before those of the object.
 
     Raises:
         RateError: batches that run out; a loss that is not finite at the start, or in every run; a journal of another
             search; ``vectorize=True`` for a model that cannot be; a loss that no rate changes.
         OptionError: an unknown optimizer or schedule, or an option outside its range.
     """
-    if seeds < 1 or widen < 0 or probes < 1 or not bound > 0 or (steps is not None and steps < 1):
-        raise OptionError(
-            f"seeds, steps and probes must be at least 1, widen at least 0 and bound positive, not seeds={seeds}, "
-            f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
-        )
+    settings = replace(settings or SearchSettings(), **fields)
+    _check(seeds, steps, settings)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state():
@@ -113,45 +123,12 @@ def find_max_lr(
         with restored_attributes(model):
             name = name or type(build(model, 1.0)).__name__.lower()
             rates = checked_grid(grid) if grid is not None else default_grid(name)
-            objective = Objective(model, loss_fn)
             feed = Feed(batches, steps, seed, _device(draws[seed]))
-            told = settings(build, model, (rates[0], rates[-1])) if vectorize is not False else _ASKED
-            seen = probe(objective, draws, build, told, feed.first)
-            if vectorize and seen.obstacle is not None:
-                raise RateError(f"vectorize=True, but the runs cannot be stacked: {seen.obstacle}")
-            costs = 0.0
-            if vectorize is None and seen.obstacle is None and not isinstance(told, str):
-                costs = stacking_costs(objective, draws, told, seen, feed.first, feed.seconds)
-            stacked = seen.obstacle is None and costs < _TOO_SLOW
-            room = memory or _free_memory(_device(draws[seed]))
-            search = _Search(
-                objective=objective,
-                draws=draws,
-                build=build,
-                told={} if isinstance(told, str) else told,
-                moving=seen.moving,
-                feed=feed,
-                at_once=max(1, min(ranks.gathered(room // seen.memory))) if stacked else 0,
-                by_seed=journal is not None,
-                bound=bound,
-                probes=probes,
-                factor=factor,
-            )
-            fingerprint: dict[str, JsonValue] = {
-                "model": type(model).__name__,
-                "weights": _digest(draws[seed].parameters.values()),
-                "first batch": _digest(tensor for _, tensor in walk(feed.first)),
-                "loss": _name(loss_fn),
-                "optimizer": _optimizer_in_words(build, model),
-                "schedule": schedule_name,
-                "steps": feed.steps,
-                "bound": bound,
-                "probes": probes,
-                "ranks": ranks.count(),
-            }
-            curve, starts, widened = search.explore(
-                rates, _opened(journal, fingerprint), widen, progress=progress and ranks.index() == 0
-            )
+            workload = Workload(Objective(model, loss_fn), draws, build, feed)
+            training = _training(workload, (rates[0], rates[-1]), settings)
+            search = _Search(workload, training, settings, factor, by_seed=journal is not None)
+            notes = _opened(journal, _fingerprint(workload, schedule_name, settings))
+            exploration = search.explore(rates, notes, progress=progress and ranks.index() == 0)
             conditions = Conditions(
                 optimizer=name,
                 batch_size=feed.batch_size(),
@@ -160,19 +137,33 @@ def find_max_lr(
                 loss=_name(loss_fn),
                 inputs=feed.described(),
             )
-    if stacked:
-        how = "as one vectorised ensemble"
-    elif seen.obstacle is None:
-        how = f"one by one (a stack takes {costs:.1f} times as long here)"
-    else:
-        how = "one by one"
-    warnings = [f"trained one by one: {seen.obstacle}"] if seen.obstacle is not None and vectorize is None else []
-    if seen.noisy:
-        warnings.append("the forward pass is not deterministic: part of the differences between rates is noise")
-    return answer(curve, starts, conditions, how, widened, warnings)
+    return answer(exploration, conditions, training.description, training.warnings)
 
 
-_ASKED = "vectorize=False asks for it"
+def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
+    widen, probes, bound = settings.widen, settings.probes, settings.bound
+    if seeds < 1 or widen < 0 or probes < 1 or not bound > 0 or (steps is not None and steps < 1):
+        raise OptionError(
+            f"seeds, steps and probes must be at least 1, widen at least 0 and bound positive, not seeds={seeds}, "
+            f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
+        )
+
+
+def _fingerprint(workload: Workload, schedule: str, settings: SearchSettings) -> dict[str, JsonValue]:
+    """Return what two searches must have in common for one to go on from the other's journal."""
+    model = workload.objective.model
+    return {
+        "model": type(model).__name__,
+        "weights": _digest(next(iter(workload.draws.values())).parameters.values()),
+        "first batch": _digest(tensor for _, tensor in walk(workload.feed.first)),
+        "loss": _name(workload.objective.loss_fn),
+        "optimizer": _describe_optimizer(workload.build, model),
+        "schedule": schedule,
+        "steps": workload.feed.steps,
+        "bound": settings.bound,
+        "probes": settings.probes,
+        "ranks": ranks.count(),
+    }
 
 
 def _opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonValue]) -> Journal | None:
@@ -190,88 +181,122 @@ def _opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonV
 
 
 @dataclass(frozen=True, slots=True)
+class _Training:
+    """How the runs of a search are trained: in stacks, or one by one.
+
+    Attributes:
+        updates: what the optimizer does with each parameter; empty where runs are trained one by one.
+        moving: buffers that a stack holds for each run.
+        at_once: runs in one stack; 0 where they are trained one by one.
+        description: the same in words.
+        warnings: what to know about it.
+    """
+
+    updates: Mapping[str, Update]
+    moving: Sequence[str]
+    at_once: int
+    description: str
+    warnings: tuple[str, ...]
+
+
+def _training(workload: Workload, rates: tuple[float, float], settings: SearchSettings) -> _Training:
+    """Return how runs between two rates are trained: stacked where that is possible and no slower.
+
+    Raises:
+        RateError: they cannot be stacked, and ``settings`` require it.
+    """
+    wanted = settings.vectorize
+    how = "vectorize=False asks for it" if wanted is False else updates(workload.build, workload.objective.model, rates)
+    seen = probe(workload, how)
+    warnings = ["the forward pass is not deterministic: part of the differences between rates is noise"] * seen.noisy
+    if seen.obstacle is not None or isinstance(how, str):
+        if wanted:
+            raise RateError(f"vectorize=True, but the runs cannot be stacked: {seen.obstacle}")
+        if wanted is None:
+            warnings.insert(0, f"trained one by one: {seen.obstacle}")
+        return _Training({}, (), 0, "one by one", tuple(warnings))
+    cost = stacking_cost(workload, how, seen.moving) if wanted is None else 0.0
+    if cost >= _TOO_SLOW:
+        description = f"one by one (a stack takes {cost:.1f} times as long here)"
+        return _Training({}, (), 0, description, tuple(warnings))
+    memory = settings.memory or _free_memory(workload.feed.device)
+    at_once = max(1, min(ranks.gathered(memory // seen.memory)))
+    return _Training(how, seen.moving, at_once, "as one vectorised ensemble", tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True)
 class _Search:
     """Everything that the runs of one search share.
 
     Attributes:
-        objective: the model and its loss.
-        draws: weights by seed.
-        build: makes the optimizer.
-        told: what the optimizer does with each parameter; empty where runs are trained one by one.
-        moving: buffers that a stack holds for each run.
-        feed: the batches.
-        at_once: runs in one stack; 0 where they are trained one by one.
-        by_seed: whether every seed has stacks of its own.
-        bound: see `find_max_lr`.
-        probes: likewise.
+        workload: model, loss, weights, optimizer and batches.
+        training: how they are trained.
+        settings: see `find_max_lr`.
         factor: the schedule.
+        by_seed: whether every seed has stacks of its own.
     """
 
-    objective: Objective
-    draws: Mapping[int, Draw]
-    build: Build
-    told: Mapping[str, Setting]
-    moving: Sequence[str]
-    feed: Feed
-    at_once: int
-    by_seed: bool
-    bound: float
-    probes: int
+    workload: Workload
+    training: _Training
+    settings: SearchSettings
     factor: Callable[[float], float]
+    by_seed: bool
 
-    def explore(
-        self, rates: tuple[float, ...], notes: Journal | None, widen: int, *, progress: bool
-    ) -> tuple[tuple[Point, ...], list[float], int]:
+    def explore(self, rates: tuple[float, ...], notes: Journal | None, *, progress: bool) -> Exploration:
         """Train what the journal does not hold, and continue the grid where its smallest loss lies at an edge.
 
-        Returns the curve, the first loss of every seed, and how often the grid was continued. ``notes`` is the journal,
-        on rank 0 alone.
+        ``notes`` is the journal, on rank 0 alone.
         """
-        found = ranks.shared(dict(notes.outcomes) if notes is not None else {})
+        seeds = tuple(self.workload.draws)
+        outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
         widened = 0
         while True:
-            wanted = [Member(rate, seed) for seed in self.draws for rate in rates]
-            for outcomes in self._run([member for member in wanted if member not in found], progress=progress):
-                found.update({Member(o.rate, o.seed): o for o in outcomes})
+            wanted = [Member(rate, seed) for seed in seeds for rate in rates]
+            for part in self._run([member for member in wanted if member not in outcomes], progress=progress):
+                outcomes.update({Member(o.rate, o.seed): o for o in part})
                 if notes is not None:
-                    notes.add(outcomes)
+                    notes.add(part)
             curve = tuple(
-                Point(rate=rate, losses=tuple(found[Member(rate, seed)].loss for seed in self.draws)) for rate in rates
+                Point(rate=rate, losses=tuple(outcomes[Member(rate, seed)].loss for seed in seeds)) for rate in rates
             )
-            further = widening({point.rate: point.mean for point in curve}, max(2, len(rates) // 2))
-            if not further or widened == widen:
-                return curve, [found[Member(rates[0], seed)].start for seed in self.draws], widened
+            starts = tuple(outcomes[Member(rates[0], seed)].start for seed in seeds)
+            exploration = Exploration(curve, starts, widened)
+            further = widening(exploration.means, max(2, len(rates) // 2))
+            if not further or widened == self.settings.widen:
+                return exploration
             rates, widened = tuple(sorted((*rates, *further))), widened + 1
 
     def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
         """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
-        size = self.at_once or 1
-        seeds = [[m for m in members if m.seed == seed] for seed in self.draws] if self.by_seed else [list(members)]
-        parts = [group[start : start + size] for group in seeds for start in range(0, len(group), size)]
-        with _bar(progress and bool(members), len(members) * self.feed.steps) as advance:
+        size, feed = self.training.at_once or 1, self.workload.feed
+        groups = [list(members)]
+        if self.by_seed:
+            groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
+        parts = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
+        with _bar(progress and bool(members), len(members) * feed.steps) as advance:
             for part in parts:
                 seed_all(part[0].seed + ranks.index())
-                outcomes = train(
+                yield train(
                     self._runs(part),
                     part,
-                    self.feed,
-                    bound=self.bound,
-                    probes=self.probes,
+                    feed,
+                    bound=self.settings.bound,
+                    probes=self.settings.probes,
                     schedule=self.factor,
-                    told=partial(advance, len(part)),
+                    advance=partial(advance, len(part)),
                 )
-                yield outcomes
 
     def _runs(self, members: Sequence[Member]) -> Runs:
-        if self.at_once:
-            return Stack(self.objective, self.draws, members, self.told, self.moving)
+        workload, training = self.workload, self.training
+        if training.at_once:
+            return Stack(workload.objective, workload.draws, members, training.updates, training.moving)
         (member,) = members
-        return Single(self.objective, self.draws[member.seed], member.rate, self.build)
+        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build)
 
 
 @contextmanager
 def _bar(shown: bool, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Show how many steps of all runs are done; what is yielded is told the runs and those of them still alive."""
+    """Show how many steps of all runs are done; what is yielded takes the runs and how many of them are still alive."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[alive]}"), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
@@ -354,7 +379,7 @@ def _name(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _optimizer_in_words(build: Build, model: nn.Module) -> str:
+def _describe_optimizer(build: Build, model: nn.Module) -> str:
     """Return class and options of every group of an optimizer, at a learning rate of 1."""
     optimizer = build(model, 1.0)
     groups = [{k: v for k, v in sorted(group.items()) if k != "params"} for group in optimizer.param_groups]

@@ -39,8 +39,8 @@ def checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
 
 def lowest(losses: Mapping[float, float | None]) -> float | None:
     """Return the largest rate with the smallest loss (the paper's maximal learning rate); None where all diverged."""
-    found = [loss for loss in losses.values() if loss is not None]
-    return max((rate for rate, loss in losses.items() if found and loss == min(found)), default=None)
+    finite = [loss for loss in losses.values() if loss is not None]
+    return max((rate for rate, loss in losses.items() if finite and loss == min(finite)), default=None)
 
 
 NEAR = 0.05

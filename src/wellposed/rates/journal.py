@@ -80,19 +80,19 @@ class Journal:
             raise RateError(f"{self._path}, line {number}: no JSON object; {_AWAY}")
         return entry
 
-    def _check(self, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+    def _check(self, header: Mapping[str, object], wanted: Mapping[str, object]) -> None:
         """Refuse the journal of another search."""
-        if found.get("kind") != _KIND or found.get("version") != _VERSION:
+        if header.get("kind") != _KIND or header.get("version") != _VERSION:
             raise RateError(
                 f"{self._path} is no journal of a search (kind {_KIND!r}, version {_VERSION}); give another path"
             )
-        old, new = found.get("settings"), wanted["settings"]
+        old, new = header.get("settings"), wanted["settings"]
         assert isinstance(new, dict)
         old = old if isinstance(old, dict) else {}
         unlike = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         if unlike:
-            told = "; ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in unlike)
-            raise RateError(f"{self._path} is the journal of another search: {told}; give another path")
+            changes = "; ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in unlike)
+            raise RateError(f"{self._path} is the journal of another search: {changes}; give another path")
 
 
 _AWAY = "give another path, or remove that line"

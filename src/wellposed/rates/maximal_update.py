@@ -54,10 +54,10 @@ def maximal_update(
     """Return the relative rate S^(-exponent / 2), S the mean squared change of the features under one step.
 
     For each of ``samples`` random inputs x_i, h_i is what the readout receives (the output of a network without one),
-    w a random readout with E|w|² = 1, g_i the gradient of <w, h_i> by the parameters before the readout, u_i = J_i g_i
-    the change of h_i along it, and S = mean_i mean_j u_ij². Dropout is off. A batch norm in training mode uses the
-    statistics of the batch that the graph was traced with, and its derivatives include them. A ``detach`` inside the
-    model is no operation of its graph: derivatives pass it.
+    w a random readout with E|w|² = 1, g_i the gradient of <w, h_i> with respect to the parameters before the readout,
+    u_i = J_i g_i the change of h_i along it, and S = mean_i mean_j u_ij². Dropout is off. A batch norm in training mode
+    uses the statistics of the batch that the graph was traced with, and its derivatives include them. A ``detach``
+    inside the model is no operation of its graph: derivatives pass it.
 
     Args:
         graph: from `wellposed.trace`.
@@ -87,8 +87,8 @@ def maximal_update(
             f"{graph.model} has no parameter {where} that requires gradients: the rate would change nothing; "
             "unfreeze some, or look at the readout alone"
         )
-    told = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
-    measurement = _Measurement(part, names, told, seed)
+    descriptors = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
+    measurement = _Measurement(part, names, descriptors, seed)
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     means = []
     for draw in range(draws):
@@ -96,13 +96,7 @@ def maximal_update(
         parameters = drawn_or_own(own, plan, random_stream(seed, draw) if draw else first, graph.model)
         means.append(measurement.squares(parameters, samples, draw))
     value, error = _mean_and_error([sum(m) / len(m) for m in means] if draws > 1 else means[0])
-    if not math.isfinite(value) or value <= 0:
-        what = "nothing" if value == 0 else "more than its number format can hold"
-        raise RateError(
-            f"a step changes what the readout of {graph.model} receives by {what} (S = {value}); "
-            "draw its weights from a plan first (plan=wellposed.plan(...)), or look for a signal that dies or explodes "
-            "with wellposed.propagate"
-        )
+    _check_update(value, graph.model)
     figures = {"update": value, "exponent": float(exponent), "samples": float(samples), "draws": float(draws)}
     if not math.isnan(error):
         figures |= {"update_error": error, "log2_error": exponent / 2 * error / value / math.log(2)}
@@ -128,13 +122,24 @@ def _check(plan: Plan | None, samples: int, draws: int, exponent: float) -> None
         raise OptionError(f"draws={draws} needs a plan to draw the weights from (plan=)")
 
 
+def _check_update(value: float, model: str) -> None:
+    """Raise `RateError` where the mean squared change is no number that a rate can be made of."""
+    if not math.isfinite(value) or value <= 0:
+        what = "nothing" if value == 0 else "more than its number format can hold"
+        raise RateError(
+            f"a step changes what the readout of {model} receives by {what} (S = {value}); "
+            "draw its weights from a plan first (plan=wellposed.plan(...)), or look for a signal that dies or explodes "
+            "with wellposed.propagate"
+        )
+
+
 class _Measurement:
     """What one step on one sample changes, over random samples."""
 
-    def __init__(self, graph: Graph, names: Sequence[str], told: Mapping[int, Input], seed: int) -> None:
+    def __init__(self, graph: Graph, names: Sequence[str], descriptors: Mapping[int, Input], seed: int) -> None:
         self.graph = graph
         self.names = names
-        self.told = told
+        self.descriptors = descriptors
         self.seed = seed
         self.mode: Mode = "forward"
 
@@ -145,7 +150,7 @@ class _Measurement:
     def _squares(self, parameters: Mapping[str, Tensor], draw: int) -> Iterator[float]:
         for batch in itertools.count():
             generator = torch.Generator().manual_seed(random_stream(self.seed, draw, batch, 1))
-            inputs = draw_inputs(self.graph, self.told, generator)
+            inputs = draw_inputs(self.graph, self.descriptors, generator)
             run = Pass(self.graph, parameters, self.names, inputs, random_stream(self.seed, draw, batch, 2))
             for rows in _samples(run.outputs, batch_size(self.graph)):
                 yield self._square(run, rows, generator)

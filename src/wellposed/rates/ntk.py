@@ -122,6 +122,6 @@ def _gradients(graph: Graph, plan: Plan | None, inputs: Described) -> tuple[Grad
     """Return the gradients for cotangents of variance 1 at the outputs, and the number of output elements."""
     weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
     outputs = outputs_of(graph)
-    told = white_inputs(graph) if inputs is None else inputs
-    gradients = back_propagate(graph, weights, inputs=told, cotangents=dict.fromkeys(outputs, 1.0))
+    descriptors = white_inputs(graph) if inputs is None else inputs
+    gradients = back_propagate(graph, weights, inputs=descriptors, cotangents=dict.fromkeys(outputs, 1.0))
     return gradients, sum(math.prod(graph.values[value].shape) for value in outputs)

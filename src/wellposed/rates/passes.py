@@ -18,7 +18,7 @@ from wellposed.graphs import Graph, Node, graph_of, run, trace
 from wellposed.graphs.run import Interpreter, seeded
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.signals import Input
-from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.operators.contraction import Contraction, contractions
 
 aten = torch.ops.aten
 COUPLED = 8
@@ -135,40 +135,48 @@ def white_inputs(graph: Graph) -> dict[str, Input | Tensor]:
 
 
 def find_readout(graph: Graph) -> Readout:
-    """Return what the readout receives: the data of the contractions behind which there is no other.
+    """Return what the readout receives: the data of the contractions after which there is no other.
 
-    That holds where every path from an input to the output leads through them. Otherwise, as behind a residual
+    That holds where every path from an input to the output leads through them. Otherwise, as after a residual
     connection, the network has no readout and its output takes that place. Outputs from which another output is made
     (caches, hidden states) do not count.
 
     Raises:
         RateError: no floating-point output depends on an input.
     """
-    made_from = _reached_from(graph, graph.inputs)
     final = outputs_of(graph)
-    found = {c.node: c for c in contractions(graph)}
-    last, seen, todo = [], set[int](), list(final)
-    open_path = False
-    while todo:
-        value = todo.pop()
+    last, bypassed = _last_contractions(graph, final)
+    nodes = {use.node for use in last}
+    followed = any(_is_followed(graph, node, nodes) for node in nodes)
+    if bypassed or followed or any(use.kind in ("embedding", "recurrent") for use in last):
+        return Readout(tuple(final), ())
+    return Readout(tuple(dict.fromkeys(use.data for use in last)), tuple(dict.fromkeys(use.weight for use in last)))
+
+
+def _last_contractions(graph: Graph, outputs: Sequence[int]) -> tuple[list[Contraction], bool]:
+    """Return the contractions met first on the way back from the outputs, and whether a path reaches an input
+    without one.
+    """
+    made_from = _reached_from(graph, graph.inputs)
+    uses = {use.node: use for use in contractions(graph)}
+    last, seen, pending = [], set[int](), list(outputs)
+    bypassed = False
+    while pending:
+        value = pending.pop()
         if value in seen or value not in made_from:
             continue
         seen.add(value)
         node = graph.values[value].node
         if node is None:
-            open_path = True
-        elif node in found and found[node].data in made_from:
-            last.append(found[node])
+            bypassed = True
+        elif node in uses and uses[node].data in made_from:
+            last.append(uses[node])
         else:
-            todo.extend(graph.nodes[node].inputs)
-    behind = [c for c in last if not _behind(graph, c.node, {other.node for other in last})]
-    if open_path or len(behind) < len(last) or any(c.kind in ("embedding", "recurrent") for c in last):
-        return Readout(tuple(final), ())
-    data = tuple(dict.fromkeys(c.data for c in last))
-    return Readout(data, tuple(dict.fromkeys(c.weight for c in last)))
+            pending.extend(graph.nodes[node].inputs)
+    return last, bypassed
 
 
-def _behind(graph: Graph, node: int, others: set[int]) -> bool:
+def _is_followed(graph: Graph, node: int, others: set[int]) -> bool:
     """Whether one of ``others`` depends on what ``node`` makes."""
     reached = _reached_from(graph, graph.nodes[node].outputs)
     return any(value in reached for other in others - {node} for value in graph.nodes[other].inputs)
@@ -217,7 +225,7 @@ Mode = Literal["forward", "double backward"]
 
 
 class Pass:
-    """One run of a graph on given weights and inputs, with its derivatives by some of the parameters.
+    """One run of a graph on given weights and inputs, with its derivatives with respect to some of the parameters.
 
     The tensors given are only read.
     """
@@ -270,7 +278,7 @@ class Pass:
             return [torch.zeros_like(o) if c is None else c for o, c in zip(self.outputs, changes, strict=True)]
 
     def _double_backward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
-        """J t as the derivative of <J^T v, t> by v, for operators without forward derivatives."""
+        """J t as the derivative of <J^T v, t> with respect to v, for operators without forward derivatives."""
         active = [o for o in self.outputs if o.requires_grad]
         dummies = [torch.zeros_like(o, requires_grad=True) for o in active]
         with torch.enable_grad():

@@ -67,16 +67,16 @@ def moments(edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, s
     for a, b, activations in edges:
         entering.setdefault(b, []).append((a, activations))
     try:
-        order = list(TopologicalSorter({b: [a for a, _ in ways] for b, ways in entering.items()}).static_order())
+        order = list(TopologicalSorter({b: [a for a, _ in sources] for b, sources in entering.items()}).static_order())
     except CycleError as error:
         raise RateError(f"the edges contain a cycle: {' -> '.join(map(str, error.args[1]))}") from error
-    found: dict[Hashable, Moments] = {source: Moments(1, 0, 0, 0)}
+    totals: dict[Hashable, Moments] = {source: Moments(1, 0, 0, 0)}
     for vertex in order:
-        total = found.get(vertex, NOTHING)
+        total = totals.get(vertex, NOTHING)
         for a, activations in entering.get(vertex, ()):
-            total += found[a].deeper(activations)
-        found[vertex] = total
-    return found.get(sink, NOTHING)
+            total += totals[a].deeper(activations)
+        totals[vertex] = total
+    return totals.get(sink, NOTHING)
 
 
 def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> RelativeRate:
@@ -100,9 +100,9 @@ def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> Re
     """
     check_choice("kernel", kernel, ("side", "taps", "none"))
     check_positive(exponent=exponent)
-    found = branches(graph)
-    edges = [(edge.source, edge.target, edge.activations) for edge in found.edges]
-    edges += [(_START, start, 0) for start in found.starts]
+    structure = branches(graph)
+    edges = [(edge.source, edge.target, edge.activations) for edge in structure.edges]
+    edges += [(_START, start, 0) for start in structure.starts]
     total = moments(edges, _START, END)
     if total.paths == 0:
         raise RateError(
@@ -114,7 +114,7 @@ def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> Re
             f"{graph.model}: no path has an activation, and eq. 8 gives no rate for a linear model; "
             "use rule='maximal_update'"
         )
-    q = 1.0 if kernel == "none" else _geometric_mean(kernel_sizes(found, taps=kernel == "taps"))
+    q = 1.0 if kernel == "none" else _geometric_mean(kernel_sizes(structure, taps=kernel == "taps"))
     cubes = math.log10(total.cubes)
     log = -exponent * (0.5 * cubes + math.log10(q))
     if log < -300.0:

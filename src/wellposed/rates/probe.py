@@ -14,9 +14,9 @@ from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
-from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack
+from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
 from wellposed.rates.feed import seed_all
-from wellposed.rates.steps import Build, Setting
+from wellposed.rates.steps import Update
 
 _COPIES = 5
 """Tensors of a parameter's size that a run holds at most: itself, its gradient, two moments, one in between."""
@@ -39,32 +39,24 @@ class Probe:
     memory: int
 
 
-def stacking_costs(
-    objective: Objective,
-    draws: Mapping[int, Draw],
-    told: Mapping[str, Setting],
-    seen: Probe,
-    batch: Any,
-    reading: float,
-) -> float:
+def stacking_cost(workload: Workload, updates: Mapping[str, Update], moving: Sequence[str]) -> float:
     """Return how long a step of a stack takes, over that of as many runs one by one.
 
     Stacked convolutions are grouped ones, which can be slower on a CPU than one after the other. Both are timed, after
-    `probe` has run each before; the answer is rank 0's.
+    `probe` has run each before; reading a batch counts once for a stack, and each time for single runs. The answer is
+    rank 0's.
 
     Args:
-        objective: the model and its loss.
-        draws: weights by seed.
-        told: what the optimizer does with each parameter.
-        seen: what `probe` found.
-        batch: the first batch.
-        reading: seconds that it takes to read a batch, once for a stack and each time for single runs.
+        workload: what all runs share.
+        updates: what the optimizer does with each parameter.
+        moving: the buffers that a stack holds for each run.
     """
+    objective, draws, feed = workload.objective, workload.draws, workload.feed
     first = next(iter(draws))
     with restored_attributes(objective.model):
-        stack = Stack(objective, draws, [Member(1.0, first)] * _TIMED, told, seen.moving)
-        together = reading + _seconds(lambda: stack.gradients(batch)[0])
-        alone = reading + _seconds(lambda: _pass(objective, draws[first], tuple(told), batch).loss)
+        stack = Stack(objective, draws, [Member(1.0, first)] * _TIMED, updates, moving)
+        together = feed.seconds + _seconds(lambda: stack.gradients(feed.first)[0])
+        alone = feed.seconds + _seconds(lambda: _pass(objective, draws[first], tuple(updates), feed.first).loss)
     return ranks.shared(together / (_TIMED * alone))
 
 
@@ -93,95 +85,92 @@ class _Pass:
     memory: int
 
 
-def probe(
-    objective: Objective, draws: Mapping[int, Draw], build: Build, told: Mapping[str, Setting] | str, batch: Any
-) -> Probe:
+def probe(workload: Workload, updates: Mapping[str, Update] | str) -> Probe:
     """Return whether runs can be stacked, by comparing a stack of two with the two run by themselves.
 
     Losses and gradients are compared. Where the pass draws random numbers (dropout), which a stack draws in another
     order, the comparison is made in evaluation mode. The model is left as it was.
 
     Args:
-        objective: the model and its loss.
-        draws: weights by seed.
-        build: makes the optimizer.
-        told: what the optimizer does with each parameter; or, in words, why its steps cannot be vectorised.
-        batch: the first batch.
+        workload: what all runs share.
+        updates: what the optimizer does with each parameter; or, in words, why its steps cannot be vectorised.
 
     Raises:
         RateError: the loss depends on no parameter that is trained.
     """
-    seeds = [*draws, *draws][:2]
+    objective, batch = workload.objective, workload.feed.first
+    draw = next(iter(workload.draws.values()))
     names = [name for name, tensor in objective.model.named_parameters() if tensor.requires_grad]
-    trained = tuple(names if isinstance(told, str) else told)
+    trained = tuple(names if isinstance(updates, str) else updates)
     try:
         with restored_attributes(objective.model):
-            alone = _pass(objective, draws[seeds[0]], trained, batch)
+            alone = _pass(objective, draw, trained, batch)
     except RateError:
         raise
     except Exception as error:  # of the model's own; where a plain copy fails too, it is the user's to see
         seed_all(0)
-        Single(objective, draws[seeds[0]], 1.0, build).losses(batch)
-        return Probe(f"the model does not run with other tensors as its parameters ({_told(error)})", False, (), 1)
+        Single(objective, draw, 1.0, workload.build).losses(batch)
+        return Probe(f"the model does not run with other tensors as its parameters ({_in_words(error)})", False, (), 1)
     with restored_attributes(objective.model):
-        again = _pass(objective, draws[seeds[0]], trained, batch)
+        again = _pass(objective, draw, trained, batch)
     noisy = _differ(alone.loss, again.loss)
-    first = draws[seeds[0]].buffers
-    moving = tuple(
-        name
-        for name in first
-        if not torch.equal(alone.buffers[name], first[name])
-        or any(not torch.equal(draw.buffers[name], first[name]) for draw in draws.values())
-    )
-    held = sum(t.nbytes for t in draws[seeds[0]].parameters.values()) * _COPIES + sum(t.nbytes for t in first.values())
-    obstacle = told if isinstance(told, str) else None
-    if obstacle is None and noisy:
+    moving = _moving(workload.draws, alone.buffers)
+    if isinstance(updates, str):
+        obstacle: str | None = updates
+    elif noisy:
         obstacle = "two passes with the same weights, batch and random numbers gave different losses"
-    if obstacle is None:
-        assert not isinstance(told, str)
-        obstacle = _compare(objective, draws, seeds, told, moving, batch, evaluation=alone.random)
+    else:
+        obstacle = _compare(workload, updates, moving, evaluation=alone.random)
     obstacles = [text for text in ranks.gathered(obstacle or "") if text]
     noisy = not ranks.agreed(not noisy)
+    held = sum(t.nbytes for t in draw.parameters.values()) * _COPIES + sum(t.nbytes for t in draw.buffers.values())
     return Probe(obstacles[0] if obstacles else None, noisy, moving, max(ranks.gathered(held + alone.memory)))
 
 
+def _moving(draws: Mapping[int, Draw], after: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the buffers that differ between draws, or that a pass of the first one has changed to ``after``."""
+    first = next(iter(draws.values())).buffers
+    others = [after, *(draw.buffers for draw in draws.values())]
+    return tuple(name for name in first if any(not torch.equal(other[name], first[name]) for other in others))
+
+
 def _compare(
-    objective: Objective,
-    draws: Mapping[int, Draw],
-    seeds: Sequence[int],
-    told: Mapping[str, Setting],
-    moving: Sequence[str],
-    batch: Any,
-    *,
-    evaluation: bool,
+    workload: Workload, updates: Mapping[str, Update], moving: Sequence[str], *, evaluation: bool
 ) -> str | None:
     """Return how a stack of two runs differs from the two by themselves; None where it does not."""
+    objective, draws, batch = workload.objective, workload.draws, workload.feed.first
+    seeds = [*draws, *draws][:2]
     with restored_attributes(objective.model):
         if evaluation:
             objective.model.eval()
-        passes = [_pass(objective, draws[seed], tuple(told), batch) for seed in seeds]
-    if any(p.random for p in passes) and evaluation:
+        passes = [_pass(objective, draws[seed], tuple(updates), batch) for seed in seeds]
+    if evaluation and any(p.random for p in passes):
         passes = []  # random numbers in evaluation mode too: nothing to compare but that the stack runs
     with restored_attributes(objective.model):
         if evaluation:
             objective.model.eval()
         try:
-            stack = Stack(objective, draws, [Member(1.0, seed) for seed in seeds], told, moving)
+            stack = Stack(objective, draws, [Member(1.0, seed) for seed in seeds], updates, moving)
             losses, gradients = stack.gradients(batch)
         except Exception as error:  # whatever a model does that cannot be vectorised, in its own class of error
-            return f"torch.func.vmap cannot follow the model ({_told(error)})"
+            return f"torch.func.vmap cannot follow the model ({_in_words(error)})"
     for index, one in enumerate(passes):
-        if _differ(losses[index], one.loss):
-            return (
-                f"the model gives another loss in a stack ({losses[index].item():.6g}) than by itself "
-                f"({one.loss.item():.6g})"
-            )
-        # A gradient that is zero but for rounding (a bias before a norm) is held against the scale of all of them.
-        scale = torch.stack([g.norm().double() for g in one.gradients.values() if g is not None]).norm()
-        for name, gradient in one.gradients.items():
-            stacked = gradients[name]
-            if gradient is not None and (stacked is None or _differ(stacked[index], gradient, scale)):
-                return f"the model gives another gradient of {name!r} in a stack than by itself"
+        own = {name: None if stacked is None else stacked[index] for name, stacked in gradients.items()}
+        if (difference := _difference(one, losses[index], own)) is not None:
+            return difference
+    return None
+
+
+def _difference(alone: _Pass, loss: Tensor, gradients: Mapping[str, Tensor | None]) -> str | None:
+    """Return how loss and gradients of a run in a stack differ from those by itself; None where they do not."""
+    if _differ(loss, alone.loss):
+        return f"the model gives another loss in a stack ({loss.item():.6g}) than by itself ({alone.loss.item():.6g})"
+    # A gradient that is zero but for rounding (a bias before a norm) is held against the scale of all of them.
+    scale = torch.stack([g.norm().double() for g in alone.gradients.values() if g is not None]).norm()
+    for name, gradient in alone.gradients.items():
+        stacked = gradients[name]
+        if gradient is not None and (stacked is None or _differ(stacked, gradient, scale)):
+            return f"the model gives another gradient with respect to {name!r} in a stack than by itself"
     return None
 
 
@@ -208,11 +197,11 @@ def _pass(objective: Objective, draw: Draw, trained: Sequence[str], batch: Any) 
             "the loss depends on no parameter that the optimizer trains: is the model frozen, or the loss detached?"
         )
     wanted = [name for name, tensor in parameters.items() if tensor.requires_grad]
-    found = torch.autograd.grad(loss, [parameters[name] for name in wanted], allow_unused=True)
-    return _Pass(loss.detach(), dict(zip(wanted, found, strict=True)), after, random, sum(kept.values()))
+    gradients = torch.autograd.grad(loss, [parameters[name] for name in wanted], allow_unused=True)
+    return _Pass(loss.detach(), dict(zip(wanted, gradients, strict=True)), after, random, sum(kept.values()))
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     """Return class and first line of an error."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 

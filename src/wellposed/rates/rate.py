@@ -69,8 +69,8 @@ class Point(_Record):
     @property
     def mean(self) -> float | None:
         """Mean of the losses over seeds; None where a seed diverged."""
-        found = [loss for loss in self.losses if loss is not None]
-        return sum(found) / len(found) if len(found) == len(self.losses) else None
+        finite = [loss for loss in self.losses if loss is not None]
+        return sum(finite) / len(finite) if len(finite) == len(self.losses) else None
 
 
 class Rate(_Record):

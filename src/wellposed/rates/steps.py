@@ -7,7 +7,7 @@ of learning rates, momentum, weight decay) is read off one that the user's own f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -57,7 +57,7 @@ def builder(optimizer: str | type[Optimizer] | Build) -> tuple[str, Build]:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Update:
     """What an optimizer does with one parameter.
 
     Attributes:
@@ -71,36 +71,38 @@ class Setting:
     options: tuple[tuple[str, Any], ...]
 
 
-def settings(build: Build, model: nn.Module, rates: tuple[float, float]) -> dict[str, Setting] | str:
+def updates(build: Build, model: nn.Module, rates: tuple[float, float]) -> dict[str, Update] | str:
     """Return, for every parameter that is trained, what the optimizer does with it; or why that cannot be followed.
 
     The optimizer is built at two rates, since the learning rate of each group has to be proportional to the one asked
     for. Nothing is trained.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: list[dict[str, Setting]] = []
-    for rate in rates:
-        optimizer = build(model, rate)
-        if type(optimizer) not in (SGD, Adam, AdamW):
-            return f"{type(optimizer).__name__} has no vectorised steps (SGD, Adam and AdamW have)"
-        told: dict[str, Setting] = {}
-        for group in optimizer.param_groups:
-            unlike = [name for name, value in _PLAIN.items() if group.get(name, value) != value]
-            if unlike:
-                return f"{type(optimizer).__name__} with {unlike[0]}={group[unlike[0]]} has no vectorised steps"
-            options = {key: value for key, value in group.items() if key in _OPTIONS[type(optimizer)]}
-            setting = Setting(type(optimizer), float(group["lr"]) / rate, tuple(sorted(options.items())))
-            for parameter in group["params"]:
-                if id(parameter) not in names:
-                    return "the optimizer holds a tensor that is no parameter of the model"
-                if parameter.requires_grad:
-                    told[names[id(parameter)]] = setting
-        found.append(told)
-    first, second = found
+    first, second = (_updates_at(build(model, rate), rate, names) for rate in rates)
+    if isinstance(first, str) or isinstance(second, str):
+        return first if isinstance(first, str) else second
     steady = first.keys() == second.keys() and all(
         math.isclose(first[name].factor, second[name].factor, rel_tol=1e-9) for name in first
     )
     return first if steady else "the learning rates of the optimizer's groups are not proportional to the one asked for"
+
+
+def _updates_at(optimizer: Optimizer, rate: float, names: Mapping[int, str]) -> dict[str, Update] | str:
+    """Return the updates of an optimizer that was built at a rate; or why they have no vectorised steps."""
+    kind = type(optimizer)
+    if kind not in (SGD, Adam, AdamW):
+        return f"{kind.__name__} has no vectorised steps (SGD, Adam and AdamW have)"
+    result: dict[str, Update] = {}
+    for group in optimizer.param_groups:
+        unlike = [name for name, value in _PLAIN.items() if group.get(name, value) != value]
+        if unlike:
+            return f"{kind.__name__} with {unlike[0]}={group[unlike[0]]} has no vectorised steps"
+        options = {key: value for key, value in group.items() if key in _OPTIONS[kind]}
+        update = Update(kind, float(group["lr"]) / rate, tuple(sorted(options.items())))
+        if any(id(parameter) not in names for parameter in group["params"]):
+            return "the optimizer holds a tensor that is no parameter of the model"
+        result |= {names[id(parameter)]: update for parameter in group["params"] if parameter.requires_grad}
+    return result
 
 
 _OPTIONS: dict[type[Optimizer], frozenset[str]] = {
@@ -113,12 +115,12 @@ _OPTIONS: dict[type[Optimizer], frozenset[str]] = {
 class Steps:
     """The updates of one stacked parameter ``[members, ...]``, with the state that the optimizer keeps of it."""
 
-    def __init__(self, setting: Setting, rates: Tensor, dimensions: int) -> None:
-        self._options = dict(setting.options)
-        if setting.kind is AdamW:
+    def __init__(self, update: Update, rates: Tensor, dimensions: int) -> None:
+        self._options = dict(update.options)
+        if update.kind is AdamW:
             self._options["decoupled_weight_decay"] = True
-        self._update = self._sgd if setting.kind is SGD else self._adam
-        self._rates = (rates * setting.factor).view(-1, *[1] * (dimensions - 1))
+        self._update = self._sgd if update.kind is SGD else self._adam
+        self._rates = (rates * update.factor).view(-1, *[1] * (dimensions - 1))
         self._state: list[Tensor] = []
         self._step = 0
 
@@ -160,9 +162,9 @@ class Steps:
         parameter.sub_(first.div(root).mul_(rates / (1 - slow**self._step)))
 
 
-def stepping(told: Sequence[Setting], rates: Tensor, parameters: Sequence[Tensor]) -> list[Steps]:
+def stepping(updates: Sequence[Update], rates: Tensor, parameters: Sequence[Tensor]) -> list[Steps]:
     """Return the updates of stacked parameters; ``rates`` holds one learning rate for each member."""
     return [
-        Steps(setting, rates.to(parameter), parameter.dim())
-        for setting, parameter in zip(told, parameters, strict=True)
+        Steps(update, rates.to(parameter), parameter.dim())
+        for update, parameter in zip(updates, parameters, strict=True)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,15 +82,40 @@ def transfer(
         OptionError: an unknown rule, axis or option.
         RateError: the models have different inputs, the loss differs, or they differ along an axis not in ``axes``.
     """
-    found = rate if isinstance(rate, Rate) else _given(rate)
+    known = rate if isinstance(rate, Rate) else _given(rate)
     find_rate_rule(rule)
     allowed = AXES if axes is None else tuple(axes)
     for axis in allowed:
         check_choice("axis", axis, AXES)
-    shapes = [graph_of(model, () if isinstance(model, Graph) else args, {}, True) for model in (base, target)]
-    _check_inputs(*shapes)
-    _check_loss(found.conditions, conditions)
-    before, after = (_describe(graph) for graph in shapes)
+    base_args, target_args = (() if isinstance(model, Graph) else args for model in (base, target))
+    base_graph, target_graph = graph_of(base, base_args, {}, True), graph_of(target, target_args, {}, True)
+    _check_inputs(base_graph, target_graph)
+    _check_loss(known.conditions, conditions)
+    differ = _differing_axes(base_graph, target_graph, allowed)
+    lower = relative(base, *base_args, rule=rule, plan=base_plan, **options)
+    upper = relative(target, *target_args, rule=rule, plan=target_plan, **options)
+    factor = upper.value / lower.value
+    reason = (
+        f"{known.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
+        f"{target_graph.model} and {base_graph.model} by rule {rule!r}"
+    )
+    warnings = [*known.warnings, *_changed(known.conditions, conditions), *lower.warnings, *upper.warnings]
+    if _plain(known.conditions, conditions) is False:
+        warnings.append(
+            f"rule {rule!r} is for plain SGD, and the rate is one of another optimizer: nothing says how far it holds"
+        )
+    return known.scaled(factor, reason).model_copy(
+        update={
+            "claims": {axis: _claim(rule, axis) for axis in differ},
+            "warnings": tuple(dict.fromkeys(warnings)),
+            "conditions": conditions or known.conditions,
+        }
+    )
+
+
+def _differing_axes(base: Graph, target: Graph, allowed: Sequence[str]) -> list[str]:
+    """Return the axes along which two models differ; raise `RateError` where one of them is not allowed."""
+    before, after = _describe(base), _describe(target)
     differ = [axis for axis in AXES if getattr(before, axis) != getattr(after, axis)]
     for axis in differ:
         if axis not in allowed:
@@ -99,30 +124,7 @@ def transfer(
                 f"{_words(getattr(after, axis))}), which is not among axes={list(allowed)}; add it, or take a base "
                 "that has the target's"
             )
-    rates = []
-    for model, plan in ((base, base_plan), (target, target_plan)):
-        example = () if isinstance(model, Graph) else args
-        rates.append(relative(model, *example, rule=rule, plan=plan, **options))
-    lower, upper = rates
-    factor = upper.value / lower.value
-    reason = (
-        f"{found.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
-        f"{shapes[1].model} and {shapes[0].model} by rule {rule!r}"
-    )
-    warned = [*found.warnings, *_changed(found.conditions, conditions)]
-    warned += [warning for one in rates for warning in one.warnings]
-    if _plain(found.conditions, conditions) is False:
-        warned.append(
-            f"rule {rule!r} is for plain SGD, and the rate is one of another optimizer: nothing says how far it holds"
-        )
-    moved = found.scaled(factor, reason)
-    return moved.model_copy(
-        update={
-            "claims": {axis: _claim(rule, axis) for axis in differ},
-            "warnings": tuple(dict.fromkeys(warned)),
-            "conditions": conditions or found.conditions,
-        }
-    )
+    return differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +139,30 @@ class _Description:
 
 
 def _describe(graph: Graph) -> _Description:
-    found = branches(graph)
-    depth, joins = _layers(found)
-    active = {step.node for step in found.steps.values() if step.node is not None and step.active}
-    nodes = active | {
-        step.node for step in found.steps.values() if step.node is not None and step.kind in ("normalisation", "pool")
-    }
+    structure = branches(graph)
+    depth, joins = _layers(structure)
+    steps = [step for step in structure.steps.values() if step.active or step.kind in ("normalisation", "pool")]
+    nodes = {step.node for step in steps if step.node is not None}
     sides = [side for one in widths(graph).values() for side in (one.fan_in, one.fan_out) if side is not None]
     return _Description(
         depth=depth,
         topology=joins,
-        kernel=frozenset(kernel_sizes(found)),
+        kernel=frozenset(kernel_sizes(structure)),
         width=frozenset(sides),
         operators=frozenset(graph.nodes[node].op_name.partition(".")[0].rstrip("_") for node in nodes),
     )
 
 
-def _layers(found: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
-    """Return the weights on the longest way, and the kinds of joins: how many weights each of its ways is longer."""
+def _layers(structure: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
+    """Return the weights on the longest path, and the kinds of joins: by how many weights each path falls short."""
     entering: dict[int, list[int]] = {}
-    for edge in found.edges:
+    for edge in structure.edges:
         entering.setdefault(edge.target, []).append(edge.source)
-    layers: dict[int, int] = dict.fromkeys(found.starts, 0)
+    layers: dict[int, int] = dict.fromkeys(structure.starts, 0)
     joins: set[tuple[Any, ...]] = set()
     for target, sources in entering.items():  # in execution order
         above = [layers.get(source, 0) for source in sources]
-        kind = "end" if target == END else found.steps[target].kind
+        kind = "end" if target == END else structure.steps[target].kind
         layers[target] = max(above) + (kind == "contraction")
         if len(above) > 1 and kind != "end":
             joins.add((kind, *sorted(max(above) - layer for layer in above)))
@@ -216,8 +216,8 @@ def _changed(before: Conditions, after: Conditions | None) -> list[str]:
 
 def _plain(before: Conditions, after: Conditions | None) -> bool | None:
     """Whether training is by plain SGD; None where it is not known."""
-    told = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
-    return all(name.lower() == "sgd" for name in told) if told else None
+    names = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
+    return all(name.lower() == "sgd" for name in names) if names else None
 
 
 def _claim(rule: str, axis: str) -> str:

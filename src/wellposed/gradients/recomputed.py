@@ -1,4 +1,4 @@
-"""Tensors that autograd does not keep, as they can be made again from others that it keeps."""
+"""Tensors that autograd does not keep, as they can be recomputed from others that it keeps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 Recipe: TypeAlias = Callable[[], Tensor]
 
 
-class Remade:
-    """Tensors that are not kept for the backward pass, with the recipes by which they are made again.
+class Recomputed:
+    """Tensors that are not kept for the backward pass, with the recipes by which they are recomputed.
 
     A recipe counts while the tensor that it makes lives, as another may come to lie where it was, and until it is
     changed in place.
@@ -24,12 +24,12 @@ class Remade:
         self._open = True
 
     def note(self, tensor: Tensor, recipe: Recipe) -> None:
-        """Make ``tensor`` again by ``recipe`` wherever it would be kept."""
+        """Recompute ``tensor`` by ``recipe`` wherever it would be kept."""
         if self._open:
             self._recipes[tensor.data_ptr()] = (weakref.ref(tensor), tensor._version, recipe)
 
     def recipe(self, tensor: Tensor) -> Recipe | None:
-        """Return how ``tensor`` is made again, where that is known."""
+        """Return how ``tensor`` is recomputed, where that is known."""
         known = self._recipes.get(tensor.data_ptr())
         if known is None:
             return None
