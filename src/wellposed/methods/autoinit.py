@@ -17,8 +17,7 @@ from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import Prescription, keep
-from wellposed.plans.prescription import RANDOM, Distribution, Role
+from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.weights import Decision, PlannedWeights
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
-Random = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
-
 
 @method("autoinit")
 def autoinit(
@@ -40,7 +37,7 @@ def autoinit(
     request: Request,
     *,
     target_variance: float = 1.0,
-    distribution: Random = "truncated_normal",
+    distribution: RandomDistribution = "truncated_normal",
     center: bool = False,
     inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
     state: Literal["full", "independent"] = "full",
@@ -170,7 +167,7 @@ def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]
             own = weights.gain(graph.parameters[name])
             if own != 1.0:
                 reason = f"gain: {own:g}, as the model sets it"
-                said[name] = prescription.model_copy(update={"constant": own, "reason": reason})
+                said[name] = prescription.changed(constant=own, reason=reason)
     return said
 
 
@@ -180,7 +177,7 @@ def _weight(
     name: str,
     decision: Decision,
     use: Contraction | None,
-    distribution: Distribution,
+    distribution: RandomDistribution,
     chosen: Scale | None,
 ) -> Prescription:
     if use is None:
@@ -189,7 +186,7 @@ def _weight(
     target = weights.target
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
-        kind: Distribution = "uniform" if distribution == "uniform" else "normal"
+        kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
         reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
     else:
         kind = distribution
@@ -206,11 +203,9 @@ def _weight(
     role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
-        return Prescription(
+        return Constant(
             name=name,
             shape=shape,
-            action="write",
-            distribution="constant",
             constant=decision.scale,
             role="scale",
             op=op_of(graph.nodes[decision.node]),
@@ -220,10 +215,9 @@ def _weight(
             signal_after=decision.after,
             reason=f"weight norm's length √({length} Var(w)): {reason}",
         )
-    return Prescription(
+    return Drawn(
         name=name,
         shape=shape,
-        action="write",
         distribution=kind,
         std=decision.scale,
         output_axis=use.output_axis if use.output_axis < len(shape) else None,
@@ -238,12 +232,10 @@ def _weight(
     )
 
 
-def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescription:
-    return Prescription(
+def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Centering:
+    return Centering(
         name=bias,
         shape=graph.parameters[bias].shape,
-        action="write",
-        distribution="centering",
         weight=use.parameter,
         value=mean,
         role="bias",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.plans import Prescription, Role, keep
+from wellposed.plans import Constant, Prescription, Role, keep
 from wellposed.signals.operators.contraction import Contraction
 
 aten = torch.ops.aten
@@ -44,6 +45,22 @@ def parameter_behind(graph: Graph, value: int) -> str | None:
         value = graph.nodes[found.node].inputs[0]
 
 
+def zero(before: Prescription, reason: str, **fields: Any) -> Constant:
+    """Return the prescription that sets to 0 what ``before`` draws, with further ``fields``."""
+    return Constant(
+        name=before.name,
+        shape=before.shape,
+        constant=0.0,
+        role=before.role,
+        op=before.op,
+        fan_in=before.fan_in,
+        fan_out=before.fan_out,
+        lr_multiplier=before.lr_multiplier,
+        reason=reason,
+        **fields,
+    )
+
+
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
     """Return constant prescriptions: 1 for gains of normalisations, 0 for their shifts and for biases.
 
@@ -54,11 +71,9 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
 
     def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
         if name is not None and name not in found:
-            found[name] = Prescription(
+            found[name] = Constant(
                 name=name,
                 shape=graph.parameters[name].shape,
-                action="write",
-                distribution="constant",
                 constant=value,
                 role=role,
                 op=op_of(node),
