@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
+from wellposed.reports.record import Initialisation, Judgement, Level
+from wellposed.reports.structure import Structure
+from wellposed.signals import Signal, Signals
 from wellposed.signals.context.call import OVERFLOW
-
-if TYPE_CHECKING:
-    from wellposed.reports.record import Initialisation
-    from wellposed.reports.structure import Structure
-    from wellposed.signals import Signal, Signals
-
-Level = Literal["good", "fair", "bad"]
 
 SIGNALS = (1e4, 1e8)
 """Ratios of the largest to the smallest second moment among weighted outputs from which on an initialisation is called
@@ -57,19 +52,6 @@ class Span:
         """How even they are."""
         fair, bad = self.bounds
         return "good" if self.ratio < fair else "fair" if self.ratio < bad else "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict: how the model's own initialisation does, in one sentence.
-
-    Attributes:
-        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails.
-        sentence: for people.
-    """
-
-    level: Level
-    sentence: str
 
 
 def moment(signal: Signal) -> float:

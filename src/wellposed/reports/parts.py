@@ -20,7 +20,7 @@ from wellposed.checks.moments import moments
 from wellposed.checks.verdict import compare
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph
-from wellposed.plans import Plan, Prescription, drawn_or_own
+from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
 from wellposed.signals import Signals, propagate
@@ -87,7 +87,7 @@ def signals_of(
     given: Sequence[Mapping[int, Tensor]] = ()
     if draws or not is_described(inputs):
         given = list(batches(graph, inputs, max(draws, 1), seed))
-    told = inputs if is_described(inputs) else described(graph, given)
+    assumed = inputs if is_described(inputs) else described(graph, given)
     labels: list[tuple[Label, Plan | None]] = [("own", None)]
     if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
         stages.notes.append("own init: the model is on the meta device, and its parameters have no values to look at")
@@ -99,7 +99,9 @@ def signals_of(
         title = "the plan" if weights is not None else "the model's own weights"
 
         def predict(backward: bool, weights: Plan | None = weights) -> Signals:
-            return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
+            return propagate(
+                graph, inputs=assumed, weights="current" if weights is None else weights, backward=backward
+            )
 
         def measure(backward: bool, weights: Plan | None = weights) -> Signals:
             return passes(graph, given, weights, seed, cotangent_variances(graph, 1.0, backward))
@@ -197,37 +199,43 @@ def agreement_of(
 
 def parameter_rows(graph: Graph, plan: Plan | None, multipliers: Mapping[str, float]) -> tuple[ParameterRow, ...]:
     """Return one row for each parameter, tied names included, in the model's order."""
-    said = plan.prescriptions if plan is not None else {}
+    prescriptions = plan.prescriptions if plan is not None else {}
     return tuple(
-        _row(name, place > 0, parameter.tensor, said.get(name), multipliers.get(parameter.name))
+        _row(name, place > 0, parameter.tensor, prescriptions.get(name), multipliers.get(parameter.name))
         for parameter in graph.parameters.values()
         for place, name in enumerate(parameter.names)
     )
 
 
-def _row(name: str, tied: bool, tensor: Tensor, said: Prescription | None, multiplier: float | None) -> ParameterRow:
+def _row(
+    name: str, tied: bool, tensor: Tensor, prescription: Prescription | None, multiplier: float | None
+) -> ParameterRow:
     numbers = tensor.detach().reshape(-1) if tensor.is_floating_point() and tensor.numel() else None
     return ParameterRow(
         name=name,
         shape=tuple(tensor.shape),
         tied=tied,
-        op=said.op if said is not None else None,
-        fan_in=said.fan_in if said is not None else None,
-        fan_out=said.fan_out if said is not None else None,
-        distribution=said.how if said is not None else "",
+        op=prescription.op if prescription is not None else None,
+        fan_in=prescription.fan_in if prescription is not None else None,
+        fan_out=prescription.fan_out if prescription is not None else None,
+        distribution=prescription.how if prescription is not None else "",
         std_now=None if numbers is None or numbers.is_meta else math.sqrt(moments(numbers)[1]),
-        std_planned=_planned_std(said) if said is not None else None,
-        rate=said.lr_multiplier if said is not None else None,
+        std_planned=_planned_std(prescription) if prescription is not None else None,
+        rate=prescription.lr_multiplier if prescription is not None else None,
         layer_rate=multiplier,
-        reason=said.reason if said is not None else "",
+        reason=prescription.reason if prescription is not None else "",
     )
 
 
-def _planned_std(said: Prescription) -> float | None:
+def _planned_std(prescription: Prescription) -> float | None:
     """Return the standard deviation that a prescription gives, where it is a number that is known beforehand."""
-    if said.action != "write" or said.distribution in ("centering", "rescale"):
-        return None
-    return 0.0 if said.distribution == "constant" else said.std
+    match prescription:
+        case Drawn():
+            return prescription.std
+        case Constant():
+            return 0.0
+        case _:
+            return None
 
 
 def versions() -> dict[str, str]:

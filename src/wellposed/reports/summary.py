@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from wellposed.reports.data import Direction, Kind, signals_of
 from wellposed.reports.judge import span, weighted_names
-
-if TYPE_CHECKING:
-    from wellposed.reports.record import Report
+from wellposed.reports.record import Record
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _WORDS = {"forward": "signals", "backward": "gradients"}
 
 
-def depth_summary(report: Report, direction: Direction) -> str:
+def depth_summary(report: Record, direction: Direction) -> str:
     """Return what a plot over depth shows: the range of each initialisation, and where it breaks."""
     names = weighted_names(report.structure)
     parts = []
@@ -41,7 +38,7 @@ def depth_summary(report: Report, direction: Direction) -> str:
     return (". ".join(parts) if parts else f"No {_WORDS[direction]} are known") + "."
 
 
-def check_summary(report: Report) -> list[str]:
+def check_summary(report: Record) -> list[str]:
     """Return one line for each initialisation that was checked, and one where nothing was measured."""
     lines = []
     for item in report.initialisations:
@@ -60,7 +57,7 @@ def check_summary(report: Report) -> list[str]:
     return lines
 
 
-def agreement_summary(report: Report) -> str:
+def agreement_summary(report: Record) -> str:
     """Return the agreement of gradients in words."""
     titles = {item.label: item.title for item in report.initialisations}
     return (
