@@ -130,7 +130,7 @@ def autoinit(
     for bias, mean in weights.centred.items():
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
-            said[bias] = _centring(graph, bias, target, mean)
+            said[bias] = _centring(graph, bias, target.parameter, target.node, mean)
     for name, parameter in graph.parameters.items():
         if name in weights.zero_kept:
             said[name] = keep(
@@ -232,14 +232,14 @@ def _weight(
     )
 
 
-def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Centering:
+def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:
     return Centering(
         name=bias,
         shape=graph.parameters[bias].shape,
-        weight=use.parameter,
+        weight=weight,
         value=mean,
         role="bias",
-        op=op_of(graph.nodes[use.node]),
+        op=op_of(graph.nodes[node]),
         reason=f"AutoInit++: minus the incoming mean {mean:.4g} times the weight's row sums, for an output of mean 0",
     )
 
