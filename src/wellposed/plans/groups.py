@@ -54,7 +54,7 @@ def param_groups(
 ) -> list[Group]:
     """Return groups for the parameters of ``model``; see `wellposed.Plan.param_groups`, whose errors these are.
 
-    ``method`` and ``options`` are the plan's: they say whether its variances are those of μP.
+    ``method`` and ``options`` are the plan's, which decide whether rates follow the width.
     """
     families = [(family_of(settings.optimizer), settings.lr)]
     if settings.others is not None:

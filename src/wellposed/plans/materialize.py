@@ -41,7 +41,7 @@ class _Slot:
 
 def _slots(model: nn.Module) -> list[_Slot]:
     """Return every place that holds a tensor on meta: parameters, buffers and plain attributes."""
-    found = []
+    slots = []
     seen: set[int] = set()
     for path, module in walk(model):
         if id(module) in seen:
@@ -51,8 +51,8 @@ def _slots(model: nn.Module) -> list[_Slot]:
         for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
             for name, tensor in held.items():
                 if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                    found.append(_Slot(module, name, prefix + name, kind))
-    return found
+                    slots.append(_Slot(module, name, prefix + name, kind))
+    return slots
 
 
 def _allocated(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

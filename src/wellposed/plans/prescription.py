@@ -1,4 +1,4 @@
-"""What a plan says of one parameter: a record for each thing that can be said. Plain data: no tensors, no modules."""
+"""What a plan states of one parameter: a record for each kind of statement. Plain data: no tensors, no modules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ABSENT: dict[str, Any] = {
 
 
 class Prescription(BaseModel):
-    """What a plan says of one parameter, and why.
+    """What a plan states of one parameter, and why.
 
     The base of all kinds: `Drawn`, `Constant`, `Centering`, `Rescaled`, `Kept`, `Default` and `Tied`; a prescription is
     made as one of them. What only some kinds have (``mean``, ``std``, ``channel_std``, ``constant``, ``weight``,
@@ -50,7 +50,7 @@ class Prescription(BaseModel):
     Attributes:
         name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
         shape: its global shape.
-        action: ``write``, ``keep`` (left alone; ``reason`` says why) or ``tied`` (same tensor as ``tied_to``).
+        action: ``write``, ``keep`` (left alone; ``reason`` tells why) or ``tied`` (same tensor as ``tied_to``).
         distribution: what is written; ``keep`` and ``default`` write nothing.
         role: what the parameter does.
         output_axis: the axis of the tensor that indexes the outputs of its contraction.
@@ -244,7 +244,7 @@ class Rescaled(ByChannel):
 
 
 class Kept(Prescription):
-    """The parameter is left alone, and ``reason`` says why."""
+    """The parameter is left alone; ``reason`` tells why."""
 
     action: Literal["keep"] = "keep"
     distribution: Literal["keep"] = "keep"

@@ -64,7 +64,7 @@ def report(
             gradients of its sub-batches agree, layer by layer.
         batches: batches for ``loss_fn``; the first is used.
         draws: number of real passes that are measured for each initialisation; 0 predicts only.
-        inputs: as for `wellposed.measure`; the prediction is told the same.
+        inputs: as for `wellposed.measure`; the prediction assumes the same.
         seed: of the plan, and of weights, inputs and random operators of the real passes.
         training: the mode to trace in.
         progress: called with the name of each stage when it begins.

@@ -94,8 +94,8 @@ KINDS: tuple[tuple[Direction, Kind], ...] = (
 
 def signals_of(item: Initialisation, direction: Direction, kind: Kind) -> Signals | None:
     """Return one of an initialisation's four lists of signals."""
-    found = item.predicted if kind == "predicted" else item.measured
-    return found.gradients if found is not None and direction == "backward" else found
+    signals = item.predicted if kind == "predicted" else item.measured
+    return signals.gradients if signals is not None and direction == "backward" else signals
 
 
 def _moments(report: Record, item: Initialisation) -> dict[str, list[Number] | None]:
@@ -117,13 +117,13 @@ def _aligned(report: Record, signals: Signals | None) -> list[Number] | None:
 
 
 def _tags(report: Record) -> list[str]:
-    """Return how the forward prediction of every operation was come by; ``""`` where there is none."""
+    """Return how the forward prediction of every operation was obtained; ``""`` where there is none."""
     tags = {signal.name: str(signal.tag) for signal in coverage_source(report) or ()}
     return [tags.get(operation.name, "") for operation in report.structure.operations]
 
 
 def coverage_source(report: Record) -> Signals | None:
-    """Return the prediction that the coverage is told of: the plan's where there is one."""
+    """Return the prediction whose coverage is shown: the plan's where there is one."""
     return next((item.predicted for item in reversed(report.initialisations) if item.predicted is not None), None)
 
 
@@ -200,12 +200,12 @@ def agreement_table(report: Record) -> dict[str, Any] | None:
     for label in report.agreement:
         title = titles.get(label, label)
         columns |= {f"GradCosine, {title}": "number", f"gradient norm, {title}": "number"}
-    layers = dict.fromkeys(name for found in report.agreement.values() for name in found.parts)
+    layers = dict.fromkeys(name for agreement in report.agreement.values() for name in agreement.parts)
     rows = []
     for layer in layers:
         row: list[Any] = [layer]
-        for found in report.agreement.values():
-            part = found.parts.get(layer)
+        for agreement in report.agreement.values():
+            part = agreement.parts.get(layer)
             row += [None, None] if part is None else [number(part.cosine), number(part.norm)]
         rows.append(row)
     return _table("How well the gradients of two sub-batches agree, layer by layer", columns, rows)

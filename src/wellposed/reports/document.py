@@ -25,9 +25,9 @@ class Report(Record):
         initialisations: the model's own weights, then the plan's.
         plan: the plan; None where none could be made.
         parameters: one row for each.
-        rates: what the learning-rate rules say, side by side.
+        rates: the results of the learning-rate rules, side by side.
         agreement: agreement of the gradients by initialisation's label; empty without a loss.
-        failure: what the model's forward died of, or None.
+        failure: the error that stopped the model's forward, or None.
         notes: what is missing and why, and the plan's warnings.
         provenance: how to make the report again.
     """

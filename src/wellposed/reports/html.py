@@ -91,9 +91,9 @@ def frame(report: Record) -> str:
 
 
 def _section(name: str, title: str, body: str, lead: str = "") -> str:
-    told = f'<p class="lead">{lead}</p>' if lead else ""
+    opening = f'<p class="lead">{lead}</p>' if lead else ""
     head = f'<h2 id="{name}-title">{title}</h2>'
-    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{told}\n{body}\n</section>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{opening}\n{body}\n</section>'
 
 
 def _header(report: Record) -> str:
@@ -202,11 +202,11 @@ def _rates(report: Record) -> str:
         "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule means "
         "something (wellposed lr MODEL --base OTHER)."
     )
-    body = static_table("What each learning-rate rule says", ("rule", "relative rate", "why"), rows)
+    body = static_table("The result of each learning-rate rule", ("rule", "relative rate", "why"), rows)
     return _section(
         "rates",
         "Learning-rate rules side by side",
-        body if rows else "<p>None was asked: the forward did not run to its end.</p>",
+        body if rows else "<p>None was applied: the forward did not run to its end.</p>",
         lead,
     )
 
@@ -228,7 +228,7 @@ def _agreement(report: Record) -> str:
 def _coverage(report: Record) -> str:
     predicted = coverage_source(report)
     if predicted is None:
-        return _section("coverage", "Coverage", "<p>There is no prediction to tell of.</p>")
+        return _section("coverage", "Coverage", "<p>There is no prediction.</p>")
     counts = Counter(str(signal.tag) for signal in predicted)
     tags = ("exact", "approximate", "sampled", "assumed")
     lists = []
@@ -250,17 +250,17 @@ def _every_signal() -> str:
 
 
 def _provenance(report: Record) -> str:
-    told = report.provenance
+    provenance = report.provenance
     rows = [
-        ("inputs", told.inputs or "–"),
-        ("seed", str(told.seed)),
-        ("measured passes", str(told.draws)),
-        ("time", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told.seconds.items())),
-        *told.versions.items(),
+        ("inputs", provenance.inputs or "–"),
+        ("seed", str(provenance.seed)),
+        ("measured passes", str(provenance.draws)),
+        ("time", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in provenance.seconds.items())),
+        *provenance.versions.items(),
     ]
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     body = static_table("How this report was made", ("what", "value"), rows)
-    body += f'<h3>To make it again</h3><pre tabindex="0">{escape(told.command)}</pre>'
+    body += f'<h3>To make it again</h3><pre tabindex="0">{escape(provenance.command)}</pre>'
     if notes:
         body = f'<h3>Notes</h3><ul class="notes">{notes}</ul>' + body
     return _section("provenance", "Notes and provenance", body)

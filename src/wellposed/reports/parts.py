@@ -1,4 +1,4 @@
-"""The parts of a report, each of which is found out once, or leaves a note that says why it is missing."""
+"""The parts of a report, each of which is found out once, or leaves a note on why it is missing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Stages:
         """Return what ``call`` does, or None with a note on ``what`` is missing and why.
 
         Raises:
-            OptionError, InputError: what was asked for is at fault, and not what was found.
+            OptionError, InputError: the request is at fault, and not the model.
         """
         try:
             return call()
@@ -94,7 +94,7 @@ def signals_of(
         labels.clear()
     if plan is not None:
         labels.append(("plan", plan))
-    found = []
+    initialisations = []
     for label, weights in labels:
         title = "the plan" if weights is not None else "the model's own weights"
 
@@ -115,15 +115,15 @@ def signals_of(
         if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
             weight_draws = 1 if weights is None else draws
             verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
-        found.append(Initialisation(label, predicted, measured, verdict))
-    return tuple(found)
+        initialisations.append(Initialisation(label, predicted, measured, verdict))
+    return tuple(initialisations)
 
 
 def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:
     """Return signals with gradients, or without them where those fail, or None; with notes."""
-    found = stages.attempt(what.format("gradients"), lambda: call(True))
-    if found is not None:
-        return found
+    both = stages.attempt(what.format("gradients"), lambda: call(True))
+    if both is not None:
+        return both
     return stages.attempt(what.format("signals"), lambda: call(False))
 
 
@@ -140,21 +140,21 @@ def affordable(graph: Graph, draws: int, stages: Stages) -> int:
 
 
 def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Mapping[str, float]]:
-    """Return what every learning-rate rule says of the weights that the plan draws, and multipliers by parameter."""
+    """Return the result of every learning-rate rule under the plan's weights, and multipliers by parameter."""
     rows = []
     multipliers: Mapping[str, float] = {}
     for rule in rates.rate_rules():
         if rule == "maximal_update" and (why := _too_slow(graph)):
             rows.append(RateRow(rule, None, why))
             continue
-        told = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
+        drawn_by = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
         try:
-            found = rates.relative(graph, rule=rule, plan=told, per_layer=rule == "ntk")
+            rate = rates.relative(graph, rule=rule, plan=drawn_by, per_layer=rule == "ntk")
         except (WellposedError, RuntimeError) as error:
             rows.append(RateRow(rule, None, str(error)))
             continue
-        multipliers = found.per_parameter or multipliers
-        rows.append(RateRow(rule, found.value, found.reason, tuple(found.warnings)))
+        multipliers = rate.per_parameter or multipliers
+        rows.append(RateRow(rule, rate.value, rate.reason, tuple(rate.warnings)))
     return tuple(rows), multipliers
 
 
@@ -240,10 +240,10 @@ def _planned_std(prescription: Prescription) -> float | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

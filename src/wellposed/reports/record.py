@@ -38,9 +38,9 @@ class Initialisation:
     Attributes:
         label: ``own`` (the weights that the model has now) or ``plan``.
         predicted: forward signals, with the backward ones in ``predicted.gradients``; None where there is no
-            prediction (``Report.notes`` says why).
+            prediction (``Report.notes`` has the reason).
         measured: the same on real passes; None where none were made.
-        verdict: the one held against the other; None where one is missing.
+        verdict: the comparison of the two; None where one is missing.
     """
 
     label: Label
@@ -69,7 +69,7 @@ class ParameterRow:
         rate: the plan's factor on the learning rate.
         layer_rate: the multiplier in inverse proportion to its layer's share of the tangent kernel
             (`wellposed.rates.ntk.layer_multipliers`), None where it could not be worked out.
-        reason: the rule behind the prescription.
+        reason: the rule that the prescription follows.
     """
 
     name: str
@@ -88,9 +88,9 @@ class ParameterRow:
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What one learning-rate rule says of the model.
+    """The result of one learning-rate rule for the model.
 
-    ``value`` is a rate up to one constant, or None where ``reason`` says why there is none.
+    ``value`` is a rate up to one constant, or None where there is none; ``reason`` tells why.
     """
 
     rule: str
@@ -114,7 +114,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The fields of a `wellposed.Report`, which says what they are."""
+    """The fields of a `wellposed.Report`, which describes them."""
 
     model: str
     judgement: Judgement

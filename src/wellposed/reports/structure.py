@@ -168,15 +168,15 @@ def branches_of(operations: Sequence[Operation]) -> tuple[Branch, ...]:
         for source in signal_inputs(operations, operation) if operation.signal else ():
             if oldest[i] != source:
                 joined.setdefault(source, i)
-    found = []
+    branches = []
     for i, operation in enumerate(operations):
         if not operation.signal or (i in oldest and heirs[oldest[i]] == i):
             continue
         own = [i]
         while own[-1] in heirs:
             own.append(heirs[own[-1]])
-        found.append(Branch(tuple(own), oldest.get(i), joined.get(own[-1])))
-    return tuple(found)
+        branches.append(Branch(tuple(own), oldest.get(i), joined.get(own[-1])))
+    return tuple(branches)
 
 
 # ---- folding --------------------------------------------------------------------------------------------------------

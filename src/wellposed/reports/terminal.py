@@ -22,7 +22,7 @@ WORST = 10
 _STYLES = {"good": ("✓", "green"), "fair": ("!", "yellow"), "bad": ("✗", "bold red")}
 _HEADINGS: dict[Direction, str] = {
     "forward": "signals over depth, E[x²] of the outputs of weights:",
-    "backward": "gradients over depth, E[g²] by the outputs of weights:",
+    "backward": "gradients over depth, E[g²] with respect to the outputs of weights:",
 }
 
 
@@ -72,7 +72,7 @@ def worst_operations(report: Record, limit: int) -> list[str]:
     are no fault, and infinities and NaN come first.
     """
     names = weighted_names(report.structure)
-    found: dict[str, float] = {}
+    distances: dict[str, float] = {}
     for direction in _HEADINGS:
         signals = seen(report.initialisations[0], direction) if report.initialisations else None
         levels = {
@@ -85,8 +85,8 @@ def worst_operations(report: Record, limit: int) -> list[str]:
         for name, level in levels.items():
             if level:
                 octaves = abs(math.log2(level / centre)) if math.isfinite(level) else math.inf
-                found[name] = max(octaves, found.get(name, 0.0))
-    return sorted(found, key=lambda name: -found[name])[:limit]
+                distances[name] = max(octaves, distances.get(name, 0.0))
+    return sorted(distances, key=lambda name: -distances[name])[:limit]
 
 
 def _worst_table(report: Record, names: list[str]) -> Table:

@@ -56,7 +56,7 @@ _VOCABULARY = 512
 def from_config(name: str, transformers: Any, device: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model for a configuration file, or for a model type in a small configuration, and an example input.
 
-    What a model can be called with is found out by tracing it on meta.
+    Each example is tried by tracing the model on meta.
 
     Raises:
         OptionError: there is no such file or model type, or no model of it takes one of the example inputs.

@@ -61,9 +61,9 @@ def _groups(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> lis
 
 
 def example(name: str, config: Any, layout: int = 0, patches: bool = False) -> torch.Tensor | None:
-    """Return an example for one argument, None where the name says nothing.
+    """Return an example for one argument, None where the name is not known.
 
-    ``layout`` chooses among the ways in which models want an input of this kind; ``patches`` says that the model takes
+    ``layout`` chooses among the ways in which models want an input of this kind; ``patches`` is for models that take
     images as rows of flattened patches.
     """
     if patches and name in ("hidden_states", "pixel_values"):
@@ -189,7 +189,7 @@ def inner_configs(config: Any) -> list[Any]:
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """Return height and width of the images that a configuration says its model takes."""
+    """Return height and width of the images that the model of a configuration takes."""
     size = find(config, "image_size") or find(config, "input_size") or find(config, "img_size") or 224
     if isinstance(size, dict):
         return int(size.get("height", 224)), int(size.get("width", 224))
