@@ -20,7 +20,7 @@ import torch
 import wellposed as wp
 from common import RESULTS, markdown, write
 from inputs import image_batch, image_profile, token_batch, white_batch
-from nets import NETS, Net
+from nets.catalogue import NETS, Net
 from wellposed.checks import log2_ratio
 
 QUICK = ("preact56_bn", "vgg16", "cell10_bn", "mobilenet_v2", "gpt", "allcnn")

@@ -24,7 +24,7 @@ import torch
 import wellposed as wp
 from accuracy import GOALS, QUICK, batch_of, descriptor, input_kinds, percentile
 from common import RESULTS, markdown, write
-from nets import NETS, Net
+from nets.catalogue import NETS, Net
 from wellposed.checks import log2_ratio
 
 COLUMNS = {

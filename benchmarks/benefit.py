@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from nets import import_extras, preact_resnet, without_norm
+from nets.images import preact_resnet
+from nets.libraries import import_extras, without_norm
 from rates import DATA, SIDE, images, loss_fn
 from wellposed.errors import WellposedError
 from wellposed.gradients import gradcosine, gradient_norm, gradinit, lsuv, metainit, nio, warmup

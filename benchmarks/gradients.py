@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from common import RESULTS, Build, cross_entropy, markdown, measured, training_step, write
-from nets import preact_resnet, torchvision_net
+from nets.images import preact_resnet
+from nets.libraries import torchvision_net
 from wellposed.gradients import gradcosine
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
 from wellposed.gradients.problem import Batch, Problem, sub_batches

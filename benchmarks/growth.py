@@ -14,7 +14,8 @@ import torch
 
 import wellposed as wp
 from common import RESULTS, markdown, seconds, write
-from nets import mlp, preact_resnet
+from nets.images import preact_resnet
+from nets.plain import mlp
 
 COLUMNS = {
     "depth": "depth",

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from common import RESULTS, markdown, seconds, write
-from nets import llama, mlp, torchvision_net
+from nets.libraries import llama, torchvision_net
+from nets.plain import mlp
 
 Recipe = tuple[Callable[[], nn.Module], Callable[[], Tensor]]
 COLUMNS = {

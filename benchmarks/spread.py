@@ -18,7 +18,7 @@ import torch
 import wellposed as wp
 from accuracy import batch_of, descriptor, input_kinds
 from common import RESULTS, markdown, write
-from nets import NETS, Net
+from nets.catalogue import NETS, Net
 
 STABLE = ("mlp50_relu", "mlp50_tanh", "cnn20_relu")  # for comparison
 DEFAULT = (*(name for name, net in NETS.items() if net.group == "unstable"), *STABLE)

@@ -24,7 +24,8 @@ from torch.nn import functional
 from torch.utils.tensorboard import SummaryWriter
 
 from common import RESULTS, markdown, write
-from nets import llama, mlp, torchvision_net
+from nets.libraries import llama, torchvision_net
+from nets.plain import mlp
 from wellposed.checks.moments import moments
 from wellposed.graphs.tree import output_tensors
 from wellposed.integrations import watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from experiments.batches import augmented, seed_of
-
-if TYPE_CHECKING:
-    from experiments.training import Recipe
+from experiments.recipe import Recipe
 
 
 class Classifier(lightning.LightningModule):
     """A model under a recipe; ``losses`` holds the loss of every step, and training stops at one that is not finite."""
 
-    def __init__(self, model: nn.Module, how: Recipe, steps: int, seed: int) -> None:
+    def __init__(self, model: nn.Module, recipe: Recipe, steps: int, seed: int) -> None:
         super().__init__()
-        self.model, self.how, self.steps, self.seed = model, how, steps, seed
+        self.model, self.recipe, self.steps, self.seed = model, recipe, steps, seed
         self.losses: list[float] = []
 
     @property
@@ -40,9 +38,9 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
         """Return the loss of a batch, None where it is not finite or no parameter has a part in it."""
         x, y = batch
-        if self.how.augment:
+        if self.recipe.augment:
             x = augmented(x)
-        loss = functional.cross_entropy(self.model(x), y, label_smoothing=self.how.label_smoothing)
+        loss = functional.cross_entropy(self.model(x), y, label_smoothing=self.recipe.label_smoothing)
         self.losses.append(float(loss.detach()))
         if self.diverged or not loss.requires_grad:
             self.trainer.should_stop = True
@@ -59,13 +57,13 @@ class Classifier(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule by steps."""
-        how = self.how
+        recipe = self.recipe
         params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         made: torch.optim.Optimizer
-        if how.optimizer == "sgd":
-            made = torch.optim.SGD(params, lr=how.rate, momentum=how.momentum, weight_decay=how.weight_decay)
+        if recipe.optimizer == "sgd":
+            made = torch.optim.SGD(params, lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
         else:
-            kind = torch.optim.Adam if how.optimizer == "adam" else torch.optim.AdamW
-            made = kind(params, lr=how.rate, weight_decay=how.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda step: how.factor_at(step / self.steps))
+            kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+            made = kind(params, lr=recipe.rate, weight_decay=recipe.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda step: recipe.factor_at(step / self.steps))
         return {"optimizer": made, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -3,10 +3,11 @@
 Images are ``[batch, 3, side, side]``; all return logits ``[batch, classes]``.
 """
 
-from benchmarks.dags import Dag
-from benchmarks.dags import Net as DagNet
-from benchmarks.dags import parse as parse_dag
-from benchmarks.nets import all_cnn_c, nas_bench_201, preact_resnet
+from benchmarks.nets.cells import nas_bench_201
+from benchmarks.nets.dags import Dag
+from benchmarks.nets.dags import Net as DagNet
+from benchmarks.nets.dags import parse as parse_dag
+from benchmarks.nets.images import all_cnn_c, preact_resnet
 
 from experiments.models.cells import parse_cell
 from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, resnet_50, swin, wide_resnet

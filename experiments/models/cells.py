@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.nets import EDGES, Cell, without_dead_edges
+from benchmarks.nets.cells import EDGES, Cell, without_dead_edges
 
 from experiments.errors import ExperimentError
 

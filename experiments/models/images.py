@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.nets import import_extras, preact_resnet
+from benchmarks.nets.images import preact_resnet
+from benchmarks.nets.libraries import import_extras
 from torch import nn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.nets import preact_resnet, without_norm
+from benchmarks.nets.images import preact_resnet
+from benchmarks.nets.libraries import without_norm
 from torch import nn
 
 from experiments.errors import ExperimentError

@@ -11,8 +11,9 @@ from experiments.data import load_images
 from experiments.initialise import initialised
 from experiments.models import preact_resnet
 from experiments.numbers import accuracies, mean, percent
+from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
-from experiments.training import checkpoint_of, recipe, train
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

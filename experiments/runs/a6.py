@@ -13,8 +13,9 @@ from experiments.data import load_images
 from experiments.initialise import initialised
 from experiments.models import ACTIVATIONS, all_cnn_c
 from experiments.numbers import largest, log2, mean, paired, percent, standard_error
+from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
-from experiments.training import checkpoint_of, recipe, train
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

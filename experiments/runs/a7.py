@@ -16,8 +16,9 @@ from experiments.initialise import initialised
 from experiments.models import all_cnn_c
 from experiments.numbers import mean, percent
 from experiments.pangaea import Activation, Expression, X, random_function
+from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
-from experiments.training import checkpoint_of, recipe, train
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

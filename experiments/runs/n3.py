@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from experiments.data import load_images
 from experiments.models import swin
 from experiments.numbers import mean, paired, percent, points
+from experiments.recipe import recipe
 from experiments.refine import refined
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
-from experiments.training import checkpoint_of, recipe, train
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING
 
 import torch
-from benchmarks.nets import Cell, random_cell
+from benchmarks.nets.cells import Cell, random_cell
 from torch import nn
 
 import wellposed as wp
@@ -20,9 +20,10 @@ from experiments.initialise import planned
 from experiments.maximal_rates import search_rate
 from experiments.models import nas_bench_201, parse_cell
 from experiments.numbers import mean, paired, percent, points
+from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
 from experiments.settings import as_plain, from_plain
-from experiments.training import checkpoint_of, recipe, train
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@
 | a rule | `rule`, `Call`, `State`, and the arithmetic that keeps correlations, dependence and spread right: `apply_pointwise`, `linear`, `combine`, `multiply`, `averaged`, `normalise`, `reshape`, `permute`, `expand`, `select`, `concatenate`, `make_state` |
 | a backward rule | `adjoint`, `Adjoint`, `Term`, `settled`, `times`, `reduced` |
 | a view | `view` with the steps `Regroup`, `Permute`, `Expand`, `Cut`, `Reorder` |
-| a method | `method`, `Draft`, `Request`, `Prescription`, `keep`, `contractions`, `levers`, `widths` |
+| a method | `method`, `Draft`, `Request`, `Drawn`, `Constant` and the other kinds of `Prescription`, `keep`, `contractions`, `levers`, `widths` |
 | a front end | a module that `wellposed.trace` can run, and `Graph`, `Node`, `Value`, `Parameter`, `Ref` |
 
 ``docs/extending.md`` shows each of them at work.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from wellposed.graphs import Graph, Node, Parameter, Ref, Value, trace
 from wellposed.methods import Draft, Request, method
-from wellposed.plans import Prescription, keep
+from wellposed.plans import Centering, Constant, Default, Drawn, Kept, Prescription, Rescaled, Tied, keep
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -37,11 +37,16 @@ from wellposed.signals.structure.widths import Widths, widths
 __all__ = [
     "Adjoint",
     "Call",
+    "Centering",
+    "Constant",
     "Contraction",
     "Cut",
+    "Default",
     "Draft",
+    "Drawn",
     "Expand",
     "Graph",
+    "Kept",
     "Lever",
     "Node",
     "Parameter",
@@ -52,10 +57,12 @@ __all__ = [
     "Regroup",
     "Reorder",
     "Request",
+    "Rescaled",
     "Rule",
     "State",
     "Steps",
     "Term",
+    "Tied",
     "Value",
     "Widths",
     "adjoint",

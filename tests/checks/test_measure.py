@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from wellposed.checks import measure
 from wellposed.errors import InputError, OptionError, PlanError
 from wellposed.graphs import trace
-from wellposed.plans import Plan, Prescription, keep
+from wellposed.plans import Drawn, Plan, keep
 from wellposed.signals import Input
 
 
@@ -96,9 +96,7 @@ def test_names_are_those_of_the_graph_in_its_order() -> None:
 def plan_of(model: nn.Module, std: float) -> Plan:
     """A plan by hand: every matrix is normal, everything else is kept."""
     prescriptions = {
-        name: Prescription(
-            name=name, shape=tuple(p.shape), action="write", distribution="normal", std=std, reason="test"
-        )
+        name: Drawn(name=name, shape=tuple(p.shape), distribution="normal", std=std, reason="test")
         if p.ndim > 1
         else keep(name, tuple(p.shape), "test")
         for name, p in model.named_parameters()

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from benchmarks.nets import random_cell
+from benchmarks.nets.cells import random_cell
 from experiments.data import Images
 from experiments.feed import batches_of
 from experiments.maximal_rates import (

@@ -6,7 +6,8 @@ import pytest
 import torch
 from experiments.batches import Batches, augmented
 from experiments.data import load_images
-from experiments.training import Recipe, train
+from experiments.recipe import Recipe
+from experiments.training import train
 from torch import nn
 
 from experiments import training

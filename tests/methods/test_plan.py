@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from wellposed import Plan, Prescription, initialize_, plan, trace
+from wellposed import Plan, initialize_, plan, trace
 from wellposed.errors import OptionError, PlanError, UnsupportedError
 from wellposed.methods import Draft, method, methods, options_of
 from wellposed.methods import options as registry
+from wellposed.plans import Constant, keep
 
 X = torch.zeros(2, 3, 8, 8)
 
@@ -159,14 +160,7 @@ def test_users_register_methods_of_their_own(own_registry):
     @method("flat")
     def flat(graph, request, *, value=0.25):
         said = {
-            name: Prescription(
-                name=name,
-                shape=parameter.shape,
-                action="write",
-                distribution="constant",
-                constant=value + request.seed,
-                reason="flat",
-            )
+            name: Constant(name=name, shape=parameter.shape, constant=value + request.seed, reason="flat")
             for name, parameter in graph.parameters.items()
             if name != "4.bias"
         }
@@ -190,9 +184,7 @@ def test_methods_have_the_form_that_options_are_read_from(own_registry):
 def test_a_method_cannot_prescribe_for_what_is_not_there(own_registry):
     @method("wrong")
     def wrong(graph, request):
-        return Draft(
-            {"nowhere": Prescription(name="nowhere", shape=(), action="keep", distribution="keep", reason="x")}
-        )
+        return Draft({"nowhere": keep("nowhere", (), "x")})
 
     with pytest.raises(PlanError, match="method 'wrong' prescribes for 'nowhere'"):
         plan(net(), X, method="wrong")

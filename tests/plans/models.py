@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from wellposed.plans import Plan, Prescription, parameters_by_name
+from wellposed.plans import Plan, parameters_by_name
 
 
 def net():
@@ -32,7 +32,7 @@ def plan_for(model, distribution="truncated_normal", seed=0, **changes):
         else:
             fields |= {"distribution": distribution, "std": 0.1, "output_axis": 0}
         first.setdefault(id(parameter), name)
-        prescriptions[name] = Prescription(**(fields | changes.get(name, {})))
+        prescriptions[name] = fields | changes.get(name, {})
     return Plan(method="test", seed=seed, model=type(model).__name__, prescriptions=prescriptions)
 
 

@@ -102,7 +102,7 @@ def test_a_step_of_muon_has_the_spectral_norm_that_the_condition_asks_for(adjust
 def test_one_rate_for_all_without_mup_but_for_the_plans_own_multipliers():
     model, plan = planned("autoinit")
     assert set(by_name(plan.param_groups(model, 0.1, "adamw")).values()) == {0.1}
-    said = plan.prescriptions["hidden.weight"].model_copy(update={"lr_multiplier": 0.25})
+    said = plan.prescriptions["hidden.weight"].changed(lr_multiplier=0.25)
     plan = plan.model_copy(update={"prescriptions": plan.prescriptions | {"hidden.weight": said}})
     assert by_name(plan.param_groups(model, 0.1))["hidden.weight"] == 0.025
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from pathlib import Path
 
 import pydantic
 import pytest
@@ -10,14 +11,27 @@ import torch
 from rich.console import Console
 
 from wellposed.errors import PlanFileError
-from wellposed.plans import Plan, Prescription, keep
+from wellposed.plans import (
+    Centering,
+    Constant,
+    Default,
+    Drawn,
+    Kept,
+    Plan,
+    Prescription,
+    Rescaled,
+    Tied,
+    keep,
+)
+
+VERSION_1 = Path(__file__).parent / "version_1"
+"""Plans as they were saved while one class held every field of every kind."""
 
 
 def weight(**changes):
     fields = {
         "name": "0.weight",
         "shape": (4, 3),
-        "action": "write",
         "distribution": "normal",
         "std": 0.5,
         "output_axis": 0,
@@ -27,7 +41,7 @@ def weight(**changes):
         "fan_out": 4,
         "reason": "variance 1/fan_in = 1/3 (eq. 16)",
     }
-    return Prescription(**(fields | changes))
+    return Drawn(**(fields | changes))
 
 
 def plan(*prescriptions, **changes):
@@ -37,18 +51,64 @@ def plan(*prescriptions, **changes):
 
 
 def test_a_plan_comes_back_equal(tmp_path):
-    centred = Prescription(
-        name="0.bias", shape=(4,), action="write", distribution="centering", weight="0.weight", value=0.4, reason="c"
-    )
-    tied = Prescription(
-        name="head", shape=(4, 3), action="tied", distribution="keep", tied_to="0.weight", reason="one tensor"
-    )
+    centred = Centering(name="0.bias", shape=(4,), weight="0.weight", value=0.4, reason="c")
+    tied = Tied(name="head", shape=(4, 3), tied_to="0.weight", reason="one tensor")
     before = plan(weight(std=0.1 + 0.2), centred, tied)
     before.save(tmp_path / "plan.json")
     after = Plan.load(tmp_path / "plan.json")
     assert after == before
     assert isinstance(after.prescriptions["0.weight"].shape, tuple)
     assert list(after.prescriptions) == list(before.prescriptions)
+
+
+KINDS = {
+    "normal": Drawn,
+    "truncated_normal": Drawn,
+    "uniform": Drawn,
+    "orthogonal": Drawn,
+    "constant": Constant,
+    "centering": Centering,
+    "rescale": Rescaled,
+    "keep": Kept,
+    "default": Default,
+    "tied": Tied,
+}
+
+
+@pytest.mark.parametrize("file", sorted(path.stem for path in VERSION_1.glob("*.json")))
+def test_files_of_version_1_load_and_are_saved_alike(file, tmp_path):
+    made = Plan.load(VERSION_1 / f"{file}.json")
+    stated = json.loads((VERSION_1 / f"{file}.json").read_text())["prescriptions"]
+    assert type(list(made.prescriptions.values())[-1]) is KINDS[file]
+    for name, fields in stated.items():
+        assert isinstance(made.prescriptions[name], Prescription)
+        for field, value in fields.items():
+            read = getattr(made.prescriptions[name], field)
+            assert (list(read) if isinstance(read, tuple) else read) == value
+    made.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (VERSION_1 / f"{file}.json").read_bytes()
+
+
+def test_every_kind_of_prescription_has_a_file_of_version_1():
+    assert {path.stem for path in VERSION_1.glob("*.json")} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("normal", "normal, mean 0.1, std 0.5774"),
+        ("truncated_normal", "truncated normal, std 0.5774"),
+        ("orthogonal", "orthogonal, std 0.5774"),
+        ("constant", "constant 0.5"),
+        ("centering", "-0.3989 × sums of 0.weight"),
+        ("rescale", "rescaled to rms 0.25"),
+        ("keep", "keep"),
+        ("default", "default"),
+        ("tied", "tied to 0.weight"),
+    ],
+)
+def test_every_kind_says_how_in_a_few_characters(file, words):
+    assert list(Plan.load(VERSION_1 / f"{file}.json").prescriptions.values())[-1].how == words
 
 
 def test_the_file_is_readable(tmp_path):
@@ -97,14 +157,16 @@ def test_files_that_are_no_plan_are_refused(tmp_path, content, message):
     ("path", "value", "message"),
     [
         (("prescriptions", "0.weight", "std"), -1.0, "prescriptions.0.weight.std"),
-        (("prescriptions", "0.weight", "std"), None, "needs std"),
+        (("prescriptions", "0.weight", "std"), None, "prescriptions.0.weight.std: Input should be a valid number"),
         (("prescriptions", "0.weight", "std"), "big", "prescriptions.0.weight.std"),
-        (("prescriptions", "0.weight", "distribution"), "gaussian", "distribution"),
+        (("prescriptions", "0.weight", "distribution"), "gaussian", "0.weight: distribution should be one of 'normal'"),
         (("prescriptions", "0.weight", "name"), "0.wait", "is for '0.wait'"),
         (("prescriptions", "0.weight", "colour"), "red", "colour"),
         (("prescriptions", "0.weight", "output_axis"), 2, "not an axis"),
-        (("prescriptions", "0.weight", "action"), "keep", "does not go with"),
-        (("prescriptions", "1.scale", "tied_to"), "0.weight", "tied"),
+        (("prescriptions", "0.weight", "action"), "keep", "prescriptions.0.weight.action: Input should be 'write'"),
+        (("prescriptions", "0.weight", "constant"), 1.0, "prescriptions.0.weight.constant: Extra inputs"),
+        (("prescriptions", "0.weight", "channel_std"), [1.0], "one number of at least 0 for each index along it"),
+        (("prescriptions", "1.scale", "tied_to"), "0.weight", "prescriptions.1.scale.tied_to: Extra inputs"),
         (("seed",), "many", "seed"),
     ],
 )
@@ -137,6 +199,34 @@ def test_prescriptions_hold_finite_numbers(bad):
         weight(std=bad)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Drawn, {"distribution": "normal"}, "std"),
+        (Drawn, {"distribution": "constant", "std": 1.0}, "distribution"),
+        (Drawn, {"distribution": "orthogonal", "std": 1.0}, "needs output_axis, and mean 0"),
+        (Constant, {"constant": 1.0, "std": 1.0}, "std"),
+        (Centering, {"weight": "w"}, "value"),
+        (Kept, {"tied_to": "w"}, "tied_to"),
+        (Tied, {}, "tied_to"),
+    ],
+)
+def test_what_does_not_go_together_cannot_be_built(kind, fields, message):
+    with pytest.raises(pydantic.ValidationError, match=message):
+        kind(name="w", shape=(2, 2), reason="test", **fields)
+
+
+def test_a_prescription_is_made_as_one_of_its_kinds():
+    with pytest.raises(TypeError, match="Drawn, Constant, Centering, Rescaled, Kept, Default or Tied"):
+        Prescription(name="w", shape=(), action="keep", distribution="keep", reason="test")
+
+
+def test_changes_are_checked():
+    assert weight().changed(std=0.25) == weight(std=0.25)
+    with pytest.raises(pydantic.ValidationError, match="constant"):
+        weight().changed(constant=0.0)
+
+
 def test_plans_cannot_be_changed():
     made = plan()
     with pytest.raises(pydantic.ValidationError, match="frozen"):
@@ -153,13 +243,13 @@ def test_plans_cannot_be_changed():
     ],
 )
 def test_ties_lead_to_a_tensor_of_the_same_shape(other, message):
-    tied = weight(name="t", action="tied", distribution="keep", std=None, **other)
+    tied = Tied(name="t", shape=(4, 3), reason="one tensor", **other)
     with pytest.raises(pydantic.ValidationError, match=message):
         plan(weight(), keep("1.scale", (), "x"), tied)
 
 
 def test_centering_needs_a_weight_with_an_output_axis():
-    centred = weight(name="b", shape=(4,), distribution="centering", weight="0.weight", value=1.0, output_axis=None)
+    centred = Centering(name="b", shape=(4,), weight="0.weight", value=1.0, reason="c")
     with pytest.raises(pydantic.ValidationError, match="no output_axis"):
         plan(weight(output_axis=None), centred)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from wellposed.plans import Prescription
+from wellposed.plans import Drawn
 from wellposed.plans.streams import BLOCK, TRUNCATED_STD, by_output, finish, start_, stream_key
 
 # The probability that one of these tests fails by chance, were its seed not fixed.
@@ -16,10 +16,9 @@ ALPHA = 1e-4
 
 
 def said(distribution, shape, *, name="w", std=0.1, mean=0.0, output_axis=0, groups=1):
-    return Prescription(
+    return Drawn(
         name=name,
         shape=shape,
-        action="write",
         distribution=distribution,
         std=std,
         mean=mean,

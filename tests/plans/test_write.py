@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from wellposed.errors import PlanError, UnsupportedError
-from wellposed.plans import Plan, Prescription, draw
+from wellposed.plans import Drawn, Plan, draw
 
 # ---- what is written ------------------------------------------------------------------------------------------------
 
@@ -400,9 +400,7 @@ def test_ties_must_be_those_of_the_plan():
 def one(parameter, shape=None):
     model = nn.Module()
     model.w = parameter
-    said = Prescription(
-        name="w", shape=shape or tuple(parameter.shape), action="write", distribution="normal", std=1.0, reason="test"
-    )
+    said = Drawn(name="w", shape=shape or tuple(parameter.shape), distribution="normal", std=1.0, reason="test")
     return model, Plan(method="test", seed=0, model="Module", prescriptions={"w": said})
 
 

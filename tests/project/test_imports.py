@@ -44,6 +44,8 @@ def test_import_order_is_kept():
         ("signals/signal.py", "import wellposed.plans"),
         ("plans/__init__.py", "import wellposed.graphs.graph"),
         ("methods/__init__.py", "import wellposed.checks"),
+        ("plans/write.py", "import wellposed.plans.plan"),
+        ("reports/record.py", "import wellposed.reports.html"),
         ("graphs/graph.py", "import torchvision"),
     ],
 )

@@ -11,7 +11,7 @@ from torch import nn
 import wellposed as wp
 from wellposed import rates
 from wellposed.errors import OptionError, RateError
-from wellposed.plans import Plan, Prescription, keep
+from wellposed.plans import Drawn, Plan, keep
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.passes.backward import back_propagate
 
@@ -93,7 +93,7 @@ def programme(edges, variance, readout):
 
 def dag_plan(model, variance, readout):
     def said(name, shape, std):
-        return Prescription(name=name, shape=shape, action="write", distribution="normal", std=std, reason="test")
+        return Drawn(name=name, shape=shape, distribution="normal", std=std, reason="test")
 
     stds = {"stem.weight": math.sqrt(1 / WIDTH), "out.weight": math.sqrt(readout)}
     return Plan(

@@ -115,4 +115,4 @@ def test_a_failure_and_the_notes_are_told():
     shown = printed(wp.report(Dies(), torch.randn(2, 4), draws=0))
     assert "The model's forward fails" in shown
     assert "nothing for" in shown
-    assert "Nothing was held against real passes" in shown
+    assert "Nothing was compared with real passes" in shown

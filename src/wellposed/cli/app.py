@@ -102,10 +102,12 @@ def check(
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
     ] = None,
-    backward: Annotated[bool, typer.Option("--backward", help="Also compare gradients by every tensor.")] = False,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Also compare gradients with respect to every tensor.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Hold the predicted signals of MODEL against those of real passes; exit code 1 when they disagree."""
+    """Compare the predicted signals of MODEL with those of real passes; exit code 1 when they disagree."""
     options = method_options(target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks, graphs, methods, plans, zoo

@@ -121,5 +121,5 @@ def _print_summary(
 
 def _weighted(plan: Plan) -> set[str]:
     """Return the names of the nodes that a drawn weight belongs to."""
-    drawn = (said for said in plan.prescriptions.values() if said.fan_in is not None and said.op is not None)
-    return {said.op.rpartition(" (")[0] for said in drawn if said.op is not None}
+    drawn = (p for p in plan.prescriptions.values() if p.fan_in is not None)
+    return {p.op.rpartition(" (")[0] for p in drawn if p.op is not None}

@@ -73,13 +73,13 @@ def report(
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         loss_fn, batches = None, None
         if training:
-            told = zoo.load_training(model)
-            loss_fn, batches = told.loss_fn, [told.first()]
-            module = told.make()
+            setup = zoo.load_training(model)
+            loss_fn, batches = setup.loss_fn, [setup.first()]
+            module = setup.make()
             args, kwargs = example_of(batches[0])
         else:
             module, args, kwargs = zoo.load(model, device="meta" if meta else "cpu")
-        found = reports.report(
+        made = reports.report(
             module,
             *args,
             plan=planned,
@@ -95,19 +95,19 @@ def report(
         )
         if output is not None:
             status.update("writing")
-            found.to_html(output)
+            made.to_html(output)
     if output is None:
-        show.out().print(found.table())
+        show.out().print(made.table())
     else:
         show.out().print(
-            f"{escape(found.judgement.sentence)}\n[dim]written to[/dim] {escape(str(output))}", soft_wrap=True
+            f"{escape(made.judgement.sentence)}\n[dim]written to[/dim] {escape(str(output))}", soft_wrap=True
         )
-    if found.failure is not None:
+    if made.failure is not None:
         raise typer.Exit(2)
 
 
 def _command(context: typer.Context) -> str:
-    """Return the command line that says what was asked for, defaults left out."""
+    """Return the command line as it was given, defaults left out."""
     words = ["wellposed", context.info_name or "report"]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")

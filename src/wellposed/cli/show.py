@@ -108,7 +108,7 @@ def actions(plan: Plan) -> str:
 
 
 def tags(counts: Mapping[str, int]) -> str:
-    """Return how signals were come by, in markup: ``"120 exact, 43 approximate"``."""
+    """Return how signals were obtained, in markup: ``"120 exact, 43 approximate"``."""
     return ", ".join(f"[{TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.items() if count)
 
 
@@ -126,12 +126,12 @@ def plan(planned: Plan, graph: Graph) -> None:
 
 
 def verdict(result: Verdict) -> None:
-    """Print what a check found: the nodes nearest to or beyond what is allowed, and the summary."""
+    """Print the verdict of a check: the nodes nearest to or beyond their allowance, and the summary."""
     out().print(result.table())
 
 
 def verdict_lines(result: Verdict) -> None:
-    """Print what a check found without its table."""
+    """Print the verdict of a check without its table."""
     mark = "[green]✓[/]" if result.ok else "[bold red]✗[/]"
     out().print(f"{mark} {escape(result.summary())}")
 
@@ -196,26 +196,26 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
         )
 
 
-def rate(found: Rate) -> None:
-    """Print a rate that was found by training, with its curve."""
+def rate(result: Rate) -> None:
+    """Print the rate that a search found, with its curve."""
     console = out()
     console.print(
-        f"[bold]learning rate {found.value:.4g}[/], over seeds {found.interval[0]:.4g} to {found.interval[1]:.4g}"
+        f"[bold]learning rate {result.value:.4g}[/], over seeds {result.interval[0]:.4g} to {result.interval[1]:.4g}"
     )
-    console.print(f"[dim]{escape(found.reason)}[/]")
-    finite = [point.mean for point in found.curve if point.mean is not None]
+    console.print(f"[dim]{escape(result.reason)}[/]")
+    finite = [point.mean for point in result.curve if point.mean is not None]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rate", justify="right")
     table.add_column("loss", justify="right")
     table.add_column("")
-    for point in found.curve:
+    for point in result.curve:
         if point.mean is None:
             table.add_row(f"{point.rate:.4g}", "diverged", "")
             continue
         share = (point.mean - min(finite)) / ((max(finite) - min(finite)) or 1.0)
         table.add_row(f"{point.rate:.4g}", f"{point.mean:.4g}", "█" * (1 + round(29 * share)))
     console.print(table)
-    for warning in found.warnings:
+    for warning in result.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
 
 
@@ -229,21 +229,21 @@ _SCORES = {
 }
 
 
-def agreement(found: Agreement) -> None:
+def agreement(scores: Agreement) -> None:
     """Print how well gradients agree, and the parts that were asked for."""
     console = out()
-    kinds = plural(found.count, found.kind).replace("sub-batchs", "sub-batches")
-    console.print(f"[bold]{kinds}[/]" + (f", {len(found.excluded)} without a gradient" if found.excluded else ""))
+    kinds = plural(scores.count, scores.kind).replace("sub-batchs", "sub-batches")
+    console.print(f"[bold]{kinds}[/]" + (f", {len(scores.excluded)} without a gradient" if scores.excluded else ""))
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, title in _SCORES.items():
-        if (value := getattr(found, name)) is not None:
+        if (value := getattr(scores, name)) is not None:
             table.add_row(title, f"{value:.4g}")
     console.print(table)
-    if found.parts:
+    if scores.parts:
         parts = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("part", "GradCosine", "norm", "ratio"):
             parts.add_column(title, overflow="fold", justify="left" if title == "part" else "right")
-        for name, part in found.parts.items():
+        for name, part in scores.parts.items():
             parts.add_row(escape(name), f"{part.cosine:.4g}", f"{part.norm:.4g}", f"{part.ratio:.4g}")
         console.print(parts)
 

@@ -69,7 +69,7 @@ def _find(model: str, options: dict[str, Any], as_json: bool) -> None:
 def _relative(
     model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return one row for each rule; a rule that cannot say anything of the model gives a row with the reason."""
+    """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
     with show.Stages("loading", *(names := tuple(chosen or ("maximal_update", "ntk", "paths")))) as stages:
         from wellposed import rates, zoo
@@ -83,7 +83,7 @@ def _relative(
             row: dict[str, Any] = {"rule": name}
             rows.append(row)
             try:
-                found = {
+                relative = {
                     key: rates.relative(module, *args, rule=name, **kwargs, **options)
                     for key, (module, args, kwargs) in loaded.items()
                 }
@@ -92,14 +92,14 @@ def _relative(
                     raise
                 row["error"] = str(error)
                 continue
-            own = found[model]
+            own = relative[model]
             row |= {
                 "relative": own.value,
                 "reason": own.reason,
-                "warnings": [w for r in found.values() for w in r.warnings],
+                "warnings": [w for r in relative.values() for w in r.warnings],
             }
             if base is not None:
-                row["ratio"] = own.value / found[base].value
+                row["ratio"] = own.value / relative[base].value
             if base_rate is not None:
                 row["rate"] = base_rate * row["ratio"]
     return rows
@@ -116,19 +116,19 @@ def compare(
     option: Option = None,
     as_json: Json = False,
 ) -> None:
-    """Train from several starts, each at its own best learning rate, and say whether one is better."""
+    """Train from several starts, each at its own best learning rate, and tell whether one is better."""
     from wellposed import zoo
     from wellposed.checks.contest import OWN, compare_starts
 
-    told = zoo.load_training(training)
+    setup = zoo.load_training(training)
     starts = start or (OWN, "autoinit")
-    found = compare_starts(
-        told.make, told.loss_fn, told.batches, starts, seeds=seeds, seed=seed, **further_options(option)
+    comparison = compare_starts(
+        setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **further_options(option)
     )
     if as_json:
-        show.json_text(found.to_json())
+        show.json_text(comparison.to_json())
     else:
-        show.out().print(found.summary(), highlight=False, markup=False, soft_wrap=True)
+        show.out().print(comparison.summary(), highlight=False, markup=False, soft_wrap=True)
 
 
 def score(
@@ -146,25 +146,25 @@ def score(
         from wellposed import gradients, zoo
 
         stages.next()
-        told = zoo.load_training(training)
-        model = told.make()
-        batch = told.first()
+        setup = zoo.load_training(training)
+        model = setup.make()
+        batch = setup.first()
         if start is not None:
             _planned(model, batch, start, seed).apply_(model)
         stages.next()
-        found = gradients.gradcosine(
+        scores = gradients.gradcosine(
             model,
-            told.loss_fn,
+            setup.loss_fn,
             batch,
             sub_batches=None if samples else sub_batches,
             overlap=overlap,
-            by=cast("By | None", by),  # says itself what it knows
+            by=cast("By | None", by),  # it refuses other values itself
             seed=seed,
         )
     if as_json:
-        show.json_text(found.model_dump_json(indent=2))
+        show.json_text(scores.model_dump_json(indent=2))
     else:
-        show.agreement(found)
+        show.agreement(scores)
 
 
 def refine(
@@ -182,10 +182,10 @@ def refine(
     from wellposed import gradients, zoo
 
     refinement = gradients.find_refinement(method)
-    told = zoo.load_training(training)
-    model = told.make()
-    base = None if start is None else _planned(model, told.first(), start, seed)
-    planned = refinement(model, told.loss_fn, told.batches, plan=base, seed=seed, **further_options(option))
+    setup = zoo.load_training(training)
+    model = setup.make()
+    base = None if start is None else _planned(model, setup.first(), start, seed)
+    planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **further_options(option))
     if output is not None:
         planned.save(output)
     if as_json:

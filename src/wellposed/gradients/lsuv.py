@@ -23,7 +23,7 @@ from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.options import check_integer, check_positive
-from wellposed.plans import Plan, Prescription
+from wellposed.plans import Constant, Drawn, Plan, Prescription
 from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.operators.contraction import Contraction, contractions
@@ -368,10 +368,9 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         blocks = use.blocks(shape)
         rows = shape[use.output_axis] // (blocks if use.output_axis == 0 else 1)
         longer = max(rows, math.prod(shape) // (blocks * rows))
-        said[name] = Prescription(
+        said[name] = Drawn(
             name=name,
             shape=shape,
-            action="write",
             distribution="orthogonal",
             std=longer**-0.5,
             output_axis=use.output_axis,
@@ -384,11 +383,9 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         )
         bias = None if use.bias is None else use.bias.removeprefix(prefix)
         if bias in problem.parameters and bias not in uses:
-            said[bias] = Prescription(
+            said[bias] = Constant(
                 name=bias,
                 shape=tuple(problem.parameters[bias].shape),
-                action="write",
-                distribution="constant",
                 constant=0.0,
                 role="bias",
                 reason="bias: 0, so that the weight alone makes the variance",

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from wellposed import ranks
 from wellposed.errors import GradientError, PlanError
 from wellposed.gradients.problem import Problem, Tensors, wide
-from wellposed.plans import Plan, Prescription, draw, keep
+from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled, Tied, draw, keep
 from wellposed.plans.names import listed, parameters_by_name
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -193,11 +193,9 @@ def completed(model: nn.Module, written: Mapping[str, Prescription], reason: str
         shape = tuple(parameter.shape)
         owner = first.setdefault(id(parameter), name)
         if owner != name:
-            whole[name] = Prescription(
+            whole[name] = Tied(
                 name=name,
                 shape=shape,
-                action="tied",
-                distribution="keep",
                 tied_to=owner,
                 role=whole[owner].role,
                 reason=f"the same tensor as {owner}, which is written once",
@@ -209,15 +207,13 @@ def completed(model: nn.Module, written: Mapping[str, Prescription], reason: str
     return whole
 
 
-def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Prescription:
+def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Rescaled:
     scaled = value.double() * omega.double()
     by_channel = bool(omega.ndim)
     channels = scaled.flatten(1).square().mean(1).sqrt() if by_channel else None
-    return Prescription(
+    return Rescaled(
         name=name,
         shape=tuple(value.shape),
-        action="write",
-        distribution="rescale",
         std=float(scaled.square().mean().sqrt()),
         channel_std=None if channels is None else tuple(channels.tolist()),
         output_axis=0 if by_channel else None,
@@ -229,17 +225,19 @@ def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Prescription:
 def _scaled(said: Prescription, omega: Tensor, value: Tensor, why: str) -> Prescription:
     """Return a prescription that draws the same numbers times ω."""
     reason = f"{said.reason}; {_times(omega)}: {why}"
+    if isinstance(said, Centering):
+        return said.changed(reason=reason)
     if omega.ndim:
         scaled = value.double() * omega.double()
         channels = tuple(scaled.flatten(1).square().mean(1).sqrt().tolist())
-        return said.model_copy(update={"channel_std": channels, "output_axis": 0, "reason": reason})
+        return said.changed(channel_std=channels, output_axis=0, reason=reason)
     factor = float(omega)
-    update: dict[str, Any] = {"reason": reason, "mean": said.mean * factor}
-    if said.distribution == "constant" and said.constant is not None:
-        update["constant"] = said.constant * factor
-    elif said.std is not None:
-        update["std"] = said.std * factor
-    return said.model_copy(update=update)
+    if isinstance(said, Constant):
+        return said.changed(constant=said.constant * factor, reason=reason)
+    if isinstance(said, Rescaled):
+        return said.changed(std=said.std * factor, reason=reason)
+    assert isinstance(said, Drawn)
+    return said.changed(mean=said.mean * factor, std=said.std * factor, reason=reason)
 
 
 def _ones(value: Tensor, per_channel: bool) -> Tensor:

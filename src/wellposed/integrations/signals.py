@@ -42,8 +42,8 @@ class Observed:
         self.graph = replace(graph, example={value: t.detach().clone() for value, t in graph.example.items()})
         self._chosen = _chosen(graph, nodes)
         names = {graph.values[node.outputs[0]].name for node in self._chosen.values()}
-        told = described(self.graph, [self.graph.example])
-        predicted = propagate(self.graph, inputs=told)
+        assumed = described(self.graph, [self.graph.example])
+        predicted = propagate(self.graph, inputs=assumed)
         self.predicted = Signals(tuple(signal for signal in predicted if signal.name in names), predicted.source)
         device = next((p.tensor.device.type for p in graph.parameters.values()), "cpu")
         self._autocast = torch.autocast(
@@ -79,11 +79,11 @@ def _chosen(graph: Graph, patterns: Patterns) -> dict[int, Node]:
     ]
     if patterns is None:
         return {node.index: node for node in {node.module: node for node in nodes}.values()}
-    found: dict[int, Node] = {}
+    chosen: dict[int, Node] = {}
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:
         hits = {node.index: node for node in nodes if fnmatchcase(node.name, pattern)}
         if not hits:
             known = near_matches(pattern, [node.name for node in nodes])
             raise OptionError(f"nodes={pattern!r} matches no node of {graph.model}{known}")
-        found |= hits
-    return found
+        chosen |= hits
+    return chosen

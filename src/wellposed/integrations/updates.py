@@ -61,8 +61,8 @@ def _norms(tensors: Iterable[Tensor]) -> list[float]:
     for tensor in tensors:
         norm: Any = torch.linalg.vector_norm(tensor.float())
         norms.append(norm.full_tensor() if ranks.is_distributed(norm) else norm)
-    found: list[float] = torch.stack([norm.to(norms[0].device) for norm in norms]).tolist()
-    return found
+    values: list[float] = torch.stack([norm.to(norms[0].device) for norm in norms]).tolist()
+    return values
 
 
 def rate_figures(groups: Sequence[Mapping[str, Any]]) -> Figures:

@@ -123,7 +123,7 @@ class Watcher:
 
         Arguments are those of `watch`, checked (`check_settings`), and ``options`` a mapping. ``roots`` are modules of
         ``model`` by path, of which the one that is called first is traced, and ``target`` the one that a plan is for
-        (by default both are the model); ``is_call`` says whether a call of a root is one of its own ``forward``.
+        (by default both are the model); ``is_call`` tells whether a call of a root is one of its own ``forward``.
         """
         fresh = initialize if step == 0 else None
         self.plan: Plan | None = None

@@ -19,7 +19,7 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
-from wellposed.plans import Plan, Prescription, keep, unselected
+from wellposed.plans import Kept, Plan, Prescription, Tied, unselected
 from wellposed.signals.structure.widths import widths
 
 __all__ = [
@@ -169,21 +169,18 @@ def _complete(
     said: dict[str, Prescription] = {}
     for name, parameter in graph.parameters.items():
         if name in kept:
-            role = draft.prescriptions[name].role if name in draft.prescriptions else "other"
-            mine = keep(name, parameter.shape, kept[name], role)
+            mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])
             if name in draft.prescriptions:  # a bias may be centred on a weight that is kept
-                axes = {field: getattr(draft.prescriptions[name], field) for field in ("output_axis", "groups")}
-                mine = mine.model_copy(update=axes)
+                drafted = draft.prescriptions[name]
+                mine = mine.changed(role=drafted.role, output_axis=drafted.output_axis, groups=drafted.groups)
         else:
             mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
         sides = scaled[name]
-        said[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
+        said[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
         for alias in parameter.names[1:]:
-            said[alias] = Prescription(
+            said[alias] = Tied(
                 name=alias,
                 shape=parameter.shape,
-                action="tied",
-                distribution="keep",
                 role=mine.role,
                 tied_to=name,
                 reason=f"the same tensor as {name}, which is written once" + (f" as {mine.op}" if mine.op else ""),

@@ -18,8 +18,7 @@ from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import Prescription, keep
-from wellposed.plans.prescription import RANDOM, Distribution, Role
+from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.weights import Decision, PlannedWeights
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
-Random = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
-
 
 @method("autoinit")
 def autoinit(
@@ -41,7 +38,7 @@ def autoinit(
     request: Request,
     *,
     target_variance: float = 1.0,
-    distribution: Random = "truncated_normal",
+    distribution: RandomDistribution = "truncated_normal",
     center: bool = False,
     inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
     state: Literal["full", "independent"] = "full",
@@ -134,7 +131,7 @@ def autoinit(
     for bias, mean in weights.centred.items():
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
-            said[bias] = _centring(graph, bias, target, mean)
+            said[bias] = _centring(graph, bias, target.parameter, target.node, mean)
     for name, parameter in graph.parameters.items():
         if name in weights.zero_kept:
             said[name] = keep(
@@ -169,7 +166,7 @@ def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]
             own = weights.gain(graph.parameters[name])
             if own != 1.0:
                 reason = f"gain: {own:g}, as the model sets it"
-                said[name] = prescription.model_copy(update={"constant": own, "reason": reason})
+                said[name] = prescription.changed(constant=own, reason=reason)
     return said
 
 
@@ -179,7 +176,7 @@ def _weight(
     name: str,
     decision: Decision,
     use: Contraction | None,
-    distribution: Distribution,
+    distribution: RandomDistribution,
     chosen: Scale | None,
 ) -> Prescription:
     if use is None:
@@ -188,7 +185,7 @@ def _weight(
     target = weights.target
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
-        kind: Distribution = "uniform" if distribution == "uniform" else "normal"
+        kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
         reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
     else:
         kind = distribution
@@ -205,11 +202,9 @@ def _weight(
     role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
-        return Prescription(
+        return Constant(
             name=name,
             shape=shape,
-            action="write",
-            distribution="constant",
             constant=decision.scale,
             role="scale",
             op=op_of(graph.nodes[decision.node]),
@@ -219,10 +214,9 @@ def _weight(
             signal_after=decision.after,
             reason=f"weight norm's length √({length} Var(w)): {reason}",
         )
-    return Prescription(
+    return Drawn(
         name=name,
         shape=shape,
-        action="write",
         distribution=kind,
         std=decision.scale,
         output_axis=use.output_axis if use.output_axis < len(shape) else None,
@@ -243,16 +237,14 @@ def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
     return f"no rule gives it a scale at {where}, which is measured on samples"
 
 
-def _centring(graph: Graph, bias: str, use: Contraction, mean: float) -> Prescription:
-    return Prescription(
+def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:
+    return Centering(
         name=bias,
         shape=graph.parameters[bias].shape,
-        action="write",
-        distribution="centering",
-        weight=use.parameter,
+        weight=weight,
         value=mean,
         role="bias",
-        op=op_of(graph.nodes[use.node]),
+        op=op_of(graph.nodes[node]),
         reason=f"AutoInit++: minus the incoming mean {mean:.4g} times the weight's row sums, for an output of mean 0",
     )
 

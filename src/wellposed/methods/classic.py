@@ -15,13 +15,12 @@ from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constant_factor, constants, left_alone, op_of, weight_norm_length
 from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import Prescription, keep
-from wellposed.plans.prescription import Distribution
+from wellposed.plans import Constant, Default, Drawn, Prescription, RandomDistribution, keep
 from wellposed.signals.operators.contraction import Contraction, contractions
 
 Random = Literal["normal", "truncated_normal", "uniform"]
 Mode = Literal["fan_in", "fan_out"]
-_DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "truncated_normal", "uniform")
+_DISTRIBUTIONS: tuple[RandomDistribution, ...] = ("normal", "truncated_normal", "uniform")
 _MODES = ("fan_in", "fan_out")
 
 
@@ -105,11 +104,9 @@ def default(graph: Graph, request: Request) -> Draft:
         values = parameter.tensor.detach()
         known = not values.is_meta and values.numel() > 0
         use = uses.get(name)
-        said[name] = Prescription(
+        said[name] = Default(
             name=name,
             shape=parameter.shape,
-            action="keep",
-            distribution="default",
             mean=float(values.double().mean()) if known else 0.0,
             std=float(values.double().std(correction=0)) if known else None,
             op=op_of(graph.nodes[use.node]) if use else None,
@@ -122,7 +119,7 @@ def default(graph: Graph, request: Request) -> Draft:
     return Draft(said)
 
 
-def _by_fan(graph: Graph, name: str, source: str, distribution: Distribution, mode: str, gain: float) -> Draft:
+def _by_fan(graph: Graph, name: str, source: str, distribution: RandomDistribution, mode: str, gain: float) -> Draft:
     check_distribution(distribution, _DISTRIBUTIONS)
     check_choice("mode", mode, _MODES)
     check_positive(gain=gain)
@@ -164,7 +161,7 @@ def _matrix(graph: Graph, use: Contraction) -> tuple[int, int]:
 
 
 def _draft(
-    graph: Graph, name: str, distribution: Distribution, std: Callable[[Contraction], tuple[float, str]]
+    graph: Graph, name: str, distribution: RandomDistribution, std: Callable[[Contraction], tuple[float, str]]
 ) -> Draft:
     """Return the draft in which every summing weight has the std that ``std`` gives with its reason."""
     prescriptions = constants(graph, contractions(graph))
@@ -181,7 +178,7 @@ def _weight(
     method_name: str,
     name: str,
     use: Contraction,
-    distribution: Distribution,
+    distribution: RandomDistribution,
     std: Callable[[Contraction], tuple[float, str]],
 ) -> Prescription:
     shape = graph.parameters[name].shape
@@ -198,18 +195,28 @@ def _weight(
     if factor != 1.0:
         reason += f"; the model multiplies it by {factor:.4g}"
     length = weight_norm_length(graph, name)
-    return Prescription(
+    op = op_of(graph.nodes[use.node])
+    if length is not None:
+        return Constant(
+            name=name,
+            shape=shape,
+            constant=size * math.sqrt(length),
+            role="scale",
+            op=op,
+            fan_in=use.fan_in,
+            fan_out=use.fan_out,
+            reason=f"{reason}; weight norm: std·√{length} gives its weights that std",
+        )
+    return Drawn(
         name=name,
         shape=shape,
-        action="write",
-        distribution=distribution if length is None else "constant",
-        std=size if length is None else None,
-        constant=None if length is None else size * math.sqrt(length),
-        output_axis=use.output_axis if length is None else None,
-        groups=1 if length is not None else use.blocks(shape),
-        role=role if length is None else "scale",
-        op=op_of(graph.nodes[use.node]),
+        distribution=distribution,
+        std=size,
+        output_axis=use.output_axis,
+        groups=use.blocks(shape),
+        role=role,
+        op=op,
         fan_in=use.fan_in,
         fan_out=use.fan_out,
-        reason=reason if length is None else f"{reason}; weight norm: std·√{length} gives its weights that std",
+        reason=reason,
     )

@@ -15,7 +15,8 @@ from typing import Literal
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method
-from wellposed.plans import Prescription
+from wellposed.methods.roles import zero
+from wellposed.plans import Constant, Prescription
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.structure.branches import Branches, branches
 from wellposed.signals.structure.vertices import vertices
@@ -157,15 +158,14 @@ class _Junctions:
 
 def _scaled(said: Prescription, count: int, depth: int) -> Prescription:
     factor = float(count ** (-1.0 / (2 * depth - 2)))
-    field = "constant" if said.distribution == "constant" else "std"
+    field = "constant" if isinstance(said, Constant) else "std"
     value = getattr(said, field)
     reason = f"{said.reason}; × {count}^(-1/{2 * depth - 2}) for {count} residual branches of {depth} layers ({_PAPER})"
-    return said.model_copy(update={field: value * factor, "reason": reason})
+    return said.changed(**{field: value * factor}, reason=reason)
 
 
 def _zero(said: Prescription, reason: str) -> Prescription:
-    update = {"distribution": "constant", "constant": 0.0, "std": None, "reason": f"{reason} ({_PAPER})"}
-    return said.model_copy(update=update)
+    return zero(said, f"{reason} ({_PAPER})", output_axis=said.output_axis, groups=said.groups)
 
 
 def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[str, ...]:

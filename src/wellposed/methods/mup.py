@@ -13,10 +13,10 @@ from typing import Any, Literal
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method, options_of
-from wellposed.methods.roles import left_alone
+from wellposed.methods.roles import left_alone, zero
 from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import RANDOM, Prescription
+from wellposed.plans import Centering, Drawn, Prescription
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.scores import Scores, attention_scores
 from wellposed.signals.structure.widths import Widths, widths
@@ -86,18 +86,11 @@ def _readout(said: Prescription, width: int, kind: Literal["mean_field", "zero"]
     if said.action != "write":
         return said
     if kind == "zero":
-        fields = {"name", "shape", "role", "op", "fan_in", "fan_out", "lr_multiplier"}
-        return Prescription(
-            **said.model_dump(include=fields),
-            action="write",
-            distribution="constant",
-            constant=0.0,
-            reason=f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)",
-        )
-    if said.distribution not in RANDOM or said.std is None:
+        return zero(said, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
+    if not isinstance(said, Drawn):
         return said
     reason = f"readout: that over the width {width} (μP, {_TABLE}); {said.reason}"
-    return said.model_copy(update={"std": said.std / math.sqrt(width), "reason": reason})
+    return said.changed(std=said.std / math.sqrt(width), reason=reason)
 
 
 def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:
@@ -147,17 +140,15 @@ def _absorb(graph: Graph, said: dict[str, Prescription], score: Scores, head_dim
     if factor == 1.0:
         return True
     mine = [said[name] for name in score.query]
-    if not mine or any(one.action != "write" or one.distribution == "centering" for one in mine):
+    if not mine or any(one.action != "write" or isinstance(one, Centering) for one in mine):
         return False
     for one in mine:
         if one.absorbed != 1.0:  # a module that runs twice
             continue
-        said[one.name] = one.model_copy(
-            update={
-                "std": None if one.std is None else one.std * factor,
-                "constant": None if one.constant is None else one.constant * factor,
-                "absorbed": factor,
-                "reason": f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores go as 1/head size (μP)",
-            }
+        scale = {"std": one.std} if one.constant is None else {"constant": one.constant}
+        said[one.name] = one.changed(
+            **{field: value * factor for field, value in scale.items() if value is not None},
+            absorbed=factor,
+            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores go as 1/head size (μP)",
         )
     return True

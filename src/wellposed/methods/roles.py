@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
-from wellposed.plans import Prescription, Role, keep
+from wellposed.plans import Constant, Prescription, Role, keep
 from wellposed.signals.operators.contraction import Contraction
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.signals.operators.views import view_of
@@ -35,6 +36,22 @@ def parameter_of(graph: Graph, value: int) -> str | None:
         value = node.inputs[0]
 
 
+def zero(before: Prescription, reason: str, **fields: Any) -> Constant:
+    """Return the prescription that sets to 0 what ``before`` draws, with further ``fields``."""
+    return Constant(
+        name=before.name,
+        shape=before.shape,
+        constant=0.0,
+        role=before.role,
+        op=before.op,
+        fan_in=before.fan_in,
+        fan_out=before.fan_out,
+        lr_multiplier=before.lr_multiplier,
+        reason=reason,
+        **fields,
+    )
+
+
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
     """Return constant prescriptions: 1 for gains of normalisations, 0 for their shifts and for biases.
 
@@ -45,11 +62,9 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
 
     def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
         if name is not None and name not in found:
-            found[name] = Prescription(
+            found[name] = Constant(
                 name=name,
                 shape=graph.parameters[name].shape,
-                action="write",
-                distribution="constant",
                 constant=value,
                 role=role,
                 op=op_of(node),

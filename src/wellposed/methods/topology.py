@@ -18,7 +18,7 @@ from torch import Tensor
 from wellposed.graphs import Graph, Node
 from wellposed.methods.balance import Balancer
 from wellposed.methods.options import Draft, Request, find_method, method
-from wellposed.methods.roles import weight_norm_length
+from wellposed.methods.roles import weight_norm_length, zero
 from wellposed.options import check_choice, check_share
 from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
@@ -260,8 +260,8 @@ def _scaled(graph: Graph, before: Prescription, scale: float, reason: str) -> Pr
     length = weight_norm_length(graph, before.name)
     if length is not None:
         reason = f"weight norm's length √({length} Var(w)): {reason}"
-        return before.model_copy(update={"constant": scale, "reason": reason})
-    return before.model_copy(update={"std": scale, "reason": reason})
+        return before.changed(constant=scale, reason=reason)
+    return before.changed(std=scale, reason=reason)
 
 
 def _readout(
@@ -273,13 +273,7 @@ def _readout(
         scale = 1.0 / (use.fan_in * math.sqrt(weights.units[before.name]))
         reason = f"readout: variance 1/fan-in² = 1/{use.fan_in}² (mean field; {_PAPER}, section 3)"
         return _scaled(graph, before, scale, reason)
-    return Prescription(
-        **before.model_dump(include={"name", "shape", "role", "op", "fan_in", "fan_out"}),
-        action="write",
-        distribution="constant",
-        constant=0.0,
-        reason="readout: 0 (readout='zero')",
-    )
+    return zero(before, "readout: 0 (readout='zero')")
 
 
 def _tied_readouts(where: Vertices, weights: _Weights) -> list[str]:
@@ -301,7 +295,7 @@ def _with_signals(
     for side, value in (("signal_before", use.data), ("signal_after", graph.nodes[use.node].outputs[0])):
         if graph.values[value].kind == "intermediate":
             seen[side] = signals[graph.values[value].name].second_moment
-    return said.model_copy(update=seen)
+    return said.changed(**seen)
 
 
 def _growth(graph: Graph, where: Vertices, signals: Signals, merge: str) -> list[str]:

@@ -1,19 +1,40 @@
 """Plans: how every parameter of a model is drawn, as data, and how that is written into a model."""
 
+from wellposed.plans.draws import draw, drawn_or_own
 from wellposed.plans.groups import groups_table
 from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.plan import Plan
-from wellposed.plans.prescription import RANDOM, Prescription, Role, keep
+from wellposed.plans.prescription import (
+    RANDOM,
+    Centering,
+    Constant,
+    Default,
+    Drawn,
+    Kept,
+    Prescription,
+    RandomDistribution,
+    Rescaled,
+    Role,
+    Tied,
+    keep,
+)
 from wellposed.plans.show import Change, Differences
-from wellposed.plans.write import draw, drawn_or_own
 
 __all__ = [
     "RANDOM",
+    "Centering",
     "Change",
+    "Constant",
+    "Default",
     "Differences",
+    "Drawn",
+    "Kept",
     "Plan",
     "Prescription",
+    "RandomDistribution",
+    "Rescaled",
     "Role",
+    "Tied",
     "draw",
     "drawn_or_own",
     "groups_table",

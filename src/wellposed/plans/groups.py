@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from rich.table import Table
@@ -15,9 +16,6 @@ from wellposed.plans.names import listed, parameters_by_name
 from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
 from wellposed.plans.prescription import Prescription
 from wellposed.plans.write import check_names, check_ties
-
-if TYPE_CHECKING:
-    from wellposed.plans.plan import Plan
 
 AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]
@@ -32,73 +30,93 @@ _READOUTS = ("mean_field", "zero")
 _DECAYED = ("weight", "embedding", "recurrent")
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What groups are made by; the arguments of `wellposed.Plan.param_groups`."""
+
+    optimizer: AnyOptimizer
+    lr: float
+    weight_decay: float
+    width: Literal["mup", "standard"] | None
+    base_width: float
+    decay_all: bool
+    independent_decay: bool
+    others: tuple[AnyOptimizer, float] | None
+
+
 def param_groups(
-    plan: Plan,
+    prescriptions: Mapping[str, Prescription],
     model: nn.Module,
-    lr: float,
-    optimizer: AnyOptimizer,
-    weight_decay: float,
+    settings: Settings,
     *,
-    width: Literal["mup", "standard"] | None,
-    base_width: float,
-    decay_all: bool,
-    independent_decay: bool,
-    others: tuple[AnyOptimizer, float] | None,
+    method: str,
+    options: Mapping[str, object],
 ) -> list[Group]:
-    """Do what `Plan.param_groups` says."""
-    prescriptions = plan.prescriptions
-    families = [(family_of(optimizer), lr)]
-    if others is not None:
-        families.append((family_of(others[0]), others[1]))
+    """Return groups for the parameters of ``model``; see `wellposed.Plan.param_groups`, whose errors these are.
+
+    ``method`` and ``options`` are the plan's, which decide whether rates follow the width.
+    """
+    families = [(family_of(settings.optimizer), settings.lr)]
+    if settings.others is not None:
+        families.append((family_of(settings.others[0]), settings.others[1]))
     for family, rate in families:
-        _check_numbers(family, rate, weight_decay, base_width)
-    mup = _by_width(plan, width)
+        _check_numbers(family, rate, settings.weight_decay, settings.base_width)
+    by_width = _by_width(method, options, settings.width)
     parameters = parameters_by_name(model)
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)
     groups: dict[tuple[str, float, bool], Group] = {}
-    refused: list[str] = []
-    for name, parameter in parameters.items():
-        said = prescriptions[name]
-        if said.action == "tied" or not parameter.requires_grad:
-            continue
-        taker = next(((family, rate) for family, rate in families if takes(family, said)), None)
-        if taker is None:
-            refused.append(name)
-            continue
-        family, rate = taker
-        factor = said.lr_multiplier
-        if mup:
-            factor *= width_multiplier(family, said, base_width)
-        decayed = decay_all or _is_decayed(said)
+    for name, (family, rate) in _takers(prescriptions, parameters, families).items():
+        prescription = prescriptions[name]
+        factor = prescription.lr_multiplier
+        if by_width:
+            factor *= width_multiplier(family, prescription, settings.base_width)
+        decayed = settings.decay_all or _is_decayed(prescription)
         group = groups.setdefault(
             (family.name, factor, decayed),
-            {
-                "params": [],
-                "param_names": [],
-                **_rates(family, rate, factor, weight_decay * decayed, independent_decay),
-            },
+            {"params": [], "param_names": [], **_rates(family, rate, factor, decayed, settings)},
         )
-        group["params"].append(parameter)
+        group["params"].append(parameters[name])
         group["param_names"].append(name)
+    if not groups:
+        raise PlanError(f"{type(model).__name__} has no trainable parameter (requires_grad is False for all)")
+    for index, group in enumerate(groups.values()):
+        group["name"] = f"{index} {group['family']} lr*{group['lr_multiplier']:.4g}" + (
+            "" if group["weight_decay"] or not settings.weight_decay else " no decay"
+        )
+    return list(groups.values())
+
+
+def _takers(
+    prescriptions: Mapping[str, Prescription],
+    parameters: Mapping[str, nn.Parameter],
+    families: Sequence[tuple[Family, float]],
+) -> dict[str, tuple[Family, float]]:
+    """Return for every trainable tensor the first optimizer that takes it, with its rate."""
+    takers: dict[str, tuple[Family, float]] = {}
+    refused: list[str] = []
+    for name, parameter in parameters.items():
+        prescription = prescriptions[name]
+        if prescription.action == "tied" or not parameter.requires_grad:
+            continue
+        taker = next(((family, rate) for family, rate in families if takes(family, prescription)), None)
+        if taker is None:
+            refused.append(name)
+        else:
+            takers[name] = taker
     if refused:
         raise UnsupportedError(
             f"{families[0][0].optimizer} takes hidden matrices only, and {len(refused)} parameter(s) are none: "
             f"{listed(refused)}; give a second optimizer and its rate for them, such as others=('adamw', 3e-4), and "
             "build each optimizer from the groups of its family (group['family'])"
         )
-    if not groups:
-        raise PlanError(f"{type(model).__name__} has no trainable parameter (requires_grad is False for all)")
-    for index, group in enumerate(groups.values()):
-        group["name"] = f"{index} {group['family']} lr*{group['lr_multiplier']:.4g}" + (
-            "" if group["weight_decay"] or not weight_decay else " no decay"
-        )
-    return list(groups.values())
+    return takers
 
 
-def _rates(family: Family, lr: float, factor: float, weight_decay: float, independent: bool) -> Group:
+def _rates(family: Family, lr: float, factor: float, decayed: bool, settings: Settings) -> Group:
     """Return the numbers of one group."""
-    scaled = independent and factor > 0 and not (family.name == "adam" and family.decay == "gradient")
+    weight_decay = settings.weight_decay * decayed
+    scaled = settings.independent_decay and factor > 0 and not (family.name == "adam" and family.decay == "gradient")
     return {
         "lr": lr * factor,
         "weight_decay": weight_decay / factor if scaled else weight_decay,
@@ -107,21 +125,21 @@ def _rates(family: Family, lr: float, factor: float, weight_decay: float, indepe
     }
 
 
-def _is_decayed(said: Prescription) -> bool:
+def _is_decayed(prescription: Prescription) -> bool:
     """Whether a parameter decays by default: weights and embeddings do, and matrices whose role is not known."""
-    return said.role in _DECAYED or (said.role == "other" and len(said.shape) >= 2)
+    return prescription.role in _DECAYED or (prescription.role == "other" and len(prescription.shape) >= 2)
 
 
-def _by_width(plan: Plan, width: str | None) -> bool:
-    """Return whether rates follow the width, as the user says or else as the plan was made for."""
+def _by_width(method: str, options: Mapping[str, object], width: str | None) -> bool:
+    """Return whether rates follow the width, as the user asks or else as the plan was made for."""
     if width not in (None, "mup", "standard"):
         raise OptionError(f"width must be 'mup', 'standard' or None (as the plan was made for), received {width!r}")
-    if width == "mup" and plan.options.get("readout") not in _READOUTS:
+    if width == "mup" and options.get("readout") not in _READOUTS:
         raise PlanError(
-            f"width='mup' needs readouts whose variance goes as 1/width², which method {plan.method!r} does not give "
+            f"width='mup' needs readouts whose variance goes as 1/width², which method {method!r} does not give "
             "here; make the plan with method='mup'"
         )
-    return width == "mup" or (width is None and plan.method == "mup")
+    return width == "mup" or (width is None and method == "mup")
 
 
 def _check_numbers(family: Family, lr: float, weight_decay: float, base_width: float) -> None:

@@ -29,8 +29,8 @@ class _Slot:
 
     @property
     def tensor(self) -> torch.Tensor:
-        found: torch.Tensor = getattr(self.module, self.name)
-        return found
+        held: torch.Tensor = getattr(self.module, self.name)
+        return held
 
     def set(self, tensor: torch.Tensor) -> None:
         if self.kind == "buffer":
@@ -41,7 +41,7 @@ class _Slot:
 
 def _slots(model: nn.Module) -> list[_Slot]:
     """Return every place that holds a tensor on meta: parameters, buffers and plain attributes."""
-    found = []
+    slots = []
     seen: set[int] = set()
     for path, module in walk(model):
         if id(module) in seen:
@@ -51,8 +51,8 @@ def _slots(model: nn.Module) -> list[_Slot]:
         for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
             for name, tensor in held.items():
                 if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                    found.append(_Slot(module, name, prefix + name, kind))
-    return found
+                    slots.append(_Slot(module, name, prefix + name, kind))
+    return slots
 
 
 def _allocated(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -101,21 +101,13 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
 
 
 def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh: Collection[int], seed: int) -> None:
+    """Restore what is missing, and leave what is not in ``fresh`` as it is."""
     if not missing:
         return
     real = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in fresh]
     saved = [tensor.clone() for tensor in real]
-    outcomes = []
     with torch.no_grad(), torch.random.fork_rng():
-        for filling in (0, 1):
-            for _, tensor in missing:
-                tensor.fill_(filling)
-            for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():
-                digest = hashlib.sha256(f"{seed}\0materialize\0{path}".encode()).digest()
-                torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-                for reset in _resets(model, module):
-                    reset()
-            outcomes.append([slot.tensor.detach().clone() for slot, _ in missing])
+        outcomes = [_reset_over(filling, model, missing, seed) for filling in (0, 1)]
         for tensor, value in zip(real, saved, strict=True):
             tensor.copy_(value)
     failed = [
@@ -129,6 +121,20 @@ def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh:
             f"_init_weights) to restore {listed(failed)}, which the plan does not write; build it on a real device, or "
             "allocate it with to_empty and fill them yourself before apply_; the model was left on meta"
         )
+
+
+def _reset_over(
+    filling: int, model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], seed: int
+) -> list[torch.Tensor]:
+    """Return what the modules' own initialisations make of tensors that hold ``filling`` before."""
+    for _, tensor in missing:
+        tensor.fill_(filling)
+    for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():
+        digest = hashlib.sha256(f"{seed}\0materialize\0{path}".encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        for reset in _resets(model, module):
+            reset()
+    return [slot.tensor.detach().clone() for slot, _ in missing]
 
 
 def _resets(model: nn.Module, module: nn.Module) -> list[Callable[[], object]]:

@@ -37,12 +37,12 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return every name of every parameter (tied ones under each), without the prefixes of wrappers at any depth."""
-    found: dict[str, nn.Parameter] = {}
+    parameters: dict[str, nn.Parameter] = {}
     for path, module in walk(model):
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                found.setdefault(f"{path}.{name}" if path else name, parameter)
-    return found
+                parameters.setdefault(f"{path}.{name}" if path else name, parameter)
+    return parameters
 
 
 def unselected(
@@ -75,14 +75,14 @@ def unselected(
 
 def _matches(names: Sequence[str], patterns: str | Iterable[str] | None, option: str) -> dict[str, str]:
     """Return, for each name that a pattern matches, the first that does."""
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for pattern in (patterns,) if isinstance(patterns, str) else patterns or ():
         hits = [name for name in names if fnmatchcase(name, pattern)]
         if not hits:
             raise PlanError(f"{option}={pattern!r} matches no parameter{_nearest(pattern, names)}")
         for name in hits:
-            found.setdefault(name, pattern)
-    return found
+            matched.setdefault(name, pattern)
+    return matched
 
 
 def _nearest(pattern: str, names: Sequence[str]) -> str:

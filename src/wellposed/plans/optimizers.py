@@ -99,15 +99,15 @@ def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimiz
     )
 
 
-def takes(family: Family, said: Prescription) -> bool:
+def takes(family: Family, prescription: Prescription) -> bool:
     """Whether the family's optimizer is for this parameter: Muon is for hidden matrices alone."""
     if family.name != "muon":
         return True
-    hidden = said.width_in is not None and said.width_out is not None
-    return len(said.shape) == 2 and said.role == "weight" and hidden
+    hidden = prescription.width_in is not None and prescription.width_out is not None
+    return len(prescription.shape) == 2 and prescription.role == "weight" and hidden
 
 
-def width_multiplier(family: Family, said: Prescription, base_width: float) -> float:
+def width_multiplier(family: Family, prescription: Prescription, base_width: float) -> float:
     """Return the factor on the learning rate that maximal update parametrisation asks for.
 
     With n the widths of the parameter's fans over ``base_width``, and 1 for a finite fan:
@@ -117,17 +117,16 @@ def width_multiplier(family: Family, said: Prescription, base_width: float) -> f
     place of a factor in the forward pass multiplies Adam's rate by c and SGD's by c² (Yang & Hu 2021, arXiv
     2011.14522, the symmetry of abc-parametrisations).
     """
-    n_in = 1.0 if said.width_in is None else said.width_in / base_width
-    n_out = 1.0 if said.width_out is None else said.width_out / base_width
-    carried = said.absorbed
+    n_in = 1.0 if prescription.width_in is None else prescription.width_in / base_width
+    n_out = 1.0 if prescription.width_out is None else prescription.width_out / base_width
+    carried = prescription.absorbed
     if family.name == "sgd":
         return n_out / n_in * carried**2
     if family.name == "adam":
         return carried / n_in
-    axis = said.output_axis or 0
-    fan_out = said.shape[axis]
-    fan_in = math.prod(said.shape) // fan_out
-    rows, columns = said.shape
+    fan_out = prescription.shape[prescription.output_axis or 0]
+    fan_in = math.prod(prescription.shape) // fan_out
+    rows, columns = prescription.shape
     own = _ADJUSTMENTS[family.adjust](rows, columns, base_width)
     return math.sqrt(fan_out / fan_in) / own * carried
 

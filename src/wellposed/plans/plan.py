@@ -14,8 +14,8 @@ from rich.table import Table
 
 from wellposed.errors import PlanFileError
 from wellposed.plans.files import write_whole
-from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, param_groups
-from wellposed.plans.prescription import Prescription
+from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, Settings, param_groups
+from wellposed.plans.prescription import AnyPrescription, Centering, Tied
 from wellposed.plans.show import Differences, differences, table
 from wellposed.plans.write import write_
 
@@ -52,20 +52,21 @@ class Plan(BaseModel):
     coverage: dict[str, int] = Field(default_factory=dict)
     warnings: tuple[str, ...] = Field(default=(), strict=False)
     figures: dict[str, JsonValue] = Field(default_factory=dict)
-    prescriptions: dict[str, Prescription]
+    prescriptions: dict[str, AnyPrescription]
 
     @model_validator(mode="after")
-    def _hangs_together(self) -> Self:
-        for name, said in self.prescriptions.items():
-            if said.name != name:
-                raise ValueError(f"the prescription under {name!r} is for {said.name!r}")
-            other = self.prescriptions.get(said.tied_to or said.weight or name)
+    def _check_consistency(self) -> Self:
+        for name, prescription in self.prescriptions.items():
+            if prescription.name != name:
+                raise ValueError(f"the prescription under {name!r} is for {prescription.name!r}")
+            target = prescription.tied_to or prescription.weight or name
+            other = self.prescriptions.get(target)
             if other is None:
-                raise ValueError(f"{name!r} refers to {said.tied_to or said.weight!r}, which the plan does not hold")
-            if said.tied_to is not None and (other.action == "tied" or other.shape != said.shape):
-                raise ValueError(f"{name!r} is tied to {said.tied_to!r}, which is itself tied or has another shape")
-            if said.weight is not None and other.output_axis is None:
-                raise ValueError(f"{name!r} centres {said.weight!r}, whose prescription has no output_axis")
+                raise ValueError(f"{name!r} refers to {target!r}, which the plan does not hold")
+            if isinstance(prescription, Tied) and (isinstance(other, Tied) or other.shape != prescription.shape):
+                raise ValueError(f"{name!r} is tied to {target!r}, which is itself tied or has another shape")
+            if isinstance(prescription, Centering) and other.output_axis is None:
+                raise ValueError(f"{name!r} is centred on {target!r}, whose prescription has no output_axis")
         return self
 
     def apply_(
@@ -138,18 +139,8 @@ class Plan(BaseModel):
             UnsupportedError: an optimizer without a rule, or parameters that it does not take.
             PlanError: the plan does not fit the model, nothing is trainable, or ``width="mup"`` with another plan.
         """
-        return param_groups(
-            self,
-            model,
-            lr,
-            optimizer,
-            weight_decay,
-            width=width,
-            base_width=base_width,
-            decay_all=decay_all,
-            independent_decay=independent_decay,
-            others=others,
-        )
+        settings = Settings(optimizer, lr, weight_decay, width, base_width, decay_all, independent_decay, others)
+        return param_groups(self.prescriptions, model, settings, method=self.method, options=self.options)
 
     def to_json(self) -> str:
         """Return the plan as indented JSON, the content of the file that `save` writes."""
@@ -164,15 +155,15 @@ class Plan(BaseModel):
         """Read a plan back from ``path``.
 
         Raises:
-            PlanFileError: the file is no JSON, no plan, of a newer version, or says something impossible.
+            PlanFileError: the file is no JSON, no plan, of a newer version, or states something impossible.
         """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise PlanFileError(f"{path}: not JSON ({error}); the file is corrupt: save the plan again") from error
         if not isinstance(content, dict) or content.get("kind") != _KIND:
-            found = f"kind {content['kind']!r}" if isinstance(content, dict) and "kind" in content else "something else"
-            raise PlanFileError(f"{path}: expected a plan (kind {_KIND!r}), found {found}; give a file of Plan.save")
+            kind = f"kind {content['kind']!r}" if isinstance(content, dict) and "kind" in content else "something else"
+            raise PlanFileError(f"{path}: expected a plan (kind {_KIND!r}), found {kind}; give a file of Plan.save")
         version = content.get("schema_version")
         if isinstance(version, int) and version > SCHEMA:
             raise PlanFileError(
@@ -183,7 +174,10 @@ class Plan(BaseModel):
             return cls.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the plan"
+            loc = first["loc"]
+            if loc[:1] == ("prescriptions",):  # name of the parameter, class of the prescription, field
+                loc = loc[:2] + loc[3:]
+            where = ".".join(map(str, loc)) or "the plan"
             raise PlanFileError(
                 f"{path}: {where}: {first['msg']} ({error.error_count()} error(s) in all); "
                 "the file was edited or damaged: correct it or save the plan again"
@@ -191,11 +185,15 @@ class Plan(BaseModel):
 
     def diff(self, other: Plan) -> Differences:
         """Return what differs from ``other``; empty (false) where the plans are equal, and readable as ``str``."""
-        return differences(self, other)
+        own, others = (
+            {field: getattr(plan, field) for field in Plan.model_fields if field != "prescriptions"}
+            for plan in (self, other)
+        )
+        return differences(self.prescriptions, other.prescriptions, own, others)
 
     def table(self, *, reasons: bool = True) -> Table:
         """Return the plan as a rich table, one row for each parameter; it fits the terminal that prints it.
 
         ``reasons=False`` leaves out why.
         """
-        return table(self, reasons=reasons)
+        return table(f"{self.model}: {self.method}, seed {self.seed}", self.prescriptions, reasons=reasons)

@@ -1,46 +1,58 @@
-"""What a plan says of one parameter. Plain data: no tensors, no modules."""
+"""What a plan states of one parameter: a record for each kind of statement. Plain data: no tensors, no modules."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetPydanticSchema,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 Action = Literal["write", "keep", "tied"]
+RandomDistribution = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
 Distribution = Literal[
     "normal", "truncated_normal", "uniform", "orthogonal", "constant", "centering", "rescale", "keep", "default"
 ]
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "scale", "position", "other"]
 
-RANDOM: tuple[Distribution, ...] = ("normal", "truncated_normal", "uniform", "orthogonal")
+RANDOM: tuple[RandomDistribution, ...] = get_args(RandomDistribution)
 """The distributions that draw numbers; they are what a method's ``distribution`` option may name."""
 
-_NEEDED: dict[Distribution, tuple[str, ...]] = {
-    **dict.fromkeys(RANDOM, ("std",)),
-    "constant": ("constant",),
-    "centering": ("weight", "value"),
-    "rescale": ("std",),
+_FIELDS = (
+    "name", "shape", "action", "distribution", "mean", "std", "channel_std", "constant", "weight", "value",
+    "output_axis", "groups", "lr_multiplier", "width_in", "width_out", "absorbed", "role", "op", "fan_in", "fan_out",
+    "signal_before", "signal_after", "tied_to", "reason",
+)  # fmt: skip
+"""The fields of all kinds in the order in which files state them."""
+
+_ABSENT: dict[str, Any] = {
+    "mean": 0.0,
+    **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to")),
 }
+"""The fields that only some kinds have, and what they read as on the others, in files too."""
 
 
 class Prescription(BaseModel):
-    """How one parameter is drawn, and why.
+    """What a plan states of one parameter, and why.
+
+    The base of all kinds: `Drawn`, `Constant`, `Centering`, `Rescaled`, `Kept`, `Default` and `Tied`; a prescription is
+    made as one of them. What only some kinds have (``mean``, ``std``, ``channel_std``, ``constant``, ``weight``,
+    ``value``, ``tied_to``) can be read on all: it is None on the others, and the mean 0.
 
     Attributes:
         name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
         shape: its global shape.
-        action: ``write``, ``keep`` (left alone; ``reason`` says why) or ``tied`` (same tensor as ``tied_to``).
-        distribution: what is written. ``truncated_normal`` is cut at two standard deviations of the normal that is
-            cut; ``orthogonal`` is a Haar-random semi-orthogonal matrix, outputs by everything else, for each group;
-            ``centering`` is a constant vector, minus ``value`` times the sum of parameter ``weight`` over all its axes
-            but the one of the outputs. ``rescale`` multiplies what is there, so that its root mean square is ``std``.
-            ``keep`` and ``default`` (the model's own initialisation) write nothing.
-        mean: mean of the drawn values.
-        std: standard deviation of the values as written, that is after truncation.
-        channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
-        constant: the value of every element.
-        weight: name of the weight whose sums a ``centering`` takes.
-        value: mean of the signal that enters that weight.
+        action: ``write``, ``keep`` (left alone; ``reason`` tells why) or ``tied`` (same tensor as ``tied_to``).
+        distribution: what is written; ``keep`` and ``default`` write nothing.
+        role: what the parameter does.
         output_axis: the axis of the tensor that indexes the outputs of its contraction.
         groups: number of independent blocks, as in a grouped convolution: they split the output axis where that is
             the first, else the first axis.
@@ -49,13 +61,11 @@ class Prescription(BaseModel):
             (`wellposed.signals.structure.widths`).
         width_out: channels that the parameter makes or has, where that is a width; None as above.
         absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
-        role: what the parameter does.
         op: the node that uses it and its overload.
         fan_in: terms summed into one output.
         fan_out: outputs that one input reaches, per consumer.
         signal_before: second moment of what enters the contraction; None where unknown.
         signal_after: second moment of what leaves it; None where unknown.
-        tied_to: the name under which the tensor is planned.
         reason: the rule, in words that name the equation.
     """
 
@@ -65,63 +75,265 @@ class Prescription(BaseModel):
     shape: tuple[int, ...] = Field(strict=False)
     action: Action
     distribution: Distribution
-    mean: float = 0.0
-    std: float | None = Field(default=None, ge=0.0)
-    channel_std: tuple[float, ...] | None = Field(default=None, strict=False)
-    constant: float | None = None
-    weight: str | None = None
-    value: float | None = None
+    role: Role = "other"
     output_axis: int | None = Field(default=None, ge=0)
     groups: int = Field(default=1, ge=1)
     lr_multiplier: float = Field(default=1.0, ge=0.0)
     width_in: int | None = Field(default=None, ge=1)
     width_out: int | None = Field(default=None, ge=1)
     absorbed: float = Field(default=1.0, gt=0.0)
-    role: Role = "other"
     op: str | None = None
     fan_in: int | None = Field(default=None, ge=0)
     fan_out: int | None = Field(default=None, ge=0)
     signal_before: float | None = None
     signal_after: float | None = None
-    tied_to: str | None = None
     reason: str
 
+    if TYPE_CHECKING:
+
+        @property
+        def mean(self) -> float: ...  # noqa: D102
+        @property
+        def std(self) -> float | None: ...  # noqa: D102
+        @property
+        def channel_std(self) -> tuple[float, ...] | None: ...  # noqa: D102
+        @property
+        def constant(self) -> float | None: ...  # noqa: D102
+        @property
+        def weight(self) -> str | None: ...  # noqa: D102
+        @property
+        def value(self) -> float | None: ...  # noqa: D102
+        @property
+        def tied_to(self) -> str | None: ...  # noqa: D102
+
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            return _ABSENT[name] if name in _ABSENT else super().__getattr__(name)
+
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        """Refuse to make a prescription of no kind."""
+        if cls is Prescription:
+            raise TypeError(
+                "a prescription is made as one of its kinds in wellposed.plans: "
+                "Drawn, Constant, Centering, Rescaled, Kept, Default or Tied"
+            )
+        return super().__new__(cls)
+
+    @property
+    @abstractmethod
+    def how(self) -> str:
+        """The draw in a few characters: ``truncated normal, std 0.0589``, ``constant 0``, ``keep``."""
+
+    def changed(self, **fields: Any) -> Self:
+        """Return this prescription with other values of some fields, which are checked."""
+        return type(self)(**(dict(self) | fields))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_absent(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        absent = {name for name, value in _ABSENT.items() if name not in cls.model_fields and fields.get(name) == value}
+        return {name: value for name, value in fields.items() if name not in absent}
+
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        writes = self.distribution not in ("keep", "default")
-        if (self.action == "write") != writes:
-            raise ValueError(f"action {self.action!r} does not go with distribution {self.distribution!r}")
-        missing = [field for field in _NEEDED.get(self.distribution, ()) if getattr(self, field) is None]
-        if missing:
-            raise ValueError(f"distribution {self.distribution!r} needs {' and '.join(missing)}")
-        if (self.action == "tied") != (self.tied_to is not None):
-            raise ValueError("tied_to is for action 'tied', which needs it")
+    def _check_axis(self) -> Self:
         if self.output_axis is not None and self.output_axis >= len(self.shape):
             raise ValueError(f"output_axis {self.output_axis} is not an axis of shape {self.shape}")
+        return self
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        return {field: getattr(self, field) for field in _FIELDS}
+
+
+class ByChannel(Prescription):
+    """What can be brought to a scale of its own in each slice along ``output_axis``."""
+
+    action: Literal["write"] = "write"
+    channel_std: tuple[float, ...] | None = Field(default=None, strict=False)
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> Self:
         channels = None if self.output_axis is None else self.shape[self.output_axis]
         if self.channel_std is not None and (len(self.channel_std) != channels or min(self.channel_std) < 0):
             raise ValueError("channel_std needs output_axis, and one number of at least 0 for each index along it")
+        return self
+
+
+class Drawn(ByChannel):
+    """The parameter is drawn at random.
+
+    Attributes:
+        distribution: ``normal``; ``truncated_normal``, which is cut at two standard deviations of the normal that is
+            cut; ``uniform``; or ``orthogonal``, a Haar-random semi-orthogonal matrix, outputs by everything else, for
+            each group.
+        mean: mean of the drawn values.
+        std: standard deviation of the values as written, that is after truncation.
+        channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
+    """
+
+    distribution: RandomDistribution
+    mean: float = 0.0
+    std: float = Field(ge=0.0)
+
+    @property
+    def how(self) -> str:
+        """The distribution, its mean unless that is 0, and its standard deviation."""
+        return _moments_in_words(self.distribution, self.mean, self.std)
+
+    @model_validator(mode="after")
+    def _check_orthogonal(self) -> Self:
         if self.distribution == "orthogonal" and (self.output_axis is None or self.mean != 0.0):
             raise ValueError("distribution 'orthogonal' needs output_axis, and mean 0")
         return self
 
+
+class Constant(ByChannel):
+    """Every element is one number.
+
+    Attributes:
+        constant: the number.
+        channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
+    """
+
+    distribution: Literal["constant"] = "constant"
+    constant: float
+
     @property
     def how(self) -> str:
-        """The draw in a few characters: ``truncated normal, std 0.0589``, ``constant 0``, ``keep``."""
-        if self.action == "tied":
-            return f"tied to {self.tied_to}"
-        if self.distribution == "constant":
-            return f"constant {self.constant:.4g}"
-        if self.distribution == "centering":
-            return f"-{self.value:.4g} × sums of {self.weight}"
-        words = self.distribution.replace("_", " ")
-        if self.distribution == "rescale":
-            return f"rescaled to rms {self.std:.4g}"
-        if self.std is None:
-            return words
-        return f"{words}, " + (f"mean {self.mean:.4g}, " if self.mean else "") + f"std {self.std:.4g}"
+        """The number."""
+        return f"constant {self.constant:.4g}"
 
 
-def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -> Prescription:
+class Centering(Prescription):
+    """A bias that cancels a mean: minus ``value`` times the sums of a weight over all its axes but the output axis.
+
+    Attributes:
+        weight: name of the weight, whose own prescription states its output axis.
+        value: mean of the signal that enters that weight.
+    """
+
+    action: Literal["write"] = "write"
+    distribution: Literal["centering"] = "centering"
+    weight: str
+    value: float
+
+    @property
+    def how(self) -> str:
+        """The mean and the weight."""
+        return f"-{self.value:.4g} × sums of {self.weight}"
+
+
+class Rescaled(ByChannel):
+    """What the model holds is multiplied by a factor.
+
+    Attributes:
+        std: the root mean square that it then has.
+        channel_std: the same for each slice along ``output_axis``, in the place of ``std``.
+    """
+
+    distribution: Literal["rescale"] = "rescale"
+    std: float = Field(ge=0.0)
+
+    @property
+    def how(self) -> str:
+        """The root mean square."""
+        return f"rescaled to rms {self.std:.4g}"
+
+
+class Kept(Prescription):
+    """The parameter is left alone; ``reason`` tells why."""
+
+    action: Literal["keep"] = "keep"
+    distribution: Literal["keep"] = "keep"
+
+    @property
+    def how(self) -> str:
+        """``keep``."""
+        return self.distribution
+
+
+class Default(Prescription):
+    """The model's own initialisation, which is left alone.
+
+    Attributes:
+        mean: mean of the values when the plan was made.
+        std: their standard deviation; None where there were none (on meta).
+    """
+
+    action: Literal["keep"] = "keep"
+    distribution: Literal["default"] = "default"
+    mean: float = 0.0
+    std: float | None = Field(default=None, ge=0.0)
+
+    @property
+    def how(self) -> str:
+        """``default``, with the moments that are known."""
+        return _moments_in_words(self.distribution, self.mean, self.std)
+
+
+class Tied(Prescription):
+    """Another name of a tensor that has a prescription already.
+
+    Attributes:
+        tied_to: the name under which the tensor is planned.
+    """
+
+    action: Literal["tied"] = "tied"
+    distribution: Literal["keep"] = "keep"
+    tied_to: str
+
+    @property
+    def how(self) -> str:
+        """The name of the tensor."""
+        return f"tied to {self.tied_to}"
+
+
+def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -> Kept:
     """Return the prescription that leaves a parameter alone, with the reason."""
-    return Prescription(name=name, shape=shape, action="keep", distribution="keep", role=role, reason=reason)
+    return Kept(name=name, shape=shape, role=role, reason=reason)
+
+
+def _moments_in_words(distribution: str, mean: float, std: float | None) -> str:
+    words = distribution.replace("_", " ")
+    return words if std is None else f"{words}, " + (f"mean {mean:.4g}, " if mean else "") + f"std {std:.4g}"
+
+
+# ---- as a field of other records -------------------------------------------------------------------------------------
+
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(RANDOM, "Drawn"),
+    "constant": "Constant",
+    "centering": "Centering",
+    "rescale": "Rescaled",
+    "keep": "Kept",
+    "default": "Default",
+}
+
+
+def _kind_of(stated: Any) -> str | None:
+    """Return the name of the class for a prescription, or for the fields that a file states."""
+    if not isinstance(stated, dict):
+        return type(stated).__name__
+    return "Tied" if stated.get("action") == "tied" else _KINDS.get(str(stated.get("distribution")))
+
+
+_AnyKind = Annotated[
+    Annotated[Drawn, Tag("Drawn")]
+    | Annotated[Constant, Tag("Constant")]
+    | Annotated[Centering, Tag("Centering")]
+    | Annotated[Rescaled, Tag("Rescaled")]
+    | Annotated[Kept, Tag("Kept")]
+    | Annotated[Default, Tag("Default")]
+    | Annotated[Tied, Tag("Tied")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="distribution",
+        custom_error_message=f"distribution should be one of {', '.join(map(repr, _KINDS))}",
+    ),
+]
+
+AnyPrescription = Annotated[Prescription, GetPydanticSchema(lambda _, handler: handler.generate_schema(_AnyKind))]
+"""A prescription as a field of a record: read as the kind that its distribution and its action name."""

@@ -1,17 +1,15 @@
-"""A plan for people: its table, and how it differs from another."""
+"""Plans for people: a table of prescriptions, and how two plans differ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from wellposed.plans.prescription import Prescription
-
-if TYPE_CHECKING:
-    from wellposed.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What two plans say differently: parameters that only one holds, and fields that changed. False when equal."""
+    """How two plans differ: parameters that only one of them holds, and fields that changed. False when equal."""
 
     only_left: tuple[str, ...]
     only_right: tuple[str, ...]
@@ -45,37 +43,39 @@ class Differences:
         return "\n".join(lines + [str(change) for change in self.changes])
 
 
-def differences(left: Plan, right: Plan) -> Differences:
-    """Compare two plans field by field; parameters in the order of ``left``, then of ``right``."""
-    changes = [
-        Change(None, field, getattr(left, field), getattr(right, field))
-        for field in type(left).model_fields
-        if field != "prescriptions" and getattr(left, field) != getattr(right, field)
-    ]
-    a, b = left.prescriptions, right.prescriptions
-    for name in a:
-        if name in b and a[name] != b[name]:
-            changes += [
-                Change(name, field, getattr(a[name], field), getattr(b[name], field))
-                for field in Prescription.model_fields
-                if getattr(a[name], field) != getattr(b[name], field)
-            ]
+def differences(
+    left: Mapping[str, Prescription],
+    right: Mapping[str, Prescription],
+    own_left: Mapping[str, Any],
+    own_right: Mapping[str, Any],
+) -> Differences:
+    """Compare the prescriptions of two plans, and the plans' own fields; in the order of ``left``, then ``right``."""
+    changes = list(_changes(None, own_left, own_right))
+    for name, before in left.items():
+        if name in right and before != right[name]:
+            changes += _changes(name, before.model_dump(), right[name].model_dump())
     return Differences(
-        tuple(name for name in a if name not in b), tuple(name for name in b if name not in a), tuple(changes)
+        only_left=tuple(name for name in left if name not in right),
+        only_right=tuple(name for name in right if name not in left),
+        changes=tuple(changes),
     )
 
 
-def table(plan: Plan, *, reasons: bool) -> Table:
-    """Return a rich table of ``plan``; long names and reasons fold, so that it fits any width."""
-    shown = Table(title=f"{plan.model}: {plan.method}, seed {plan.seed}", expand=False)
+def _changes(parameter: str | None, left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[Change]:
+    return (Change(parameter, field, left[field], right[field]) for field in left if left[field] != right[field])
+
+
+def table(title: str, prescriptions: Mapping[str, Prescription], *, reasons: bool) -> Table:
+    """Return a rich table of prescriptions; long names and reasons fold, so that it fits any width."""
+    shown = Table(title=title, expand=False)
     shown.add_column("parameter", overflow="fold", style="bold")
-    shown.add_column("shape", overflow="fold")
-    shown.add_column("drawn as", overflow="fold")
-    shown.add_column("fans", overflow="fold")
+    for column in ("shape", "drawn as", "fans"):
+        shown.add_column(column, overflow="fold")
     if reasons:
         shown.add_column("why", overflow="fold", style="dim")
-    for said in plan.prescriptions.values():
-        shape = "×".join(str(size) for size in said.shape) or "scalar"
-        fans = "" if said.fan_in is None else f"{said.fan_in} in, {said.fan_out} out"
-        shown.add_row(said.name, shape, said.how, fans, *([Text(said.reason)] if reasons else []))
+    for name, prescription in prescriptions.items():
+        shape = "×".join(map(str, prescription.shape)) or "scalar"
+        fans = "" if prescription.fan_in is None else f"{prescription.fan_in} in, {prescription.fan_out} out"
+        why = [Text(prescription.reason)] if reasons else []
+        shown.add_row(name, shape, prescription.how, fans, *why)
     return shown

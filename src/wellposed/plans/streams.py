@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wellposed.plans.prescription import Prescription
+from wellposed.plans.prescription import Constant, Drawn
 
 BLOCK = 1 << 17
 """Elements in one block. Part of the format: another size gives other numbers."""
@@ -59,17 +59,17 @@ class _Law:
 _STANDARD = _Law(gaussian=True, width=1.0, scale=math.sqrt(2.0))
 
 
-def _law(said: Prescription) -> _Law:
-    assert said.std is not None
-    match said.distribution:
+def _law(prescription: Drawn) -> _Law:
+    mean, std = prescription.mean, prescription.std
+    match prescription.distribution:
         case "uniform":
-            return _Law(False, 1.0, math.sqrt(3.0) * said.std, said.mean)
+            return _Law(False, 1.0, math.sqrt(3.0) * std, mean)
         case "normal":
-            return _Law(True, 1.0, math.sqrt(2.0) * said.std, said.mean)
+            return _Law(True, 1.0, math.sqrt(2.0) * std, mean)
         case "truncated_normal":
-            return _Law(True, _MASS, math.sqrt(2.0) * said.std / TRUNCATED_STD, said.mean)
-        case _:
-            raise ValueError(f"{said.name}: distribution {said.distribution!r} has no elements of its own to draw")
+            return _Law(True, _MASS, math.sqrt(2.0) * std / TRUNCATED_STD, mean)
+        case "orthogonal":
+            raise ValueError(f"{prescription.name}: the elements of an orthogonal matrix are not drawn one by one")
 
 
 def _fill_block(block: npt.NDArray[np.float32], key: int, index: int, law: _Law) -> None:
@@ -121,15 +121,14 @@ def by_output(weight: torch.Tensor, output_axis: int, groups: int) -> torch.Tens
     return moved.reshape(groups, moved.shape[1], -1)
 
 
-def _orthogonal_(out: torch.Tensor, key: int, said: Prescription, pool: Executor) -> None:
+def _orthogonal_(out: torch.Tensor, key: int, prescription: Drawn, pool: Executor) -> None:
     """Fill ``out`` with Haar-random semi-orthogonal matrices (Saxe et al., arXiv 1312.6120; Mezzadri, math-ph/0609050).
 
     Each group's matrix, outputs by everything else, has orthonormal rows where it is wide and orthonormal columns where
     it is tall, times ``std · sqrt(longer side)``: the mean square of its elements is then ``std²`` exactly.
     """
-    assert said.output_axis is not None
-    assert said.std is not None
-    layout = by_output(out, said.output_axis, said.groups)
+    assert prescription.output_axis is not None
+    layout = by_output(out, prescription.output_axis, prescription.groups)
     groups, rows, columns = layout.shape
     long, short = max(rows, columns), min(rows, columns)
     gaussian = blank((groups, long, short))
@@ -139,37 +138,36 @@ def _orthogonal_(out: torch.Tensor, key: int, said: Prescription, pool: Executor
     # QR alone is not Haar: its signs are the algorithm's. Making R's diagonal positive removes them.
     diagonal = r.diagonal(dim1=-2, dim2=-1)
     q *= torch.where(diagonal < 0, -1.0, 1.0).unsqueeze(-2)
-    q *= said.std * math.sqrt(long)
+    q *= prescription.std * math.sqrt(long)
     matrix = q if rows >= columns else q.transpose(-2, -1)
     # Back through the layout of `by_output`.
     split_shape = (groups, out.shape[0] // groups, *out.shape[1:])
-    axis = 1 if said.output_axis == 0 else said.output_axis + 1
+    axis = 1 if prescription.output_axis == 0 else prescription.output_axis + 1
     moved_shape = (split_shape[0], split_shape[axis], *(s for i, s in enumerate(split_shape) if i not in (0, axis)))
     out.copy_(matrix.reshape(moved_shape).movedim(1, axis).reshape(out.shape))
 
 
-def start_(out: torch.Tensor, said: Prescription, seed: int, pool: Executor) -> list[Future[None]]:
-    """Begin to fill ``out`` with the numbers of ``said``; they are there once the futures are done (see `finish`).
+def start_(out: torch.Tensor, prescription: Drawn | Constant, seed: int, pool: Executor) -> list[Future[None]]:
+    """Begin to fill ``out`` with what is prescribed; the numbers are there once the futures are done (see `finish`).
 
     Args:
         out: float32, on the CPU, contiguous, of the prescription's shape; overwritten. Autograd must be off.
-        said: a prescription whose distribution draws numbers or is constant.
+        prescription: how they are drawn.
         seed: the plan's seed.
         pool: threads that share the work; their number does not change the numbers.
     """
-    if said.distribution == "constant":
-        assert said.constant is not None
-        out.fill_(said.constant)
+    if isinstance(prescription, Constant):
+        out.fill_(prescription.constant)
         return []
-    if said.std == 0.0:
-        out.fill_(said.mean)
+    if prescription.std == 0.0:
+        out.fill_(prescription.mean)
         return []
-    key = stream_key(seed, said.name)
-    if said.distribution == "orthogonal":
-        _orthogonal_(out, key, said, pool)
+    key = stream_key(seed, prescription.name)
+    if prescription.distribution == "orthogonal":
+        _orthogonal_(out, key, prescription, pool)
         return []
-    torch.autograd.graph.increment_version(out)  # NumPy writes behind autograd's back
-    return _start_elements_(out, key, _law(said), pool)
+    torch.autograd.graph.increment_version(out)  # autograd does not see what NumPy writes
+    return _start_elements_(out, key, _law(prescription), pool)
 
 
 def finish(work: Iterable[Future[None]]) -> None:

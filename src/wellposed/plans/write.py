@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,13 +15,10 @@ from torch.nn.utils import parametrize
 from wellposed.errors import PlanError, UnsupportedError
 from wellposed.plans.materialize import materialized
 from wellposed.plans.names import listed, parameters_by_name, unselected, unwritable
-from wellposed.plans.prescription import Prescription
+from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Rescaled
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.streams import blank, by_output, finish, start_
 from wellposed.ranks import is_distributed
-
-if TYPE_CHECKING:
-    from wellposed.plans.plan import Plan
 
 Prescriptions = Mapping[str, Prescription]
 Patterns = str | Sequence[str] | None
@@ -29,76 +26,37 @@ Patterns = str | Sequence[str] | None
 _WORKERS = 8
 
 
-def draw(
-    plan: Plan, *, seed: int | None = None, current: Mapping[str, torch.Tensor] | None = None
+def drawn_values(
+    prescriptions: Prescriptions, seed: int, current: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return what the plan writes, by parameter name: float32 tensors on the CPU, the same numbers as `Plan.apply_`.
-
-    Args:
-        plan: the plan.
-        seed: another seed than the plan's, for further draws of the same plan.
-        current: values of parameters that the plan leaves alone, needed where a bias is centred on one of them, and of
-            those that it rescales.
-
-    Raises:
-        PlanError: a bias is centred on a weight that is neither written nor in ``current``, or a parameter that is
-            rescaled is not in ``current``.
-    """
-    seed = plan.seed if seed is None else seed
+    """Return what is written, by parameter name; see `wellposed.plans.draw`, whose errors these are."""
     values: dict[str, torch.Tensor] = {}
-    written = [said for said in plan.prescriptions.values() if said.action == "write"]
+    written = [prescription for prescription in prescriptions.values() if prescription.action == "write"]
     with torch.no_grad(), _workers() as pool:
-        work = []
-        for said in written:
-            if said.distribution == "rescale":
-                if said.name not in (current or {}):
-                    raise PlanError(f"{said.name!r} is rescaled, not drawn; pass its values in current=")
-                values[said.name] = (current or {})[said.name].detach().cpu().float()
-                continue
-            values[said.name] = blank(said.shape)
-            if said.weight is None:
-                work += start_(values[said.name], said, seed, pool)
+        work: list[Future[None]] = []
+        for prescription in written:
+            name = prescription.name
+            if isinstance(prescription, Rescaled):
+                if name not in current:
+                    raise PlanError(f"{name!r} is rescaled, not drawn; pass its values in current=")
+                values[name] = current[name].detach().cpu().float()
+            else:
+                values[name] = blank(prescription.shape)
+            if isinstance(prescription, Drawn | Constant):
+                work += start_(values[name], prescription, seed, pool)
         finish(work)
-        for said in written:
-            values[said.name] = rescaled(values[said.name], said)
-        for said in written:
-            if said.weight is None:
-                continue
-            weight = values.get(said.weight, (current or {}).get(said.weight))
+        for prescription in written:
+            if isinstance(prescription, ByChannel):
+                values[prescription.name] = rescaled(values[prescription.name], prescription)
+        for bias in _centring(written):
+            weight = values.get(bias.weight, current.get(bias.weight))
             if weight is None:
                 raise PlanError(
-                    f"{said.name!r} is centred on {said.weight!r}, which the plan leaves alone; "
+                    f"{bias.name!r} is centred on {bias.weight!r}, which the plan leaves alone; "
                     "pass its values in current="
                 )
-            values[said.name] = _centred(said, plan.prescriptions[said.weight], weight)
+            values[bias.name] = _centred(bias, prescriptions[bias.weight], weight)
     return values
-
-
-def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, model: str) -> dict[str, torch.Tensor]:
-    """Return a value for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
-
-    Args:
-        own: the parameters by name; drawn values take their type, and their device unless that is meta.
-        plan: None takes what there is.
-        seed: of the draw.
-        model: its name, for messages.
-
-    Raises:
-        PlanError: parameters without values (on meta) that no plan draws.
-    """
-    drawn = {} if plan is None else draw(plan, seed=seed, current=own)
-    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
-    if missing:
-        raise PlanError(
-            f"{len(missing)} parameters of {model} are on meta and no plan draws them: {listed(missing)}; give a plan "
-            "that does, or allocate the model and initialise it first (to_empty, then apply_)"
-        )
-    return {
-        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
-        if name in drawn
-        else value
-        for name, value in own.items()
-    }
 
 
 def write_(
@@ -114,41 +72,40 @@ def write_(
     """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are."""
     parameters = parameters_by_name(model)
     left_out = unselected(_names_of_tensors(prescriptions), only, skip)
-    written = [said for said in prescriptions.values() if said.action == "write" and said.name not in left_out]
+    written = [p for p in prescriptions.values() if p.action == "write" and p.name not in left_out]
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)
     _check_kinds(written, parameters, frozen)
     if materialize is False:
         _check_meta(model, parameters)
     device = torch.device("cpu") if isinstance(materialize, bool) else torch.device(materialize)
-    with materialized(model, {said.name for said in written}, device, seed) if materialize is not False else _nothing():
+    with materialized(model, {p.name for p in written}, device, seed) if materialize is not False else nullcontext():
         parameters = parameters_by_name(model)
         _check_memory(written, parameters)
         with torch.no_grad(), _workers() as pool:
             work: list[Future[None]] = []
-            for said in written:
-                if said.weight is None:
-                    work += _write_one_(parameters[said.name], said, seed, pool)
+            for prescription in written:
+                if isinstance(prescription, Drawn | Constant | Rescaled):
+                    work += _write_one_(parameters[prescription.name], prescription, seed, pool)
             finish(work)
-            for said in written:
-                if said.weight is not None:
-                    weight = _whole(parameters[said.weight])
-                    _copy_(parameters[said.name], _centred(said, prescriptions[said.weight], weight))
+            for bias in _centring(written):
+                weight = _whole(parameters[bias.weight])
+                _copy_(parameters[bias.name], _centred(bias, prescriptions[bias.weight], weight))
     if parametrize._cache_enabled:
         parametrize._cache.clear()  # weights computed from the originals before they were written
 
 
 def _names_of_tensors(prescriptions: Prescriptions) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {name: [name] for name, said in prescriptions.items() if said.tied_to is None}
-    for name, said in prescriptions.items():
-        if said.tied_to is not None:
-            names[said.tied_to].append(name)
+    """Return for each tensor all names under which the plan holds it."""
+    names: dict[str, list[str]] = {name: [name] for name, p in prescriptions.items() if p.tied_to is None}
+    for name, prescription in prescriptions.items():
+        if prescription.tied_to is not None:
+            names[prescription.tied_to].append(name)
     return names
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _centring(written: Sequence[Prescription]) -> list[Centering]:
+    return [prescription for prescription in written if isinstance(prescription, Centering)]
 
 
 @contextmanager
@@ -157,30 +114,31 @@ def _workers() -> Iterator[Executor]:
         yield pool
 
 
-def _write_one_(parameter: torch.Tensor, said: Prescription, seed: int, pool: Executor) -> list[Future[None]]:
+def _write_one_(
+    parameter: torch.Tensor, prescription: Drawn | Constant | Rescaled, seed: int, pool: Executor
+) -> list[Future[None]]:
     """Write one parameter, or begin to where its own memory can be drawn into."""
-    if said.distribution == "rescale":
+    if isinstance(prescription, Rescaled):
         now = _whole(parameter).detach()
-        full = rescaled(now, said)
+        full = rescaled(now, prescription)
         if full is not now:
             _copy_(parameter, full)
         return []
     plain = type(parameter) in (nn.Parameter, torch.Tensor) and parameter.device.type == "cpu"
-    if plain and said.channel_std is None and parameter.dtype == torch.float32 and parameter.is_contiguous():
-        return start_(parameter.detach(), said, seed, pool)
-    full = blank(said.shape)
-    finish(start_(full, said, seed, pool))
-    _copy_(parameter, rescaled(full, said))
+    if plain and prescription.channel_std is None and parameter.dtype == torch.float32 and parameter.is_contiguous():
+        return start_(parameter.detach(), prescription, seed, pool)
+    full = blank(prescription.shape)
+    finish(start_(full, prescription, seed, pool))
+    _copy_(parameter, rescaled(full, prescription))
     return []
 
 
-def _centred(said: Prescription, weight_said: Prescription, weight: torch.Tensor) -> torch.Tensor:
-    """Return the bias that cancels a mean of ``said.value`` at the inputs of ``weight``."""
-    assert said.value is not None
-    assert weight_said.output_axis is not None
-    rows = by_output(weight.detach().cpu().double(), weight_said.output_axis, weight_said.groups)
+def _centred(bias: Centering, of_weight: Prescription, weight: torch.Tensor) -> torch.Tensor:
+    """Return the bias that cancels a mean of ``bias.value`` at the inputs of ``weight``."""
+    assert of_weight.output_axis is not None
+    rows = by_output(weight.detach().cpu().double(), of_weight.output_axis, of_weight.groups)
     sums = rows.numpy().sum(axis=-1)  # NumPy sums in one order whatever the number of threads
-    return torch.from_numpy(-said.value * sums).reshape(said.shape).float()
+    return torch.from_numpy(-bias.value * sums).reshape(bias.shape).float()
 
 
 # ---- sharded tensors ------------------------------------------------------------------------------------------------
@@ -235,12 +193,12 @@ def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parame
 def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]) -> None:
     """Raise `PlanError` unless the parameters that are one tensor are planned as one."""
     owner: dict[int, str] = {}
-    for name, said in prescriptions.items():
-        if said.tied_to is not None:
-            if parameters[name] is not parameters[said.tied_to]:
+    for name, prescription in prescriptions.items():
+        if prescription.tied_to is not None:
+            if parameters[name] is not parameters[prescription.tied_to]:
                 raise PlanError(
-                    f"{name!r} is planned as tied to {said.tied_to!r}, but they are two tensors in this model; tie "
-                    "them (call the model's tie_weights, or assign one to the other) or make a plan for this model"
+                    f"{name!r} is planned as tied to {prescription.tied_to!r}, but they are two tensors in this model; "
+                    "tie them (call the model's tie_weights, or assign one to the other) or make a plan for this model"
                 )
             continue
         first = owner.setdefault(id(parameters[name]), name)
@@ -251,14 +209,13 @@ def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Paramet
 
 
 def _check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter], frozen: bool) -> None:
-    for said in written:
-        why = unwritable(parameters[said.name])
+    for name in (prescription.name for prescription in written):
+        why = unwritable(parameters[name])
         if why is not None:
             raise UnsupportedError(
-                f"{said.name!r} is {why}: a plan writes dense floating-point parameters; "
-                f"leave it out with skip={said.name!r}"
+                f"{name!r} is {why}: a plan writes dense floating-point parameters; leave it out with skip={name!r}"
             )
-    refused = [said.name for said in written if not parameters[said.name].requires_grad]
+    refused = [p.name for p in written if not parameters[p.name].requires_grad]
     if refused and not frozen:
         raise PlanError(
             f"{len(refused)} parameter(s) to be written are frozen (requires_grad is False): {listed(refused)}; pass "
@@ -279,19 +236,17 @@ def _check_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Non
 def _check_memory(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse parameters whose elements share memory: what is in it would depend on the order of writing."""
     spans: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
-    for said in written:
-        parameter: Any = parameters[said.name]
+    for name in (prescription.name for prescription in written):
+        parameter: Any = parameters[name]
         local = parameter.to_local() if is_distributed(parameter) else parameter
         if local.numel() == 0 or local.is_meta:
             continue
         if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
-            raise UnsupportedError(
-                f"{said.name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())"
-            )
+            raise UnsupportedError(f"{name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())")
         reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
         start = local.storage_offset()
         storage = (str(local.device), local.untyped_storage().data_ptr())
-        spans.setdefault(storage, []).append((start, start + reach, said.name))
+        spans.setdefault(storage, []).append((start, start + reach, name))
     for inside in spans.values():
         inside.sort()
         for (_, end, first), (start, _, second) in pairwise(inside):

@@ -1,8 +1,9 @@
 """Reports: everything about a model on one page, for people."""
 
 from wellposed.reports.collect import report
-from wellposed.reports.judge import Judgement, Span
-from wellposed.reports.record import Initialisation, ParameterRow, Provenance, RateRow, Report
+from wellposed.reports.document import Report
+from wellposed.reports.judge import Span
+from wellposed.reports.record import Initialisation, Judgement, ParameterRow, Provenance, RateRow
 from wellposed.reports.structure import FoldGroup, Operation, Structure
 
 __all__ = [

@@ -14,6 +14,7 @@ from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
 from wellposed.options import check_integer
 from wellposed.plans import Plan
+from wellposed.reports.document import Report
 from wellposed.reports.judge import judge
 from wellposed.reports.parts import (
     Stages,
@@ -24,7 +25,7 @@ from wellposed.reports.parts import (
     signals_of,
     versions,
 )
-from wellposed.reports.record import Label, Provenance, Report
+from wellposed.reports.record import Label, Provenance
 from wellposed.reports.structure import structure_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def report(
 ) -> Report:
     """Find out everything about a model before its first training step; the model is only read.
 
-    What cannot be found out (a rule that refuses, passes too large to be made, a forward that fails half way) is said
+    What cannot be found out (a rule that refuses, passes too large to be made, a forward that fails half way) is noted
     in the report, and the rest of it is made all the same.
 
     Args:
@@ -63,7 +64,7 @@ def report(
             gradients of its sub-batches agree, layer by layer.
         batches: batches for ``loss_fn``; the first is used.
         draws: number of real passes that are measured for each initialisation; 0 predicts only.
-        inputs: as for `wellposed.measure`; the prediction is told the same.
+        inputs: as for `wellposed.measure`; the prediction assumes the same.
         seed: of the plan, and of weights, inputs and random operators of the real passes.
         training: the mode to trace in.
         progress: called with the name of each stage when it begins.
@@ -82,40 +83,18 @@ def report(
         TraceError: the model's forward fails before its first operation.
     """
     check_integer(0, draws=draws)
-    if (loss_fn is None) != (batches is None):
-        given, missing = ("batches", "loss_fn") if loss_fn is None else ("loss_fn", "batches")
-        raise OptionError(f"{given} was given without {missing}; give both for the agreement of gradients, or neither")
-    if loss_fn is not None and isinstance(model, Graph):
-        raise OptionError("loss_fn takes the model itself; give wellposed.report the model in place of its graph")
-    if plan is not None and options:
-        raise OptionError(
-            f"plan is a finished plan: leave out the options {', '.join(options)}, or make the plan by them"
-        )
-    objects: dict[str, Any] = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs}
-    asked = {name: f"<{type(value).__name__}>" for name, value in objects.items() if value is not None}
-    plain: dict[str, Any] = {"options": dict(options)} if options else {}
-    plain |= {"method": method} if plan is None else {}
-    plain |= {"draws": draws, "seed": seed, "training": training}
-    asked |= {name: repr(value) for name, value in plain.items()}
+    _check_arguments(model, plan, options, loss_fn, batches)
+    objects = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs}
+    settings: dict[str, Any] = {"options": dict(options)} if options else {}
+    settings |= {"method": method} if plan is None else {}
+    settings |= {"draws": draws, "seed": seed, "training": training}
     stages = Stages(progress)
-    graph, failure = None, None
-    with stages.stage("tracing"):
-        try:
-            graph = graph_of(model, args, kwargs, training)
-        except TraceError as error:
-            if error.partial is None:
-                raise
-            graph, failure = error.partial, str(error)
+    graph, failure = _traced(model, args, kwargs, training, stages)
     structure = structure_of(graph)
     if plan is not None:
         _require_fit(graph, plan)
     else:
-
-        def make() -> Plan:
-            return methods.plan(graph, method=method, seed=seed, **(options or {}))
-
-        with stages.stage("planning"):
-            plan = make() if options or method != "autoinit" else stages.attempt("no plan", make)
+        plan = _planned(graph, method, seed, options or {}, stages)
     agreement: dict[Label, Agreement] = {}
     if loss_fn is not None and batches is not None and isinstance(model, nn.Module) and not failure:
         with stages.stage("gradients"):
@@ -144,24 +123,74 @@ def report(
             training=graph.training,
             inputs=plan.inputs if plan is not None else "",
             seconds=stages.seconds,
-            command=command or _call(model, args, kwargs, asked),
+            command=command or _call(model, args, kwargs, objects, settings),
         ),
     )
 
 
+def _check_arguments(
+    model: nn.Module | Graph,
+    plan: Plan | None,
+    options: Mapping[str, Any] | None,
+    loss_fn: LossFunction | None,
+    batches: Iterable[Any] | None,
+) -> None:
+    """Raise `OptionError` for arguments that do not go together."""
+    if (loss_fn is None) != (batches is None):
+        given, missing = ("batches", "loss_fn") if loss_fn is None else ("loss_fn", "batches")
+        raise OptionError(f"{given} was given without {missing}; give both for the agreement of gradients, or neither")
+    if loss_fn is not None and isinstance(model, Graph):
+        raise OptionError("loss_fn takes the model itself; give wellposed.report the model in place of its graph")
+    if plan is not None and options:
+        raise OptionError(
+            f"plan is a finished plan: leave out the options {', '.join(options)}, or make the plan by them"
+        )
+
+
+def _traced(
+    model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool, stages: Stages
+) -> tuple[Graph, str | None]:
+    """Return the graph; of a forward that fails half way as much as ran, and the error."""
+    with stages.stage("tracing"):
+        try:
+            return graph_of(model, args, kwargs, training), None
+        except TraceError as error:
+            if error.partial is None:
+                raise
+            return error.partial, str(error)
+
+
+def _planned(graph: Graph, method: str, seed: int, options: Mapping[str, Any], stages: Stages) -> Plan | None:
+    """Return the plan; None where one that was not asked for by method or options cannot be made."""
+
+    def make() -> Plan:
+        return methods.plan(graph, method=method, seed=seed, **options)
+
+    with stages.stage("planning"):
+        return make() if options or method != "autoinit" else stages.attempt("no plan", make)
+
+
 def _require_fit(graph: Graph, plan: Plan) -> None:
     for name, parameter in graph.parameters.items():
-        said = plan.prescriptions.get(name)
-        if said is None or said.shape != parameter.shape:
-            planned = "does not hold it" if said is None else f"was made for shape {said.shape}"
+        prescription = plan.prescriptions.get(name)
+        if prescription is None or prescription.shape != parameter.shape:
+            planned = "does not hold it" if prescription is None else f"was made for shape {prescription.shape}"
             raise PlanError(
                 f"the plan does not fit {graph.model}: parameter {name!r} has shape {parameter.shape}, and the plan "
                 f"{planned}; make a plan for this model"
             )
 
 
-def _call(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, str]) -> str:
+def _call(
+    model: nn.Module | Graph,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    objects: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> str:
     """Return the call in words: values that cannot be written down are described."""
     shown = ["graph" if isinstance(model, Graph) else "model", *(f"<{describe((arg,), {})}>" for arg in args)]
     shown += [f"{name}=<{describe((), {name: value})}>" for name, value in kwargs.items()]
-    return f"wellposed.report({', '.join([*shown, *(f'{name}={value}' for name, value in options.items())])})"
+    shown += [f"{name}=<{type(value).__name__}>" for name, value in objects.items() if value is not None]
+    shown += [f"{name}={value!r}" for name, value in settings.items()]
+    return f"wellposed.report({', '.join(shown)})"

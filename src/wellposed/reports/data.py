@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from wellposed.reports.judge import moments_by_name
-from wellposed.reports.record import Initialisation, Report
+from wellposed.reports.record import Initialisation, Record
+from wellposed.reports.structure import Operation, Structure
 from wellposed.signals import Signals
 
 Number = float | int | str | None
@@ -24,23 +25,11 @@ def number(value: float | None) -> Number:
     return float(f"{value:.4g}")
 
 
-def page_data(report: Report) -> dict[str, Any]:
+def page_data(report: Record) -> dict[str, Any]:
     """Return everything that the script draws: the graph, the signals of every operation, and the large tables."""
     structure = report.structure
-    operations = structure.operations
     return {
-        "operations": {
-            "name": [operation.name for operation in operations],
-            "op": [short_op(operation.op) for operation in operations],
-            "shape": [shape_text(operation.shape) for operation in operations],
-            "numel": [math.prod(operation.shape) for operation in operations],
-            "group": [operation.group for operation in operations],
-            "inputs": [operation.inputs for operation in operations],
-            "source": [operation.source for operation in operations],
-            "weighted": [i for i, operation in enumerate(operations) if operation.weighted],
-            "signal": [int(operation.signal) for operation in operations],
-            "tag": _tags(report),
-        },
+        "operations": _operation_columns(structure.operations) | {"tag": _tags(report)},
         "groups": {
             "label": [group.label for group in structure.groups],
             "class": [group.module_class for group in structure.groups],
@@ -59,6 +48,20 @@ def page_data(report: Report) -> dict[str, Any]:
             "signals": signal_table(report),
             "agreement": agreement_table(report),
         },
+    }
+
+
+def _operation_columns(operations: Sequence[Operation]) -> dict[str, list[Any]]:
+    return {
+        "name": [operation.name for operation in operations],
+        "op": [short_op(operation.op) for operation in operations],
+        "shape": [shape_text(operation.shape) for operation in operations],
+        "numel": [math.prod(operation.shape) for operation in operations],
+        "group": [operation.group for operation in operations],
+        "inputs": [operation.inputs for operation in operations],
+        "source": [operation.source for operation in operations],
+        "weighted": [i for i, operation in enumerate(operations) if operation.weighted],
+        "signal": [int(operation.signal) for operation in operations],
     }
 
 
@@ -91,16 +94,16 @@ KINDS: tuple[tuple[Direction, Kind], ...] = (
 
 def signals_of(item: Initialisation, direction: Direction, kind: Kind) -> Signals | None:
     """Return one of an initialisation's four lists of signals."""
-    found = item.predicted if kind == "predicted" else item.measured
-    return found.gradients if found is not None and direction == "backward" else found
+    signals = item.predicted if kind == "predicted" else item.measured
+    return signals.gradients if signals is not None and direction == "backward" else signals
 
 
-def _moments(report: Report, item: Initialisation) -> dict[str, list[Number] | None]:
+def _moments(report: Record, item: Initialisation) -> dict[str, list[Number] | None]:
     """Return the second moments by operation, for the four kinds; None for a kind that there is not."""
     return {f"{direction}_{kind}": _aligned(report, signals_of(item, direction, kind)) for direction, kind in KINDS}
 
 
-def _aligned(report: Report, signals: Signals | None) -> list[Number] | None:
+def _aligned(report: Record, signals: Signals | None) -> list[Number] | None:
     """Return one number for each operation: that of its first output, unless another one is infinite or NaN."""
     if signals is None:
         return None
@@ -113,14 +116,14 @@ def _aligned(report: Report, signals: Signals | None) -> list[Number] | None:
     return column
 
 
-def _tags(report: Report) -> list[str]:
-    """Return how the forward prediction of every operation was come by; ``""`` where there is none."""
+def _tags(report: Record) -> list[str]:
+    """Return how the forward prediction of every operation was obtained; ``""`` where there is none."""
     tags = {signal.name: str(signal.tag) for signal in coverage_source(report) or ()}
     return [tags.get(operation.name, "") for operation in report.structure.operations]
 
 
-def coverage_source(report: Report) -> Signals | None:
-    """Return the prediction that the coverage is told of: the plan's where there is one."""
+def coverage_source(report: Record) -> Signals | None:
+    """Return the prediction whose coverage is shown: the plan's where there is one."""
     return next((item.predicted for item in reversed(report.initialisations) if item.predicted is not None), None)
 
 
@@ -132,7 +135,7 @@ def _table(caption: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any
     return {"caption": caption, "columns": [list(column) for column in columns.items()], "rows": list(rows)}
 
 
-def parameter_table(report: Report) -> dict[str, Any]:
+def parameter_table(report: Record) -> dict[str, Any]:
     """Return the table of every parameter."""
     columns = {
         "parameter": "text", "shape": "text", "used by": "text", "fan in": "number", "fan out": "number",
@@ -150,7 +153,7 @@ def parameter_table(report: Report) -> dict[str, Any]:
     return _table("Every parameter, as it is and as the plan draws it", columns, rows)
 
 
-def signal_table(report: Report) -> dict[str, Any]:
+def signal_table(report: Record) -> dict[str, Any]:
     """Return the columns of the table of every signal; the script fills its rows from the operations."""
     columns = {"#": "number", "operation": "text", "op": "text", "shape": "text", "how predicted": "text"}
     for item in report.initialisations:
@@ -161,9 +164,8 @@ def signal_table(report: Report) -> dict[str, Any]:
     return _table("Second moments of every signal x and of its gradient g", columns, ())
 
 
-def merge_table(report: Report) -> dict[str, Any]:
+def merge_table(report: Record) -> dict[str, Any]:
     """Return the table of the operations where branches meet, with what each branch brings."""
-    operations = report.structure.operations
     columns = {"where": "text", "op": "text", "branches, the oldest first": "text"}
     known = [
         (item.title, moments_by_name(signals))
@@ -172,20 +174,24 @@ def merge_table(report: Report) -> dict[str, Any]:
     ]
     for title, _ in known:
         columns |= {f"E[x²] of each, {title}": "text", f"newest / oldest, {title}": "number"}
-    rows = []
-    for merge in report.structure.merges:
-        sources = sorted(i for i in operations[merge].inputs if i < 0 or operations[i].signal)
-        incoming = [operations[i].name if i >= 0 else report.structure.inputs[-1 - i] for i in sources]
-        row: list[Any] = [operations[merge].name, short_op(operations[merge].op), ", ".join(incoming)]
-        for _, levels in known:
-            each = [levels.get(name) if i >= 0 else None for i, name in zip(sources, incoming, strict=True)]
-            row.append(", ".join("–" if level is None else f"{level:.3g}" for level in each))
-            row.append(number(each[-1] / each[0] if each[0] and each[-1] is not None else None))
-        rows.append(row)
+    rows = [_merge_row(report.structure, merge, [levels for _, levels in known]) for merge in report.structure.merges]
     return _table("Where branches meet, and what each of them brings", columns, rows)
 
 
-def agreement_table(report: Report) -> dict[str, Any] | None:
+def _merge_row(structure: Structure, merge: int, known: Iterable[Mapping[str, float]]) -> list[Any]:
+    """Return the row of one merge, with two cells for each initialisation's second moments by name."""
+    operations = structure.operations
+    sources = sorted(i for i in operations[merge].inputs if i < 0 or operations[i].signal)
+    incoming = [operations[i].name if i >= 0 else structure.inputs[-1 - i] for i in sources]
+    row: list[Any] = [operations[merge].name, short_op(operations[merge].op), ", ".join(incoming)]
+    for levels in known:
+        each = [levels.get(name) if i >= 0 else None for i, name in zip(sources, incoming, strict=True)]
+        row.append(", ".join("–" if level is None else f"{level:.3g}" for level in each))
+        row.append(number(each[-1] / each[0] if each[0] and each[-1] is not None else None))
+    return row
+
+
+def agreement_table(report: Record) -> dict[str, Any] | None:
     """Return the agreement of gradients by layer, or None without a loss."""
     if not report.agreement:
         return None
@@ -194,12 +200,12 @@ def agreement_table(report: Report) -> dict[str, Any] | None:
     for label in report.agreement:
         title = titles.get(label, label)
         columns |= {f"GradCosine, {title}": "number", f"gradient norm, {title}": "number"}
-    layers = dict.fromkeys(name for found in report.agreement.values() for name in found.parts)
+    layers = dict.fromkeys(name for agreement in report.agreement.values() for name in agreement.parts)
     rows = []
     for layer in layers:
         row: list[Any] = [layer]
-        for found in report.agreement.values():
-            part = found.parts.get(layer)
+        for agreement in report.agreement.values():
+            part = agreement.parts.get(layer)
             row += [None, None] if part is None else [number(part.cosine), number(part.norm)]
         rows.append(row)
     return _table("How well the gradients of two sub-batches agree, layer by layer", columns, rows)

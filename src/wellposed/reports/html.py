@@ -8,14 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from wellposed.errors import OptionError
 from wellposed.reports.data import coverage_source, page_data, script_json
+from wellposed.reports.record import Record
 from wellposed.reports.summary import agreement_summary, check_summary, depth_summary
-
-if TYPE_CHECKING:
-    from wellposed.reports.record import Report
 
 SCRIPTS = ("page.js", "tables.js", "graph.js", "plots.js")
 LEVELS = {"good": "✓", "fair": "!", "bad": "✗"}
@@ -33,7 +30,7 @@ def require_plotly() -> None:
         raise OptionError('the page of a report needs plotly: pip install "wellposed[report]"') from error
 
 
-def page(report: Report) -> str:
+def page(report: Record) -> str:
     """Return the page as one HTML document.
 
     Raises:
@@ -85,7 +82,7 @@ makeGraph();
 """
 
 
-def frame(report: Report) -> str:
+def frame(report: Record) -> str:
     """Return the page inside a frame, as notebooks show it: neither's styles reach the other."""
     return (
         f'<iframe title="{escape(report.model)}: wellposed report" srcdoc="{escape(page(report))}" '
@@ -94,12 +91,12 @@ def frame(report: Report) -> str:
 
 
 def _section(name: str, title: str, body: str, lead: str = "") -> str:
-    told = f'<p class="lead">{lead}</p>' if lead else ""
+    opening = f'<p class="lead">{lead}</p>' if lead else ""
     head = f'<h2 id="{name}-title">{title}</h2>'
-    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{told}\n{body}\n</section>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{opening}\n{body}\n</section>'
 
 
-def _header(report: Report) -> str:
+def _header(report: Record) -> str:
     structure = report.structure
     numbers = sum(math.prod(row.shape) for row in report.parameters if not row.tied)
     facts = {
@@ -135,7 +132,7 @@ def _header(report: Report) -> str:
 </header>"""
 
 
-def _signals(report: Report) -> str:
+def _signals(report: Record) -> str:
     captions = {
         "forward": depth_summary(report, "forward"),
         "backward": depth_summary(report, "backward"),
@@ -166,7 +163,7 @@ def _signals(report: Report) -> str:
     )
 
 
-def _graph(report: Report) -> str:
+def _graph(report: Record) -> str:
     body = """<div class="controls" role="group" aria-label="What the graph shows">
 <label>colour <select id="graph-colour"></select></label>
 <label>find <input id="graph-find" type="search" placeholder="name of an operation" autocomplete="off"></label>
@@ -188,7 +185,7 @@ What the graph holds is in the table <a href="#every-signal">every signal</a>.</
     )
 
 
-def _parameters(report: Report) -> str:
+def _parameters(report: Record) -> str:
     lead = (
         "“rate ×” is the plan's factor on the learning rate; “layer rate ×” is in inverse proportion to the layer's "
         "share of the neural tangent kernel, with mean 1 over parameters."
@@ -196,7 +193,7 @@ def _parameters(report: Report) -> str:
     return _section("parameters", "Parameters", '<div class="table" id="table-parameters"></div>', lead)
 
 
-def _rates(report: Report) -> str:
+def _rates(report: Record) -> str:
     rows = [
         (row.rule, "–" if row.value is None else f"{row.value:.4g}", "; ".join((row.reason, *row.warnings)))
         for row in report.rates
@@ -205,16 +202,16 @@ def _rates(report: Report) -> str:
         "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule means "
         "something (wellposed lr MODEL --base OTHER)."
     )
-    body = static_table("What each learning-rate rule says", ("rule", "relative rate", "why"), rows)
+    body = static_table("The result of each learning-rate rule", ("rule", "relative rate", "why"), rows)
     return _section(
         "rates",
         "Learning-rate rules side by side",
-        body if rows else "<p>None was asked: the forward did not run to its end.</p>",
+        body if rows else "<p>None was applied: the forward did not run to its end.</p>",
         lead,
     )
 
 
-def _agreement(report: Report) -> str:
+def _agreement(report: Record) -> str:
     if not report.agreement:
         return ""
     body = (
@@ -228,10 +225,10 @@ def _agreement(report: Report) -> str:
     return _section("agreement", "Agreement of gradients", body, lead)
 
 
-def _coverage(report: Report) -> str:
+def _coverage(report: Record) -> str:
     predicted = coverage_source(report)
     if predicted is None:
-        return _section("coverage", "Coverage", "<p>There is no prediction to tell of.</p>")
+        return _section("coverage", "Coverage", "<p>There is no prediction.</p>")
     counts = Counter(str(signal.tag) for signal in predicted)
     tags = ("exact", "approximate", "sampled", "assumed")
     lists = []
@@ -252,18 +249,18 @@ def _every_signal() -> str:
     return _section("every-signal", "Every signal", '<div class="table" id="table-signals"></div>')
 
 
-def _provenance(report: Report) -> str:
-    told = report.provenance
+def _provenance(report: Record) -> str:
+    provenance = report.provenance
     rows = [
-        ("inputs", told.inputs or "–"),
-        ("seed", str(told.seed)),
-        ("measured passes", str(told.draws)),
-        ("time", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told.seconds.items())),
-        *told.versions.items(),
+        ("inputs", provenance.inputs or "–"),
+        ("seed", str(provenance.seed)),
+        ("measured passes", str(provenance.draws)),
+        ("time", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in provenance.seconds.items())),
+        *provenance.versions.items(),
     ]
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     body = static_table("How this report was made", ("what", "value"), rows)
-    body += f'<h3>To make it again</h3><pre tabindex="0">{escape(told.command)}</pre>'
+    body += f'<h3>To make it again</h3><pre tabindex="0">{escape(provenance.command)}</pre>'
     if notes:
         body = f'<h3>Notes</h3><ul class="notes">{notes}</ul>' + body
     return _section("provenance", "Notes and provenance", body)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
+from wellposed.reports.record import Initialisation, Judgement, Level
+from wellposed.reports.structure import Structure
+from wellposed.signals import Signal, Signals
 from wellposed.signals.context.call import OVERFLOW
-
-if TYPE_CHECKING:
-    from wellposed.reports.record import Initialisation
-    from wellposed.reports.structure import Structure
-    from wellposed.signals import Signal, Signals
-
-Level = Literal["good", "fair", "bad"]
 
 SIGNALS = (1e4, 1e8)
 """Ratios of the largest to the smallest second moment among weighted outputs from which on an initialisation is called
@@ -59,19 +54,6 @@ class Span:
         return "good" if self.ratio < fair else "fair" if self.ratio < bad else "bad"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict: how the model's own initialisation does, in one sentence.
-
-    Attributes:
-        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails.
-        sentence: for people.
-    """
-
-    level: Level
-    sentence: str
-
-
 def moment(signal: Signal) -> float:
     """Return a second moment as it would be in the running model: infinite where a prediction stops counting."""
     return signal.second_moment if not signal.second_moment >= OVERFLOW else math.inf
@@ -90,8 +72,9 @@ def span(signals: Iterable[Signal], names: Collection[str]) -> Span:
 def sensitivity(signals: Signals, gradients: Signals, names: Collection[str]) -> Span:
     """Return the span of (‖x‖ ‖g‖)² of the signals of these names: how much the loss feels a relative change of each.
 
-    A gradient that is spread over more elements is smaller in each, and one by a signal that a norm will rescale has
-    the inverse of its scale; the product of the two norms has neither, so that it can be compared from layer to layer.
+    A gradient that is spread over more elements is smaller in each, and one with respect to a signal that a norm will
+    rescale has the inverse of its scale; the product of the two norms has neither, so that it can be compared from
+    layer to layer.
     """
     moments = moments_by_name(signals)
     return span_of(
@@ -114,7 +97,7 @@ def span_of(seen: Sequence[tuple[float, str]], bounds: tuple[float, float] = SIG
 
 
 def spans(structure: Structure, initialisation: Initialisation) -> tuple[Span | None, Span | None]:
-    """Return the span of the signals behind weights, and of the gradients along the trunk; measured where possible.
+    """Return the span of the outputs of weights, and of the gradients along the trunk; measured where possible.
 
     Gradients in branches are left out: a branch that a small or zero scale closes on purpose has small ones.
     """
@@ -148,8 +131,8 @@ def trunk_names(structure: Structure) -> frozenset[str]:
 
 def judge(structure: Structure, initialisations: Sequence[Initialisation], failure: str | None) -> Judgement:
     """Return the verdict on a model."""
-    found = {item.label: spans(structure, item) for item in initialisations}
-    own, plan = found.get("own"), found.get("plan")
+    by_label = {item.label: spans(structure, item) for item in initialisations}
+    own, plan = by_label.get("own"), by_label.get("plan")
     if failure is not None:
         seen = f"{len(structure.operations):,} operations ran before" if structure.operations else "nothing ran before"
         return Judgement("bad", f"The model's forward fails; {seen} it did, and the report shows those.")
@@ -167,29 +150,29 @@ def judge(structure: Structure, initialisations: Sequence[Initialisation], failu
     return Judgement(level, sentence + ".")
 
 
-def _worse(found: tuple[Span | None, Span | None]) -> Level:
-    levels = [item.level for item in found if item is not None]
+def _worse(pair: tuple[Span | None, Span | None]) -> Level:
+    levels = [item.level for item in pair if item is not None]
     return max(levels, key=("good", "fair", "bad").index, default="good")
 
 
-def _phrase(found: tuple[Span | None, Span | None], when: str) -> str:
+def _phrase(pair: tuple[Span | None, Span | None], when: str) -> str:
     words = ("signals", "gradients along the trunk")
-    parts = [_words(item, word) for item, word in zip(found, words, strict=True) if item is not None]
+    parts = [_words(item, word) for item, word in zip(pair, words, strict=True) if item is not None]
     return f"{when}, " + " and ".join(parts)
 
 
-def _words(found: Span, word: str) -> str:
+def _words(seen: Span, word: str) -> str:
     """Return what a span says: ``signals differ by a factor of 1.2e+09 (rms) from layer to layer, ...``."""
-    if found.broken:
-        return f"{word} are infinite or NaN from {found.broken[0 if word == 'signals' else -1]} on"
-    if found.count and found.zeros == found.count:
+    if seen.broken:
+        return f"{word} are infinite or NaN from {seen.broken[0 if word == 'signals' else -1]} on"
+    if seen.count and seen.zeros == seen.count:
         return f"all {word} are zero"
-    if found.low is None or found.high is None:
+    if seen.low is None or seen.high is None:
         return f"there are no {word}"
-    factor = math.sqrt(found.ratio)
-    if found.level == "good":
+    factor = math.sqrt(seen.ratio)
+    if seen.level == "good":
         return f"{word} stay within a factor of {factor_text(factor)}"
-    return f"{word} differ by a factor of {factor_text(factor)} (least at {found.low[1]}, most at {found.high[1]})"
+    return f"{word} differ by a factor of {factor_text(factor)} (least at {seen.low[1]}, most at {seen.high[1]})"
 
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

@@ -1,4 +1,4 @@
-"""The parts of a report, each of which is found out once, or leaves a note that says why it is missing."""
+"""The parts of a report, each of which is found out once, or leaves a note on why it is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wellposed.checks.moments import moments
 from wellposed.checks.verdict import compare
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph
-from wellposed.plans import Plan, Prescription, drawn_or_own
+from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
 from wellposed.signals import Signals, propagate
@@ -65,7 +65,7 @@ class Stages:
         """Return what ``call`` does, or None with a note on ``what`` is missing and why.
 
         Raises:
-            OptionError, InputError: what was asked for is at fault, and not what was found.
+            OptionError, InputError: the request is at fault, and not the model.
         """
         try:
             return call()
@@ -87,19 +87,21 @@ def signals_of(
     given: Sequence[Mapping[int, Tensor]] = ()
     if draws or not is_described(inputs):
         given = list(batches(graph, inputs, max(draws, 1), seed))
-    told = inputs if is_described(inputs) else described(graph, given)
+    assumed = inputs if is_described(inputs) else described(graph, given)
     labels: list[tuple[Label, Plan | None]] = [("own", None)]
     if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
         stages.notes.append("own init: the model is on the meta device, and its parameters have no values to look at")
         labels.clear()
     if plan is not None:
         labels.append(("plan", plan))
-    found = []
+    initialisations = []
     for label, weights in labels:
         title = "the plan" if weights is not None else "the model's own weights"
 
         def predict(backward: bool, weights: Plan | None = weights) -> Signals:
-            return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
+            return propagate(
+                graph, inputs=assumed, weights="current" if weights is None else weights, backward=backward
+            )
 
         def measure(backward: bool, weights: Plan | None = weights) -> Signals:
             return passes(graph, given, weights, seed, cotangent_variances(graph, 1.0, backward))
@@ -113,15 +115,15 @@ def signals_of(
         if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
             weight_draws = 1 if weights is None else draws
             verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
-        found.append(Initialisation(label, predicted, measured, verdict))
-    return tuple(found)
+        initialisations.append(Initialisation(label, predicted, measured, verdict))
+    return tuple(initialisations)
 
 
 def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:
     """Return signals with gradients, or without them where those fail, or None; with notes."""
-    found = stages.attempt(what.format("gradients"), lambda: call(True))
-    if found is not None:
-        return found
+    both = stages.attempt(what.format("gradients"), lambda: call(True))
+    if both is not None:
+        return both
     return stages.attempt(what.format("signals"), lambda: call(False))
 
 
@@ -138,21 +140,21 @@ def affordable(graph: Graph, draws: int, stages: Stages) -> int:
 
 
 def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Mapping[str, float]]:
-    """Return what every learning-rate rule says of the weights that the plan draws, and multipliers by parameter."""
+    """Return the result of every learning-rate rule under the plan's weights, and multipliers by parameter."""
     rows = []
     multipliers: Mapping[str, float] = {}
     for rule in rates.rate_rules():
         if rule == "maximal_update" and (why := _too_slow(graph)):
             rows.append(RateRow(rule, None, why))
             continue
-        told = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
+        drawn_by = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
         try:
-            found = rates.relative(graph, rule=rule, plan=told, per_layer=rule == "ntk")
+            rate = rates.relative(graph, rule=rule, plan=drawn_by, per_layer=rule == "ntk")
         except (WellposedError, RuntimeError) as error:
             rows.append(RateRow(rule, None, str(error)))
             continue
-        multipliers = found.per_parameter or multipliers
-        rows.append(RateRow(rule, found.value, found.reason, tuple(found.warnings)))
+        multipliers = rate.per_parameter or multipliers
+        rows.append(RateRow(rule, rate.value, rate.reason, tuple(rate.warnings)))
     return tuple(rows), multipliers
 
 
@@ -197,45 +199,51 @@ def agreement_of(
 
 def parameter_rows(graph: Graph, plan: Plan | None, multipliers: Mapping[str, float]) -> tuple[ParameterRow, ...]:
     """Return one row for each parameter, tied names included, in the model's order."""
-    said = plan.prescriptions if plan is not None else {}
+    prescriptions = plan.prescriptions if plan is not None else {}
     return tuple(
-        _row(name, place > 0, parameter.tensor, said.get(name), multipliers.get(parameter.name))
+        _row(name, place > 0, parameter.tensor, prescriptions.get(name), multipliers.get(parameter.name))
         for parameter in graph.parameters.values()
         for place, name in enumerate(parameter.names)
     )
 
 
-def _row(name: str, tied: bool, tensor: Tensor, said: Prescription | None, multiplier: float | None) -> ParameterRow:
+def _row(
+    name: str, tied: bool, tensor: Tensor, prescription: Prescription | None, multiplier: float | None
+) -> ParameterRow:
     numbers = tensor.detach().reshape(-1) if tensor.is_floating_point() and tensor.numel() else None
     return ParameterRow(
         name=name,
         shape=tuple(tensor.shape),
         tied=tied,
-        op=said.op if said is not None else None,
-        fan_in=said.fan_in if said is not None else None,
-        fan_out=said.fan_out if said is not None else None,
-        distribution=said.how if said is not None else "",
+        op=prescription.op if prescription is not None else None,
+        fan_in=prescription.fan_in if prescription is not None else None,
+        fan_out=prescription.fan_out if prescription is not None else None,
+        distribution=prescription.how if prescription is not None else "",
         std_now=None if numbers is None or numbers.is_meta else math.sqrt(moments(numbers)[1]),
-        std_planned=_planned_std(said) if said is not None else None,
-        rate=said.lr_multiplier if said is not None else None,
+        std_planned=_planned_std(prescription) if prescription is not None else None,
+        rate=prescription.lr_multiplier if prescription is not None else None,
         layer_rate=multiplier,
-        reason=said.reason if said is not None else "",
+        reason=prescription.reason if prescription is not None else "",
     )
 
 
-def _planned_std(said: Prescription) -> float | None:
+def _planned_std(prescription: Prescription) -> float | None:
     """Return the standard deviation that a prescription gives, where it is a number that is known beforehand."""
-    if said.action != "write" or said.distribution in ("centering", "rescale"):
-        return None
-    return 0.0 if said.distribution == "constant" else said.std
+    match prescription:
+        case Drawn():
+            return prescription.std
+        case Constant():
+            return 0.0
+        case _:
+            return None
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -1,25 +1,34 @@
-"""What a report holds: plain data, collected once, and rendered as a page, a notebook cell or a terminal's text."""
+"""What a report holds: plain data."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wellposed.reports.judge import Judgement
+from wellposed.checks import Verdict
+from wellposed.plans import Plan
+from wellposed.reports.structure import Structure
+from wellposed.signals import Signals
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
-    from wellposed.checks import Verdict
+if TYPE_CHECKING:  # scores take time to load, and most reports have none
     from wellposed.gradients import Agreement
-    from wellposed.plans import Plan
-    from wellposed.reports.structure import Structure
-    from wellposed.signals import Signals
 
 Label = Literal["own", "plan"]
+Level = Literal["good", "fair", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict: how the model's own initialisation does, in one sentence.
+
+    Attributes:
+        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails.
+        sentence: for people.
+    """
+
+    level: Level
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +38,9 @@ class Initialisation:
     Attributes:
         label: ``own`` (the weights that the model has now) or ``plan``.
         predicted: forward signals, with the backward ones in ``predicted.gradients``; None where there is no
-            prediction (``Report.notes`` says why).
+            prediction (``Report.notes`` has the reason).
         measured: the same on real passes; None where none were made.
-        verdict: the one held against the other; None where one is missing.
+        verdict: the comparison of the two; None where one is missing.
     """
 
     label: Label
@@ -60,7 +69,7 @@ class ParameterRow:
         rate: the plan's factor on the learning rate.
         layer_rate: the multiplier in inverse proportion to its layer's share of the tangent kernel
             (`wellposed.rates.ntk.layer_multipliers`), None where it could not be worked out.
-        reason: the rule behind the prescription.
+        reason: the rule that the prescription follows.
     """
 
     name: str
@@ -79,9 +88,9 @@ class ParameterRow:
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What one learning-rate rule says of the model.
+    """The result of one learning-rate rule for the model.
 
-    ``value`` is a rate up to one constant, or None where ``reason`` says why there is none.
+    ``value`` is a rate up to one constant, or None where there is none; ``reason`` tells why.
     """
 
     rule: str
@@ -104,23 +113,8 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that `wellposed.report` found out about a model before its first training step.
-
-    Attributes:
-        model: class name.
-        judgement: the verdict in one sentence, with its level.
-        structure: operations, modules, branches and merges of the traced graph; of as much as ran where the forward
-            failed.
-        initialisations: the model's own weights, then the plan's.
-        plan: the plan; None where none could be made.
-        parameters: one row for each.
-        rates: what the learning-rate rules say, side by side.
-        agreement: agreement of the gradients by initialisation's label; empty without a loss.
-        failure: what the model's forward died of, or None.
-        notes: what is missing and why, and the plan's warnings.
-        provenance: how to make the report again.
-    """
+class Record:
+    """The fields of a `wellposed.Report`, which describes them."""
 
     model: str
     judgement: Judgement
@@ -133,28 +127,3 @@ class Report:
     failure: str | None
     notes: tuple[str, ...]
     provenance: Provenance
-
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as one self-contained page that opens offline, and return its path.
-
-        The file is either the old one or the whole new one.
-
-        Raises:
-            OptionError: the path cannot be written, or plotly is not installed.
-        """
-        from wellposed.reports.html import page
-        from wellposed.reports.paths import write_page
-
-        return write_page(path, page(self))
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame of its own, for notebooks."""
-        from wellposed.reports.html import frame
-
-        return frame(self)
-
-    def table(self) -> Group:
-        """Return the report as a rich renderable for a terminal of at least 80 columns."""
-        from wellposed.reports.terminal import table
-
-        return table(self)

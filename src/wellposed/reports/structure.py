@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
@@ -98,22 +98,7 @@ def structure_of(graph: Graph) -> Structure:
     live = _live(graph, weighted)
     signals = [node for node in graph.nodes if node.index in live and _is_signal(graph, node)]
     groups, home = _fold(signals, graph.model)
-    operations = tuple(
-        Operation(
-            name=node.name,
-            module=node.module,
-            module_class=node.module_class,
-            op=node.op_name,
-            source=node.source,
-            shape=graph.values[node.outputs[0]].shape if node.outputs else (),
-            outputs=tuple(graph.values[value].name for value in node.outputs),
-            inputs=tuple(dict.fromkeys(made[value] for value in node.inputs if value in made)),
-            group=home.get(node.index, 0),
-            weighted=node.index in weighted,
-            signal=node.index in home,
-        )
-        for node in graph.nodes
-    )
+    operations = tuple(_operation(graph, node, made, home, node.index in weighted) for node in graph.nodes)
     return Structure(
         operations=operations,
         groups=groups,
@@ -121,6 +106,22 @@ def structure_of(graph: Graph) -> Structure:
         outputs=tuple(dict.fromkeys(made[value] for value in graph.outputs if made.get(value, -1) >= 0)),
         branches=branches_of(operations),
         merges=tuple(i for i, operation in enumerate(operations) if _merges(operations, operation)),
+    )
+
+
+def _operation(graph: Graph, node: Node, made: Mapping[int, int], home: Mapping[int, int], weighted: bool) -> Operation:
+    return Operation(
+        name=node.name,
+        module=node.module,
+        module_class=node.module_class,
+        op=node.op_name,
+        source=node.source,
+        shape=graph.values[node.outputs[0]].shape if node.outputs else (),
+        outputs=tuple(graph.values[value].name for value in node.outputs),
+        inputs=tuple(dict.fromkeys(made[value] for value in node.inputs if value in made)),
+        group=home.get(node.index, 0),
+        weighted=weighted,
+        signal=node.index in home,
     )
 
 
@@ -167,15 +168,15 @@ def branches_of(operations: Sequence[Operation]) -> tuple[Branch, ...]:
         for source in signal_inputs(operations, operation) if operation.signal else ():
             if oldest[i] != source:
                 joined.setdefault(source, i)
-    found = []
+    branches = []
     for i, operation in enumerate(operations):
         if not operation.signal or (i in oldest and heirs[oldest[i]] == i):
             continue
         own = [i]
         while own[-1] in heirs:
             own.append(heirs[own[-1]])
-        found.append(Branch(tuple(own), oldest.get(i), joined.get(own[-1])))
-    return tuple(found)
+        branches.append(Branch(tuple(own), oldest.get(i), joined.get(own[-1])))
+    return tuple(branches)
 
 
 # ---- folding --------------------------------------------------------------------------------------------------------

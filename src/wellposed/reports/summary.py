@@ -1,21 +1,18 @@
-"""What the plots and checks of a report say, in words: for captions, screen readers and terminals."""
+"""What the plots and checks of a report show, in words: for captions, screen readers and terminals."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from wellposed.reports.data import Direction, Kind, signals_of
 from wellposed.reports.judge import span, weighted_names
-
-if TYPE_CHECKING:
-    from wellposed.reports.record import Report
+from wellposed.reports.record import Record
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _WORDS = {"forward": "signals", "backward": "gradients"}
 
 
-def depth_summary(report: Report, direction: Direction) -> str:
+def depth_summary(report: Record, direction: Direction) -> str:
     """Return what a plot over depth shows: the range of each initialisation, and where it breaks."""
     names = weighted_names(report.structure)
     parts = []
@@ -24,24 +21,24 @@ def depth_summary(report: Report, direction: Direction) -> str:
             signals = signals_of(item, direction, kind)
             if signals is None:
                 continue
-            found = span(signals, names)
-            if found.low is not None and found.high is not None:
+            extremes = span(signals, names)
+            if extremes.low is not None and extremes.high is not None:
                 text = (
-                    f"{item.title} ({kind}): second moments of the outputs of weights from {found.low[0]:.3g} at "
-                    f"{found.low[1]} to {found.high[0]:.3g} at {found.high[1]}"
+                    f"{item.title} ({kind}): second moments of the outputs of weights from {extremes.low[0]:.3g} at "
+                    f"{extremes.low[1]} to {extremes.high[0]:.3g} at {extremes.high[1]}"
                 )
             else:
                 text = f"{item.title} ({kind}): no finite second moment above zero"
-            if found.zeros:
-                text += f", {found.zeros} exactly zero"
-            if found.broken:
-                text += f", {len(found.broken)} infinite or NaN, the first at {found.broken[0]}"
+            if extremes.zeros:
+                text += f", {extremes.zeros} exactly zero"
+            if extremes.broken:
+                text += f", {len(extremes.broken)} infinite or NaN, the first at {extremes.broken[0]}"
             parts.append(text)
             break
     return (". ".join(parts) if parts else f"No {_WORDS[direction]} are known") + "."
 
 
-def check_summary(report: Report) -> list[str]:
+def check_summary(report: Record) -> list[str]:
     """Return one line for each initialisation that was checked, and one where nothing was measured."""
     lines = []
     for item in report.initialisations:
@@ -51,22 +48,22 @@ def check_summary(report: Report) -> list[str]:
         off = sum(comparison.off for comparison in checked.comparisons)
         octaves = checked.percentile(95)
         lines.append(
-            f"{item.title}: {len(checked.comparisons):,} predictions held against {checked.draws} real passes, "
+            f"{item.title}: {len(checked.comparisons):,} predictions compared with {checked.draws} real passes, "
             + (f"{off:,} beyond their allowance" if off else "all within their allowance")
             + (f"; 95 % within a factor of {2**octaves:.2g}" if math.isfinite(octaves) else "")
         )
     if not lines and report.initialisations:
-        lines.append("Nothing was held against real passes: what is shown is predicted.")
+        lines.append("Nothing was compared with real passes: what is shown is predicted.")
     return lines
 
 
-def agreement_summary(report: Report) -> str:
+def agreement_summary(report: Record) -> str:
     """Return the agreement of gradients in words."""
     titles = {item.label: item.title for item in report.initialisations}
     return (
         "; ".join(
-            f"{titles.get(label, label)}: GradCosine {found.cosine:.3g} over the whole model, loss {found.loss:.4g}"
-            for label, found in report.agreement.items()
+            f"{titles.get(label, label)}: GradCosine {scores.cosine:.3g} over the whole model, loss {scores.loss:.4g}"
+            for label, scores in report.agreement.items()
         )
         + "."
     )

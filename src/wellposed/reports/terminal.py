@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wellposed.reports.data import Direction, signals_of
 from wellposed.reports.judge import moment, moments_by_name, weighted_names
-from wellposed.reports.record import Initialisation, Report
+from wellposed.reports.record import Initialisation, Record
 from wellposed.reports.sparkline import depth_lines
 from wellposed.reports.summary import check_summary
 from wellposed.signals import Signals
@@ -22,11 +22,11 @@ WORST = 10
 _STYLES = {"good": ("✓", "green"), "fair": ("!", "yellow"), "bad": ("✗", "bold red")}
 _HEADINGS: dict[Direction, str] = {
     "forward": "signals over depth, E[x²] of the outputs of weights:",
-    "backward": "gradients over depth, E[g²] by the outputs of weights:",
+    "backward": "gradients over depth, E[g²] with respect to the outputs of weights:",
 }
 
 
-def table(report: Report) -> Group:
+def table(report: Record) -> Group:
     """Return the report as a rich renderable that fits `WIDTH` columns."""
     mark, style = _STYLES[report.judgement.level]
     parts: list[RenderableType] = [
@@ -56,7 +56,7 @@ def seen(item: Initialisation, direction: Direction) -> Signals | None:
     return signals_of(item, direction, "measured") or signals_of(item, direction, "predicted")
 
 
-def _series(report: Report, direction: Direction) -> Iterator[tuple[str, list[float]]]:
+def _series(report: Record, direction: Direction) -> Iterator[tuple[str, list[float]]]:
     names = weighted_names(report.structure)
     for item in report.initialisations:
         signals = seen(item, direction)
@@ -65,14 +65,14 @@ def _series(report: Report, direction: Direction) -> Iterator[tuple[str, list[fl
             yield item.title, levels
 
 
-def worst_operations(report: Report, limit: int) -> list[str]:
+def worst_operations(report: Record, limit: int) -> list[str]:
     """Return the weighted operations whose signals lie farthest from second moment 1, or gradients from the median.
 
     Distances are in octaves, under the model's own weights where it has any; zeros that stand for a gate or a readout
     are no fault, and infinities and NaN come first.
     """
     names = weighted_names(report.structure)
-    found: dict[str, float] = {}
+    distances: dict[str, float] = {}
     for direction in _HEADINGS:
         signals = seen(report.initialisations[0], direction) if report.initialisations else None
         levels = {
@@ -85,11 +85,11 @@ def worst_operations(report: Report, limit: int) -> list[str]:
         for name, level in levels.items():
             if level:
                 octaves = abs(math.log2(level / centre)) if math.isfinite(level) else math.inf
-                found[name] = max(octaves, found.get(name, 0.0))
-    return sorted(found, key=lambda name: -found[name])[:limit]
+                distances[name] = max(octaves, distances.get(name, 0.0))
+    return sorted(distances, key=lambda name: -distances[name])[:limit]
 
 
-def _worst_table(report: Report, names: list[str]) -> Table:
+def _worst_table(report: Record, names: list[str]) -> Table:
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", width=WIDTH)
     shown.add_column("operation", overflow="fold", ratio=1)
     columns = []

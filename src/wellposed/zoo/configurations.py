@@ -12,7 +12,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, TraceError, near_matches
 from wellposed.graphs import trace
-from wellposed.zoo.examples import example_inputs
+from wellposed.zoo.examples import example_inputs, inner_configs
 
 _DEPTHS = re.compile(
     r"^(num_hidden_layers|num_layers|n_layers?|n_hidden_layers|depth|encoder_layers|decoder_layers|num_encoder_layers|"
@@ -56,7 +56,7 @@ _VOCABULARY = 512
 def from_config(name: str, transformers: Any, device: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model for a configuration file, or for a model type in a small configuration, and an example input.
 
-    What a model can be called with is found out by tracing it on meta.
+    Each example is tried by tracing the model on meta.
 
     Raises:
         OptionError: there is no such file or model type, or no model of it takes one of the example inputs.
@@ -123,23 +123,30 @@ def small_configs(model_type: str, transformers: Any) -> Iterator[Any]:
 
 def shrink(config: Any, widths: bool) -> None:
     """Make a configuration and those inside it two layers deep and, with ``widths``, narrow. Changes ``config``."""
-    for item in list(vars(config).values()):
-        if hasattr(item, "model_type") and hasattr(item, "to_dict"):
-            shrink(item, widths)
+    for inner in inner_configs(config):
+        shrink(inner, widths)
+    _shorten(config)
+    if widths:
+        _narrow(config)
+
+
+def _shorten(config: Any) -> None:
     entries = dict(vars(config))
-    for key, old in entries.items():
-        if type(old) is not int:
-            continue
-        if _DEPTHS.match(key) and not _NOT_DEPTHS.search(key) and old > 2:
-            for other, items in entries.items():
-                if isinstance(items, (list, tuple)) and len(items) == old:
+    for key, depth in entries.items():
+        if type(depth) is int and depth > 2 and _DEPTHS.match(key) and not _NOT_DEPTHS.search(key):
+            for other, items in entries.items():  # lists of one item for each layer
+                if isinstance(items, list | tuple) and len(items) == depth:
                     setattr(config, other, type(items)([items[0], items[-1]]))
             setattr(config, key, 2)
-        elif widths and key in _WIDTHS and old > _WIDTHS[key]:
+
+
+def _narrow(config: Any) -> None:
+    sizes = {key: size for key, size in vars(config).items() if type(size) is int}
+    for key, size in sizes.items():
+        if size > _WIDTHS.get(key, size):
             setattr(config, key, _WIDTHS[key])
-        elif widths and key == "vocab_size" and old > _VOCABULARY:
-            setattr(config, key, _VOCABULARY)
-    if widths and entries.get("vocab_size", 0) and entries["vocab_size"] > _VOCABULARY:
-        for key, old in entries.items():
-            if key.endswith("_token_id") and type(old) is int and old >= _VOCABULARY:
+    if sizes.get("vocab_size", 0) > _VOCABULARY:
+        config.vocab_size = _VOCABULARY
+        for key, size in sizes.items():
+            if key.endswith("_token_id") and size >= _VOCABULARY:
                 setattr(config, key, 1)

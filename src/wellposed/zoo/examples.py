@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,26 +31,11 @@ def example_inputs(model: nn.Module) -> Iterator[dict[str, Any]]:
     Which arguments a model cannot do without is not written down anywhere: its main input comes first, then what its
     forward has no default for, then further inputs together with these; each in several layouts.
     """
-    config: Any = model.config
     signature = inspect.signature(model.forward).parameters
-    main = getattr(model, "main_input_name", "input_ids")
-    required = [
-        name
-        for name, parameter in signature.items()
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    mains = [main] if isinstance(main, str) else list(main)
-    base = [*mains, *[name for name in required if name not in mains]]
-    groups = [base, *([*base, extra] for extra in _FURTHER if extra in signature)]
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
-        groups.insert(0, [*base, "decoder_input_ids"])
-    if "visual_pos" in signature:
-        groups.append([*base, "visual_feats", "visual_pos"])
     seen: set[tuple[Any, ...]] = set()
-    for group in groups:
-        names = [name for name in dict.fromkeys(group) if name in signature]
+    for group in _groups(model, signature):
         for layout in range(_LAYOUTS):
-            tried = [(name, example(name, config, layout, patches="grid_thw" in signature)) for name in names]
+            tried = [(name, example(name, model.config, layout, patches="grid_thw" in signature)) for name in group]
             made = {name: tensor for name, tensor in tried if tensor is not None}
             key = tuple((name, tuple(tensor.shape)) for name, tensor in made.items())
             if key not in seen:
@@ -58,10 +43,27 @@ def example_inputs(model: nn.Module) -> Iterator[dict[str, Any]]:
                 yield made
 
 
-def example(name: str, config: Any, layout: int = 0, patches: bool = False) -> torch.Tensor | None:
-    """Return an example for one argument, None where the name says nothing.
+def _groups(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> list[list[str]]:
+    """Return the sets of arguments that a model may want together, the likeliest first."""
+    main = getattr(model, "main_input_name", "input_ids")
+    required = [
+        name
+        for name, parameter in signature.items()
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    base = [*([main] if isinstance(main, str) else main), *required]
+    groups = [base, *([*base, extra] for extra in _FURTHER if extra in signature)]
+    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
+        groups.insert(0, [*base, "decoder_input_ids"])
+    if "visual_pos" in signature:
+        groups.append([*base, "visual_feats", "visual_pos"])
+    return [[name for name in dict.fromkeys(group) if name in signature] for group in groups]
 
-    ``layout`` chooses among the ways in which models want an input of this kind; ``patches`` says that the model takes
+
+def example(name: str, config: Any, layout: int = 0, patches: bool = False) -> torch.Tensor | None:
+    """Return an example for one argument, None where the name is not known.
+
+    ``layout`` chooses among the ways in which models want an input of this kind; ``patches`` is for models that take
     images as rows of flattened patches.
     """
     if patches and name in ("hidden_states", "pixel_values"):
@@ -101,7 +103,7 @@ def _boxes(config: Any, layout: int) -> torch.Tensor:
 
 
 def _images(config: Any, layout: int) -> torch.Tensor:
-    """``[batch, channels, height, width]``, with frames behind the batch, or pairs of images."""
+    """``[batch, channels, height, width]``, with frames after the batch, or pairs of images."""
     channels = int(find(config, "num_channels") or find(config, "in_channels") or 3)
     height, width = image_size(config)
     if layout == 2:
@@ -177,16 +179,17 @@ def find(config: Any, key: str) -> Any:
     value = getattr(config, key, None)
     if value is not None:
         return value
-    for item in vars(config).values():
-        if hasattr(item, "model_type") and hasattr(item, "to_dict"):
-            value = find(item, key)
-            if value is not None:
-                return value
-    return None
+    found = (find(inner, key) for inner in inner_configs(config))
+    return next((value for value in found if value is not None), None)
+
+
+def inner_configs(config: Any) -> list[Any]:
+    """Return the configurations that are entries of a configuration."""
+    return [item for item in vars(config).values() if hasattr(item, "model_type") and hasattr(item, "to_dict")]
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """Return height and width of the images that a configuration says its model takes."""
+    """Return height and width of the images that the model of a configuration takes."""
     size = find(config, "image_size") or find(config, "input_size") or find(config, "img_size") or 224
     if isinstance(size, dict):
         return int(size.get("height", 224)), int(size.get("width", 224))

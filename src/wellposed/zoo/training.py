@@ -1,4 +1,4 @@
-"""A user's file that says how a model is trained: ``path/to/file.py:function`` -> model, loss, batches."""
+"""A user's file with the training of a model: ``path/to/file.py:function`` -> model, loss, batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Training:
 
 
 def load_training(name: str) -> Training:
-    """Return what the function ``name``, given as ``path/to/file.py:function``, says of a training.
+    """Return what the function ``name``, given as ``path/to/file.py:function``, returns: a model, its loss and batches.
 
     The function returns ``(model, loss_fn, batches)``; in the place of the model it may return a function that makes
     one. Otherwise the function itself is called again where a second model is needed.

@@ -1,0 +1,57 @@
+"""What a plan writes, as tensors and without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from wellposed.errors import PlanError
+from wellposed.plans.names import listed
+from wellposed.plans.plan import Plan
+from wellposed.plans.write import drawn_values
+
+
+def draw(
+    plan: Plan, *, seed: int | None = None, current: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """Return what the plan writes, by parameter name: float32 tensors on the CPU, the same numbers as `Plan.apply_`.
+
+    Args:
+        plan: the plan.
+        seed: another seed than the plan's, for further draws of the same plan.
+        current: values of parameters that the plan leaves alone, needed where a bias is centred on one of them, and of
+            those that it rescales.
+
+    Raises:
+        PlanError: a bias is centred on a weight that is neither written nor in ``current``, or a parameter that is
+            rescaled is not in ``current``.
+    """
+    return drawn_values(plan.prescriptions, plan.seed if seed is None else seed, current or {})
+
+
+def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, model: str) -> dict[str, torch.Tensor]:
+    """Return a value for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
+
+    Args:
+        own: the parameters by name; drawn values take their type, and their device unless that is meta.
+        plan: None takes what there is.
+        seed: of the draw.
+        model: its name, for messages.
+
+    Raises:
+        PlanError: parameters without values (on meta) that no plan draws.
+    """
+    drawn = {} if plan is None else draw(plan, seed=seed, current=own)
+    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
+    if missing:
+        raise PlanError(
+            f"{len(missing)} parameters of {model} are on meta and no plan draws them: {listed(missing)}; give a plan "
+            "that does, or allocate the model and initialise it first (to_empty, then apply_)"
+        )
+    return {
+        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
+        if name in drawn
+        else value
+        for name, value in own.items()
+    }
