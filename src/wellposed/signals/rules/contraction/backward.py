@@ -170,7 +170,7 @@ def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: 
     response = _response(call, states[product.left], unit, product)
     if response is None:
         return None
-    gradient = scaled_state(settled(call, term), product.scale)
+    gradient = settled(call, term)
     outputs = [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
     count = math.prod(gradient.shape[i] for i in outputs)
     power = _paired(call, gradient, response, outputs)
