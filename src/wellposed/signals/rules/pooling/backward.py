@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import pool_steps
+from wellposed.signals.algebra.boxes import pool_steps, prepared, through
 from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.terms import (
     Adjoint,
@@ -23,7 +23,7 @@ from wellposed.signals.algebra.terms import (
     source_of,
     times,
 )
-from wellposed.signals.distributions.state import Pointwise, State, weakest
+from wellposed.signals.distributions.state import Link, Pointwise, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
@@ -59,11 +59,24 @@ def _windows(call: Adjoint, x: State, kernel: Any, stride: Any, padding: Any, di
     return list(zip(*pool_steps(call, x, kernel, stride, padding, dilation, rank), strict=True))
 
 
-def _averaged(call: Adjoint, term: Term, steps: Sequence[tuple[int, Array]]) -> Sent:
-    state = settled(call, term)
+def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 1.0) -> State:
+    """Return ``factor`` times the gradient by the input of averages over windows along some axes."""
     for axis, matrix in steps:
         state = _spread(state, axis, matrix)
-    return [(source(call), Term(state.changed(links=(), base=None, fn=None)))]
+    return scaled_state(state, factor).changed(links=(), base=None, fn=None)
+
+
+def _linked(back: State, state: State, steps: Sequence[tuple[int, Axis]], include_padding: bool, factor: float) -> State:
+    """Return a gradient that follows ``state``, the gradient by the averages, where both lie on one grid.
+
+    Displacements of both signs being pooled, windows carry a covariance kernel backwards as they do forwards.
+    """
+    if not state.roots or any(step.stride != 1 or step.out != step.size or not state.axes[a] for a, step in steps):
+        return back
+    pairs = [(state.axes[a][0], step) for a, step in steps]
+    return back.changed(
+        links=(Link(state, lambda kernel, where: through(kernel, where, pairs, include_padding) * factor),)
+    )
 
 
 @adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")
@@ -73,10 +86,14 @@ def avg_pool(
 ) -> Sent | None:  # fmt: skip
     """Average over windows: every tap gets its share."""
     term = gradients[0]
-    if term is None or divisor_override:
+    if term is None:
         return None
     steps = _windows(call, x, kernel_size, stride, padding, 1)
-    return _averaged(call, term, [(a, _matrix(s, count_include_pad)) for a, s in steps])
+    include = count_include_pad or bool(divisor_override)
+    factor = math.prod(step.kernel for _, step in steps) / divisor_override if divisor_override else 1.0
+    gradient = prepared(settled(call, term), [a for a, _ in steps])
+    back = _averaged(gradient, [(a, _matrix(s, include)) for a, s in steps], factor)
+    return [(source(call), Term(_linked(back, gradient, steps, include, factor)))]
 
 
 @adjoint(
@@ -95,7 +112,7 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
         if size == count:
             continue
         steps.append((axis, covering(size, count)))
-    return _averaged(call, term, steps)
+    return [(source(call), Term(_averaged(settled(call, term), steps)))]
 
 
 # ---- maximum --------------------------------------------------------------------------------------------------------
