@@ -7,13 +7,12 @@ from typing import Any
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, settled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import RULES, adjoint, overloads
-from wellposed.signals.rules import noise
 from wellposed.signals.rules.merge.backward import _send
 
 
-@adjoint(noise.DRAWS, source="signals: 9")
+@adjoint(overloads("bernoulli.default"), source="signals: 9")
 def drawn(call: Adjoint, gradients: Gradients, *rest: Any, **kwargs: Any) -> Sent:
-    """Random numbers depend on nothing."""
+    """Random numbers do not follow their probabilities; others that are drawn are made of no tensor."""
     return []
 
 

@@ -13,9 +13,11 @@ from wellposed.signals.rules.shape.backward import source
 
 _OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default")
 """Functions of one number whose arguments are others than the tensor first and then numbers."""
+_UNDIFFERENTIATED = overloads("acosh_.default", "asinh_.default", "atanh_.default", "floor_divide.Scalar")
+"""Functions that PyTorch does not differentiate."""
 
 
-@adjoint([op for op, rule in RULES.items() if rule.elementwise and op not in _OTHERS], source="chain rule; signals: 9")
+@adjoint([op for op, rule in RULES.items() if rule.elementwise and op not in (*_OTHERS, *_UNDIFFERENTIATED)], source="chain rule; signals: 9")
 def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """f(x): the gradient times f'(x)."""
     term, op = gradients[0], call.node.op
