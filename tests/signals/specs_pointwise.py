@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source, Weight
+from tests.signals.driver import Back, Case, Source, Weight
 
 aten = torch.ops.aten
 Spec = tuple[Any, list[Case]]
@@ -29,7 +29,7 @@ _BEFORE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "logit": torch.sigmoid,
     "reciprocal": lambda x: x * x + 0.5,
     "rsqrt": lambda x: x * x + 0.5,
-    "sqrt": lambda x: x * x,
+    "sqrt": lambda x: x * x + 0.5,
     "tan": torch.tanh,
     "sinh": torch.tanh,
     "cosh": torch.tanh,
@@ -56,6 +56,15 @@ _REST: dict[str, list[tuple[Any, ...]]] = {
     "threshold": [(0.5, 0.0), (-0.3, 0.7)],
 }
 
+_FURTHER = {
+    "sqrt": Case(
+        "sqrt of a square",
+        lambda x: aten.sqrt(x * x),
+        (WHITE,),
+        backward=Back(infinite="1 / (2 sqrt(x²)) has no second moment"),
+    ),
+}
+
 
 def _call(op: Any, before: Any, inplace: bool, rest: Any) -> Callable[[torch.Tensor], Any]:
     rest, named = (rest, {}) if isinstance(rest, tuple) else ((), rest)
@@ -78,7 +87,7 @@ def pointwise(names: list[str]) -> Iterator[Spec]:
             cases.append(Case(f"{name} {rest} white", run, (WHITE,)))
             if not number and name == functional:
                 cases.append(Case(f"{name} field", run, (FIELD,)))
-        yield op, cases
+        yield op, [*cases, *([_FURTHER[name]] if name in _FURTHER else [])]
 
 
 NAMES = [

@@ -107,9 +107,7 @@ def _by_data_and_weight(
     return sent
 
 
-def _by_signals(
-    call: Adjoint, term: Term, states: dict[int, State], product: Product
-) -> list[tuple[int, Term]]:
+def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> list[tuple[int, Term]]:
     """The gradients by two signals that are multiplied: each is that of the result times the other signal."""
     gradient = scaled_state(settled(call, term), product.scale)
     sides = (product, _swapped(product))

@@ -17,7 +17,10 @@ _UNDIFFERENTIATED = overloads("acosh_.default", "asinh_.default", "atanh_.defaul
 """Functions that PyTorch does not differentiate."""
 
 
-@adjoint([op for op, rule in RULES.items() if rule.elementwise and op not in (*_OTHERS, *_UNDIFFERENTIATED)], source="chain rule; signals: 9")
+@adjoint(
+    [op for op, rule in RULES.items() if rule.elementwise and op not in (*_OTHERS, *_UNDIFFERENTIATED)],
+    source="chain rule; signals: 9",
+)
 def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """f(x): the gradient times f'(x)."""
     term, op = gradients[0], call.node.op

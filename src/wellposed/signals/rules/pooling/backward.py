@@ -66,7 +66,9 @@ def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 
     return scaled_state(state, factor).changed(links=(), base=None, fn=None)
 
 
-def _linked(back: State, state: State, steps: Sequence[tuple[int, Axis]], include_padding: bool, factor: float) -> State:
+def _linked(
+    back: State, state: State, steps: Sequence[tuple[int, Axis]], include_padding: bool, factor: float
+) -> State:
     """Return a gradient that follows ``state``, the gradient by the averages, where both lie on one grid.
 
     Displacements of both signs being pooled, windows carry a covariance kernel backwards as they do forwards.
