@@ -115,7 +115,7 @@ def _pooling() -> Iterator[Spec]:
     yield (
         aten.adaptive_max_pool2d.default,
         [
-            Case("adaptive_max_pool2d", first(aten.adaptive_max_pool2d, [4, 2]), (FIELD,), **MAX),
+            Case("adaptive_max_pool2d", first(aten.adaptive_max_pool2d, [4, 2]), (FIELD,), backward=ALIKE, **MAX),
             Case("global max", first(aten.adaptive_max_pool2d, [1, 1]), (WHITE,), **MAX),
             Case(
                 "adaptive_max_pool2d, unequal windows",
@@ -123,6 +123,7 @@ def _pooling() -> Iterator[Spec]:
                 (WHITE,),
                 sampled=True,
                 flat="sampled",
+                backward=Back(sampled="windows of several sizes", flat="sampled"),
             ),
         ],
     )
@@ -132,7 +133,7 @@ def _pooling() -> Iterator[Spec]:
     )
     yield (
         aten.adaptive_max_pool3d.default,
-        [Case("adaptive_max_pool3d", first(aten.adaptive_max_pool3d, [3, 2, 2]), (SPACE,), **MAX)],
+        [Case("adaptive_max_pool3d", first(aten.adaptive_max_pool3d, [3, 2, 2]), (SPACE,), backward=ALIKE, **MAX)],
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import pool_steps, prepared, through
+from wellposed.signals.algebra.boxes import adaptive_step, pool_steps, prepared, through
 from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.terms import (
     Adjoint,
@@ -117,6 +117,33 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
     return [(source(call), Term(_averaged(settled(call, term), steps)))]
 
 
+@adjoint(
+    overloads(
+        "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_nearest2d.default",
+        "_upsample_nearest_exact2d.vec", "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec",
+        "upsample_bicubic2d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
+    ),
+    source="definition: a linear map along each axis",
+)  # fmt: skip
+def resampled(
+    call: Adjoint, gradients: Gradients, x: State, output_size: Any, *rest: Any, **kwargs: Any
+) -> Sent | None:
+    """Every element gets back what the outputs took of it."""
+    term, flags = gradients[0], [r if isinstance(r, bool) else None for r in rest]
+    if term is None:
+        return None
+    steps, space = [], range(2, len(x.shape))
+    for axis in space:
+        have, size = x.shape[axis], term.core.shape[axis]
+        if have != size:
+            # the operator itself, on unit vectors, gives the matrix of the map
+            units = torch.eye(have, dtype=torch.float64).reshape(have, 1, *(have if a == axis else 1 for a in space))
+            units = units.expand(have, 1, *(have if a == axis else 2 for a in space))
+            found = call.node.op(units, [size if a == axis else 2 for a in space], *flags)
+            steps.append((axis, found.movedim(axis, 1).reshape(have, size, -1)[..., 0].T.numpy()))
+    return [(source(call), Term(_averaged(settled(call, term), steps)))]
+
+
 # ---- maximum --------------------------------------------------------------------------------------------------------
 
 _Z, _W = np.polynomial.hermite_e.hermegauss(16)
@@ -134,16 +161,34 @@ def max_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Sent | None:  # fmt: skip
-    """Maximum over windows: all of a window's gradient goes to its largest element.
+    """Maximum over windows: all of a window's gradient goes to its largest element."""
+    term = gradients[0]
+    return None if term is None else _largest(call, term, x, _windows(call, x, kernel_size, stride, padding, dilation))
+
+
+@adjoint(
+    overloads("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default"),
+    whole=True,
+    tag="approximate",
+    source="signals: 9",
+)
+def adaptive_max_pool(call: Adjoint, gradients: Gradients, x: State, output_size: Any) -> Sent | None:
+    """Maximum over windows that cover the input, where all are of one size."""
+    term, steps = gradients[0], []
+    for axis in range(len(x.shape) - len(output_size), len(x.shape)):
+        steps.append((axis, adaptive_step(x.shape[axis], call.shape()[axis])))
+    if term is None or any(step is None for _, step in steps):
+        return None
+    return _largest(call, term, x, [(axis, step) for axis, step in steps if step is not None])
+
+
+def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axis]]) -> Sent:
+    """Return the gradient by the input of a maximum over windows.
 
     An element of value t is the largest of n with probability π(t), which depends on the value as the derivative of a
     function before the pool does: behind a ReLU the largest is hardly ever 0. The gradient is its mean over who is
     largest, π(t) times the sum over windows, plus what varies around it, which sums to 0 over a window.
     """
-    term = gradients[0]
-    if term is None:
-        return None
-    steps = _windows(call, x, kernel_size, stride, padding, dilation)
     gradient = settled(call, term)
     taps = math.prod(step.kernel for _, step in steps)
     base, _ = source_of(pooled(x))
