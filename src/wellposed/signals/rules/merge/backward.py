@@ -83,8 +83,8 @@ _INVERSE = Pointwise(("inverse",), lambda t: 1.0 / t)
 _INVERSE_SQUARE = Pointwise(("inverse square",), lambda t: -1.0 / (t * t))
 
 
-@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar"), source="signals: 9")
-def div(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
+@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), source="signals: 9")
+def div(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, out: Any = None) -> Sent | None:
     """x / y, by a number, or by a tensor that stays away from 0."""
     term = gradients[0]
     if term is None:
