@@ -168,7 +168,7 @@ def differences(case: Case, found: Found) -> Iterator[str]:
     parameters = constant(graph)
     for value, y in found.samples.items():
         state = found.states[value]
-        one = value in parameters and state.var.size == 1  # one figure for all elements
+        one = "one figure for all elements" if value in parameters and state.var.size == 1 else ""
         judged = replace(case, bound=back.bound, why=back.why, flat=back.flat or one, average=back.average)
         for line in discrepancies(judged, state, y, repeated, related=not one):
             yield f"by {graph.values[value].name}: {line}"
