@@ -97,6 +97,30 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Back:
+    """What a case allows of the backward rule.
+
+    Attributes:
+        bound: how far the gradients may be off beyond the sample's error, as a share of their own scale.
+        why: the reason for the bound.
+        flat: the reason why the rule does not follow positions, where it does not.
+        average: the reason why it gives one covariance for all pairs along an axis, where it does.
+        sampled: the reason why the rule is expected to pass and leave this case to sampling, where it is.
+        infinite: the reason why nothing is compared, where gradients have no second moment.
+    """
+
+    bound: float = 0.0
+    why: str = ""
+    flat: str = ""
+    average: str = ""
+    sampled: str = ""
+    infinite: str = ""
+
+    def __post_init__(self) -> None:
+        assert bool(self.bound) == bool(self.why), "a bound needs a reason, and a reason a bound"
+
+
+@dataclass(frozen=True)
 class Case:
     """One example of an operator.
 
@@ -116,6 +140,7 @@ class Case:
         sampled: whether the rule is expected to pass and leave this case to sampling.
         repeated: how often a rule that works on samples runs the operator (its own error counts, too).
         only: which outputs are tested (all if None).
+        backward: what is allowed of the backward rule.
     """
 
     label: str
@@ -131,6 +156,7 @@ class Case:
     sampled: bool = False
     repeated: int = 0
     only: tuple[int, ...] | None = None
+    backward: Back = Back()
 
     def __post_init__(self) -> None:
         assert bool(self.bound) == bool(self.why), f"{self.label}: a bound needs a reason, and a reason a bound"
@@ -203,15 +229,26 @@ def sample(case: Case, module: Function) -> list[torch.Tensor]:
     return [torch.stack(column).double() for column in zip(*rows, strict=True)]
 
 
-def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any) -> Found:
-    """Trace, propagate and sample a case; its outputs must be those of ``op``."""
-    module, graph = traced(case)
+def outputs_of(graph: Graph) -> list[int]:
+    """The outputs that are followed: floating-point ones, or else conditions."""
     signals = [v for v in graph.outputs if graph.values[v].is_signal]
-    outputs = signals or [v for v in graph.outputs if graph.values[v].dtype == torch.bool]
-    node = graph.nodes[graph.values[outputs[0]].node]  # type: ignore[index]
+    return signals or [v for v in graph.outputs if graph.values[v].dtype == torch.bool]
+
+
+def last_node(case: Case, graph: Graph, op: torch._ops.OpOverload | None = None) -> Node:
+    """The operator that a case is about, which must be ``op``."""
+    node = graph.nodes[graph.values[outputs_of(graph)[0]].node]  # type: ignore[index]
     if op is not None and node.op is not op:
         seen = ", ".join(n.op_name for n in graph)
         raise AssertionError(f"{case.label} is to end in {op}, but ends in {node.op} (it runs {seen})")
+    return node
+
+
+def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any) -> Found:
+    """Trace, propagate and sample a case; its outputs must be those of ``op``."""
+    module, graph = traced(case)
+    outputs = outputs_of(graph)
+    node = last_node(case, graph, op)
     run = predict(case, graph, **options)
     states = tuple(run.states[v] for v in outputs)
     assert all(s is not None for s in states), f"{case.label}: an output without a state"
@@ -236,16 +273,19 @@ def dense_moments(state: State) -> tuple[Array, Array]:
     return dense(state, state.mean), dense(state, state.var)
 
 
-def discrepancies(case: Case, state: State, y: torch.Tensor, repeated: int = 0) -> Iterator[str]:
+def discrepancies(
+    case: Case, state: State, y: torch.Tensor, repeated: int = 0, *, related: bool = True
+) -> Iterator[str]:
     """Say every way in which a predicted state and a sample (draws, *shape) differ.
 
-    ``repeated`` is the number of runs behind a prediction that is a sample itself.
+    ``repeated`` is the number of runs behind a prediction that is a sample itself; covariances are compared where
+    elements are ``related``.
     """
     assert tuple(y.shape[1:]) == state.shape, f"predicted shape {state.shape}, real shape {tuple(y.shape[1:])}"
     values = y.numpy()
     rms = float(np.sqrt(np.mean(values * values)))
     mean, var = dense_moments(state)
-    judge = _Judge(case, 1 / repeated if repeated else 0.0)
+    judge = Judge(case, 1 / repeated if repeated else 0.0)
     axes = range(1, values.ndim)
     square = values * values
     # pooled
@@ -263,10 +303,11 @@ def discrepancies(case: Case, state: State, y: torch.Tensor, repeated: int = 0) 
             where = f"along axes {[a - 1 for a in kept]}"
             yield from judge(f"mean {where}", mean.mean(axis=down), values.mean(axis=over), rms)
             yield from judge(f"second moment {where}", (mean**2 + var).mean(axis=down), square.mean(axis=over), rms**2)
-    yield from _covariances(case, judge, state, values, rms)
+    if related:
+        yield from _covariances(case, judge, state, values, rms)
 
 
-def _covariances(case: Case, judge: _Judge, state: State, values: Array, rms: float) -> Iterator[str]:
+def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: float) -> Iterator[str]:
     if state.blocks:
         at = 0
         for block in state.blocks:
@@ -312,7 +353,7 @@ def _covariances(case: Case, judge: _Judge, state: State, values: Array, rms: fl
         yield from judge(f"covariance averaged over axes {list(group)}", expected, seen, rms**2, slack)
 
 
-class _Judge:
+class Judge:
     """Compares a prediction with the mean of a sample, in standard errors of the sample."""
 
     def __init__(self, case: Case, again: float) -> None:

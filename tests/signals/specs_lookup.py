@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source, Weight
+from tests.signals.driver import Back, Case, Source, Weight
 
 aten = torch.ops.aten
 Spec = tuple[Any, list[Case]]
 LOGITS = Source((3, 2, 5, 32), mean=0.3)
 TOKENS = Source((4, 16, 32))
 WIDE = "the average over keys is that of a large number of them, and of a wide model: corrections of order 1/T and 1/C"
+PAIRS = "the gradients by all pairs of keys have one covariance, whatever queries both are seen by"
 NUMBERS = torch.tensor([[0, 3, 3, 1, 4], [2, 0, 1, 4, 4], [1, 1, 2, 3, 0]])
 HELD = {"q": Weight((32, 32), 32**-0.5), "k": Weight((32, 32), 32**-0.5), "v": Weight((32, 32), 32**-0.5)}
 
@@ -51,6 +52,7 @@ def _softmax() -> Iterator[Spec]:
                     {"w": Weight((32, 16), 0.4)},
                     bound=0.1,
                     why=WIDE,
+                    backward=Back(bound=0.02, why=WIDE),
                 ),
             ],
         )
@@ -90,17 +92,35 @@ def _attention() -> Iterator[Spec]:
                 lambda x, u, **w: attend(aten.linear(torch.relu(x), u), **w),
                 (TOKENS,),
                 {**HELD, "u": Weight((32, 32), 0.25)},
+                backward=Back(
+                    bound=0.3, why=f"{WIDE}; the squared lengths of 32-wide tokens behind a ReLU vary by 5/32"
+                ),
                 **bound,
             ),
-            Case("causal attention", lambda x, **w: attend(x, **w, is_causal=True), (TOKENS,), HELD, **bound),
+            Case(
+                "causal attention",
+                lambda x, **w: attend(x, **w, is_causal=True),
+                (TOKENS,),
+                HELD,
+                backward=Back(average=PAIRS),
+                **bound,
+            ),
             Case(
                 "masked attention",
                 lambda x, **w: attend(x, **w, attn_mask=torch.ones(16, 16, dtype=torch.bool).tril(3)),
                 (TOKENS,),
                 HELD,
+                backward=Back(average=PAIRS),
                 **bound,
             ),
-            Case("attention with dropout", lambda x, **w: attend(x, **w, dropout_p=0.3), (TOKENS,), HELD, **bound),
+            Case(
+                "attention with dropout",
+                lambda x, **w: attend(x, **w, dropout_p=0.3),
+                (TOKENS,),
+                HELD,
+                backward=Back(bound=0.02, why=WIDE),
+                **bound,
+            ),
             Case(
                 "grouped queries",
                 lambda x, q, k, v: op(heads(x, q, 4), heads(x, k, 2), heads(x, v, 2), enable_gqa=True),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source, Weight
+from tests.signals.driver import Back, Case, Source, Weight
 
 aten = torch.ops.aten
 relu = torch.relu
@@ -105,7 +105,14 @@ def _products() -> Iterator[Spec]:
             ),
             Case("gelu written out", lambda x: mul(0.5 * x, 1 + torch.erf(x * 0.5**0.5)), (FIELD,)),
             Case("quick gelu", lambda x: mul(x, torch.sigmoid(1.702 * x)), (FIELD,)),
-            Case("with its pool", lambda x: mul(x, pool(x)), (FIELD,)),
+            Case(
+                "with its pool",
+                lambda x: mul(x, pool(x)),
+                (FIELD,),
+                backward=Back(
+                    bound=0.2, why="what x and its pool have in common is left out where the two parts add up"
+                ),
+            ),
             Case("a table of numbers", lambda x: mul(x, torch.arange(6.0, dtype=torch.float64)), (X,)),
         ],
     )
@@ -133,6 +140,7 @@ def _products() -> Iterator[Spec]:
                 (X, Source((4, 6))),
                 sampled=True,
                 flat="sampled",
+                backward=Back(sampled="a divisor that comes near 0", flat="sampled"),
             ),
             Case(
                 "normalised by hand",
@@ -140,6 +148,7 @@ def _products() -> Iterator[Spec]:
                 (Source((3, 4, 64)),),
                 bound=4 / 64,
                 why="a ratio is taken for a ratio of means: off by 2/64 to 4/64",
+                backward=Back(bound=2 / 64, why="a ratio is taken for a ratio of means"),
             ),
         ],
     )

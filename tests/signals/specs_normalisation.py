@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source, Weight
+from tests.signals.driver import Back, Case, Source, Weight
 
 aten = torch.ops.aten
 Spec = tuple[Any, list[Case]]
 FIELD = Source((8, 3, 8, 8), mean=0.3, reach=1.0, channels=0.4)
 WHITE = Source((4, 6, 8, 8), mean=0.3)
 TOKENS = Source((3, 4, 64), mean=0.4, std=1.5)
+RECTIFIED = Back(bound=0.12, why="1 / s² is that of Gaussian elements: behind a ReLU s² varies otherwise")
 AFFINE = {"g": Weight((3,), 0.0, 1.3), "b": Weight((3,), 0.0, -0.4)}
 
 
@@ -93,6 +94,7 @@ def _norms() -> Iterator[Spec]:
                 lambda x, g, b: instance(torch.relu(x), g, b, *none, True, 0.1, 1e-5, False),
                 (FIELD,),
                 AFFINE,
+                backward=RECTIFIED,
                 **ratio(16),
             ),
         ],
@@ -108,6 +110,7 @@ def _norms() -> Iterator[Spec]:
                 lambda x, g, b: layer(torch.relu(x), [64], g, b),
                 (TOKENS,),
                 token,
+                backward=Back(bound=0.02, why=RECTIFIED.why),
                 **ratio(32),
             ),
             Case(
@@ -123,6 +126,7 @@ def _norms() -> Iterator[Spec]:
                 lambda x, w: layer(aten.linear(torch.relu(x), w), [64]),
                 (Source((3, 4, 16)),),
                 {"w": Weight((64, 16))},
+                backward=Back(bound=0.35, why="1 / s² of features made of 16 rectified numbers follows their squares"),
                 **ratio(32),
             ),
         ],
@@ -146,7 +150,14 @@ def _norms() -> Iterator[Spec]:
         group,
         [
             Case("group norm", lambda x: group(x, 2), (WHITE,), **ratio(192)),
-            Case("group norm, affine", lambda x, g, b: group(torch.relu(x), 3, g, b), (FIELD,), AFFINE, **ratio(16)),
+            Case(
+                "group norm, affine",
+                lambda x, g, b: group(torch.relu(x), 3, g, b),
+                (FIELD,),
+                AFFINE,
+                backward=RECTIFIED,
+                **ratio(16),
+            ),
             Case("group norm, one group", lambda x: group(x, 1), (FIELD,), **ratio(20)),
         ],
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source
+from tests.signals.driver import Back, Case, Source
 
 aten = torch.ops.aten
 relu = torch.relu
@@ -144,7 +144,11 @@ def _parts() -> Iterator[Spec]:
         aten.slice.Tensor,
         [
             case("crop", lambda x: aten.slice.Tensor(padded(x), 2, 1, 5)),
-            case("every second", lambda x: aten.slice.Tensor(padded(x), 3, 0, 100, 2)),
+            case(
+                "every second",
+                lambda x: aten.slice.Tensor(padded(x), 3, 0, 100, 2),
+                backward=Back(sampled="a stretch with gaps", flat="sampled"),
+            ),
             case("channels", lambda x: aten.slice.Tensor(padded(x), 1, 1, 3)),
         ],
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.signals.driver import Case, Source
+from tests.signals.driver import Back, Case, Source
 
 aten = torch.ops.aten
 Spec = tuple[Any, list[Case]]
@@ -17,6 +17,8 @@ LINE = Source((2, 3, 12), mean=0.3)
 SPACE = Source((2, 2, 6, 4, 6), mean=0.3, reach=1.5)
 POINTS = "the maximum is integrated on 4096 quasi-random points: their error is below that of as many random ones, 3/64"
 MAX = {"bound": 3 / 64, "why": POINTS}
+ALIKE = Back(bound=0.05, why="the elements of a window are taken to have one correlation, and no border")
+TIES = Back(bound=0.3, why="of equal elements the first is taken, zeros behind a ReLU among them")
 
 
 def _relu(op: Any, *rest: Any) -> Any:
@@ -87,11 +89,17 @@ def _pooling() -> Iterator[Spec]:
         largest,
         [
             Case("max_pool2d white", lambda x: largest(x, [2, 2]), (WHITE,), **MAX),
-            Case("max_pool2d field", lambda x: largest(x, [3, 3], [2, 2], [1, 1]), (FIELD,), **MAX),
-            Case("max_pool2d after relu", _relu(largest, [2, 2]), (ODD,), **MAX),
+            Case("max_pool2d field", lambda x: largest(x, [3, 3], [2, 2], [1, 1]), (FIELD,), backward=ALIKE, **MAX),
+            Case("max_pool2d after relu", _relu(largest, [2, 2]), (ODD,), backward=TIES, **MAX),
             Case("max_pool2d overlapping", lambda x: largest(x, [3, 3], [1, 1], [1, 1]), (WHITE,), **MAX),
             Case("max_pool2d dilated", lambda x: largest(x, [2, 2], [1, 1], [0, 0], [2, 2]), (FIELD,), **MAX),
-            Case("max_pool2d ceil", lambda x: largest(x, [2, 2], [2, 2], [0, 0], [1, 1], True), (ODD,), **MAX),
+            Case(
+                "max_pool2d ceil",
+                lambda x: largest(x, [2, 2], [2, 2], [0, 0], [1, 1], True),
+                (ODD,),
+                backward=Back(bound=0.2, why="windows that hang over the border hold fewer elements than others"),
+                **MAX,
+            ),
         ],
     )
     yield (
@@ -99,12 +107,15 @@ def _pooling() -> Iterator[Spec]:
         [Case("max_pool2d_with_indices", lambda x: aten.max_pool2d_with_indices(x, [2, 2]), (FIELD,), **MAX)],
     )
     yield aten.max_pool1d.default, [Case("max_pool1d", _relu(aten.max_pool1d.default, [3], [2], [1]), (LINE,), **MAX)]
-    yield aten.max_pool3d.default, [Case("max_pool3d", _relu(aten.max_pool3d.default, [2, 2, 2]), (SPACE,), **MAX)]
+    yield (
+        aten.max_pool3d.default,
+        [Case("max_pool3d", _relu(aten.max_pool3d.default, [2, 2, 2]), (SPACE,), backward=TIES, **MAX)],
+    )
     first = lambda op, size: lambda x: op(x, size)[0]  # noqa: E731
     yield (
         aten.adaptive_max_pool2d.default,
         [
-            Case("adaptive_max_pool2d", first(aten.adaptive_max_pool2d, [4, 2]), (FIELD,), **MAX),
+            Case("adaptive_max_pool2d", first(aten.adaptive_max_pool2d, [4, 2]), (FIELD,), backward=ALIKE, **MAX),
             Case("global max", first(aten.adaptive_max_pool2d, [1, 1]), (WHITE,), **MAX),
             Case(
                 "adaptive_max_pool2d, unequal windows",
@@ -112,6 +123,7 @@ def _pooling() -> Iterator[Spec]:
                 (WHITE,),
                 sampled=True,
                 flat="sampled",
+                backward=Back(sampled="windows of several sizes", flat="sampled"),
             ),
         ],
     )
@@ -121,8 +133,11 @@ def _pooling() -> Iterator[Spec]:
     )
     yield (
         aten.adaptive_max_pool3d.default,
-        [Case("adaptive_max_pool3d", first(aten.adaptive_max_pool3d, [3, 2, 2]), (SPACE,), **MAX)],
+        [Case("adaptive_max_pool3d", first(aten.adaptive_max_pool3d, [3, 2, 2]), (SPACE,), backward=ALIKE, **MAX)],
     )
+
+
+KEPT = Back(sampled="padding that repeats elements, or crops", flat="sampled")
 
 
 def _padding() -> Iterator[Spec]:
@@ -133,10 +148,10 @@ def _padding() -> Iterator[Spec]:
             Case("zero padding", lambda x: pad(x, [1, 2, 1, 0]), (FIELD,)),
             Case("zero padding after relu", lambda x: pad(torch.relu(x), [2, 1]), (WHITE,)),
             Case("constant padding", lambda x: pad(x, [1, 1, 1, 1], "constant", 0.7), (FIELD,)),
-            Case("reflect padding", lambda x: pad(torch.relu(x), [2, 1, 1, 2], "reflect"), (FIELD,)),
-            Case("replicate padding", lambda x: pad(x, [2, 1, 1, 2], "replicate"), (WHITE,)),
-            Case("circular padding", lambda x: pad(x, [2, 1, 1, 2], "circular"), (FIELD,)),
-            Case("crop by padding", lambda x: pad(x, [-1, -2, 1, -1]), (FIELD,)),
+            Case("reflect padding", lambda x: pad(torch.relu(x), [2, 1, 1, 2], "reflect"), (FIELD,), backward=KEPT),
+            Case("replicate padding", lambda x: pad(x, [2, 1, 1, 2], "replicate"), (WHITE,), backward=KEPT),
+            Case("circular padding", lambda x: pad(x, [2, 1, 1, 2], "circular"), (FIELD,), backward=KEPT),
+            Case("crop by padding", lambda x: pad(x, [-1, -2, 1, -1]), (FIELD,), backward=KEPT),
             Case("channels padded", lambda x: pad(x, [0, 0, 0, 0, 1, 2]), (FIELD,)),
             Case("one sample padded", lambda x: pad(x, [0, 0, 0, 0, 0, 0, 1, 0]), (Source((1, 3, 4, 4)),)),
         ],

@@ -172,7 +172,7 @@ def test_tags_are_the_weakest_on_the_way_back() -> None:
 
 
 def test_strict_lists_operators_without_a_backward_rule() -> None:
-    graph = wp.trace(applied(lambda x: torch.log_softmax(x, -1).cumsum(0)), torch.zeros(5, 8))
+    graph = wp.trace(applied(lambda x: torch.log_softmax(x, -1).cumprod(0)), torch.zeros(5, 8))
     with pytest.raises(
         UnsupportedError, match=r"2 operators .* have no backward rule:(\n.*)*log_softmax.int \(1 times"
     ):

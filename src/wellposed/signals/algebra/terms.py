@@ -328,7 +328,7 @@ def derivative(function: Pointwise) -> Pointwise:
             if not y.requires_grad:
                 return torch.zeros_like(t)
             (slope,) = torch.autograd.grad(y.sum(), x)
-        return slope
+        return slope.clone()  # autograd's own zeros have no memory
 
     return Pointwise(("derivative", function.key), call)
 

@@ -48,22 +48,16 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     if term is None or product is None:
         return None
     states = _operands(call, args, kwargs)
-    left_fixed, right_fixed = is_weight(call, product.left), is_weight(call, product.right)
-    if left_fixed and not right_fixed and product.window is None:
+    if is_weight(call, product.left) and not is_weight(call, product.right) and product.window is None:
         product = swapped(product)
-    elif not right_fixed:
-        return _by_signals(call, term, states, product)
     if product.left not in states or product.right not in states:
         return None
-    gradient = scaled_state(settled(call, term), product.scale)
-    sent: list[tuple[int, Term]] = []
-    if product.left in call.wanted:
-        weight = states[product.right]
-        back = _by_data(call, gradient, weight, product, states[product.left].shape)
-        sent.append((product.left, Term(back, call.run.memo.get((FILTERS, call.node.outputs[0]), 1.0) ** 0.5)))
-    power = _by_weight(call, term, states, product) if product.right in call.wanted else None
-    if power is not None:
-        sent.append((product.right, power))
+    if is_weight(call, product.right):
+        sent = _by_data_and_weight(call, term, states, product)
+    elif product.window is None:
+        sent = _by_signals(call, term, states, product)
+    else:
+        return None
     if product.bias is not None and product.bias in call.wanted and product.bias_scale:
         whole = Term(scaled_state(settled(call, term), product.bias_scale))
         sent.append((product.bias, _by_bias(call, whole, product)))
@@ -87,10 +81,23 @@ def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
     return found
 
 
-def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> Sent | None:
+def _by_data_and_weight(
+    call: Adjoint, term: Term, states: dict[int, State], product: Product
+) -> list[tuple[int, Term]]:
+    """The gradients by the data and by the weight that they are multiplied by."""
+    sent: list[tuple[int, Term]] = []
+    if product.left in call.wanted:
+        gradient = scaled_state(settled(call, term), product.scale)
+        back = _by_data(call, gradient, states[product.right], product, states[product.left].shape)
+        sent.append((product.left, Term(back, call.run.memo.get((FILTERS, call.node.outputs[0]), 1.0) ** 0.5)))
+    power = _by_weight(call, term, states, product) if product.right in call.wanted else None
+    if power is not None:
+        sent.append((product.right, power))
+    return sent
+
+
+def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> list[tuple[int, Term]]:
     """The gradients by two signals that are multiplied: each is that of the result times the other signal."""
-    if product.window is not None or product.left not in states or product.right not in states:
-        return None
     gradient = scaled_state(settled(call, term), product.scale)
     sides = (product, swapped(product))
     return [
@@ -159,7 +166,7 @@ def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: 
     response = _response(call, states[product.left], unit, product)
     if response is None:
         return None
-    gradient = scaled_state(settled(call, term), product.scale)
+    gradient = settled(call, term)
     outputs = [i for i, label in enumerate(product.out_axes) if label in product.right_axes]
     count = math.prod(gradient.shape[i] for i in outputs)
     power = _paired(call, gradient, response, outputs)

@@ -10,6 +10,7 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.algebra.terms import IDENTITY, Adjoint, Gradients, Sent, Term, reduced, settled, source_of, times
 from wellposed.signals.context.arguments import known_state
+from wellposed.signals.context.call import Unknown
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.registry import adjoint, overloads
@@ -82,8 +83,8 @@ _INVERSE = Pointwise(("inverse",), lambda t: 1.0 / t)
 _INVERSE_SQUARE = Pointwise(("inverse square",), lambda t: -1.0 / (t * t))
 
 
-@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar"), source="signals: 9")
-def div(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
+@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), source="signals: 9")
+def div(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, out: Any = None) -> Sent | None:
     """x / y, by a number, or by a tensor that stays away from 0."""
     term = gradients[0]
     if term is None:
@@ -108,26 +109,38 @@ def addcmul(call: Adjoint, gradients: Gradients, x: Any, a: Any, b: Any, *, valu
     return _send(call, term, 0) + _send(call, _factor(call, part, b), 1) + _send(call, _factor(call, part, a), 2)
 
 
+_COMPLEMENT = Pointwise(("complement",), lambda t: 1.0 - t)
+
+
+def _kept(call: Adjoint, term: Term, condition: Any, *, where: bool) -> Term | None:
+    """Return the term where a condition holds, or where it does not; None for a condition that is not followed."""
+    if isinstance(condition, torch.Tensor):
+        taken = known_state((condition if where else ~condition).to(torch.float64), call.root())
+        return times(call, Term(settled(call, term)), expand(taken, term.core.shape), IDENTITY)
+    if isinstance(condition, Unknown) and condition.state is not None:
+        return _factor(call, term, condition.state, IDENTITY if where else _COMPLEMENT)
+    return None
+
+
 @adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
 def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -> Sent | None:
-    """Each operand gets the gradient where it was taken, for a condition that is known."""
+    """Each operand gets the gradient where it was taken."""
     term = gradients[0]
-    if term is None or not isinstance(condition, torch.Tensor):
+    if term is None:
         return None
     sent: list[tuple[int, Term]] = []
-    for position, mask in ((1, condition), (2, ~condition)):
+    for position in (1, 2):
         if isinstance(call.node.args[position], Ref):
-            taken = known_state(mask.to(torch.float64), call.root())
-            part = times(call, Term(settled(call, term)), expand(taken, term.core.shape), IDENTITY)
+            part = _kept(call, term, condition, where=position == 1)
+            if part is None:
+                return None
             sent += _send(call, part, position)
     return sent
 
 
 @adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
 def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: Any) -> Sent | None:
-    """Nothing flows back to what a known mask has replaced."""
+    """Nothing flows back to what a mask has replaced."""
     term = gradients[0]
-    if term is None or not isinstance(mask, torch.Tensor):
-        return None
-    kept = known_state((~mask).to(torch.float64), call.root())
-    return _send(call, times(call, Term(settled(call, term)), expand(kept, term.core.shape), IDENTITY), 0)
+    part = None if term is None else _kept(call, term, mask, where=False)
+    return None if part is None else _send(call, part, 0)

@@ -15,7 +15,7 @@ from wellposed.signals.algebra.arithmetic import multiply
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled, times_output, white
-from wellposed.signals.distributions.alignment import align_many
+from wellposed.signals.distributions.alignment import Aligned, align_many
 from wellposed.signals.distributions.blocks import concatenate, select
 from wellposed.signals.distributions.state import Dims, Link, State
 from wellposed.signals.distributions.views import pooled, reshape
@@ -205,14 +205,10 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
         var = np.maximum(var - 2 * shared + here, 0.0)
         kernel = kernel - kernels.pair_mean(kernel, sizes, dims)
     level = float(np.mean(var))
-    projected = [
-        part.corr * kernels.autocorrelation(np.sqrt(part.var), part.corr.shape)
-        + kernels.autocorrelation(part.mean, part.corr.shape)
-        for part in parts
-    ]
-    lengths = [max(several) for several in zip(kernel.shape, *(k.shape for k in (q.corr, *projected)), strict=True)]
+    raw, *projected = (_products(part, sizes) for part in (q, *parts))
+    lengths = [max(several) for several in zip(kernel.shape, *(k.shape for k in (raw, *projected)), strict=True)]
     removed = sum(kernels.promote(k, lengths) for k in projected)
-    kernel = kernels.promote(kernel, lengths) - removed * kernels.promote(q.corr, lengths)
+    kernel = kernels.promote(kernel, lengths) - removed * kernels.promote(raw, lengths)
     power = sum(part.second_moment for part in common)
     var = var * max(1.0 - power / level, 0.0) if level > 0 else var
     if centre and dims:
@@ -229,6 +225,14 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=(), block_axis=-1,
     )  # fmt: skip
+
+
+def _products(x: Aligned, sizes: tuple[int, ...]) -> Array:
+    """Return E[x x'] by displacement."""
+    least = 2 if x.mean.any() else 1
+    lengths = [max(n, min(least, size)) for n, size in zip(x.corr.shape, sizes, strict=True)]
+    square = kernels.promote(x.corr, lengths) * kernels.autocorrelation(np.sqrt(x.var), lengths)
+    return square + kernels.autocorrelation(x.mean, lengths)
 
 
 def _summing_to_zero(kernel: Array, var: float, sizes: tuple[int, ...], dims: list[int]) -> Array:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, derivative, source_of, times
+from wellposed.signals.algebra.terms import (
+    Adjoint,
+    Gradients,
+    Sent,
+    Term,
+    derivative,
+    reduced,
+    settled,
+    source_of,
+    times,
+)
+from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import RULES, adjoint, overloads
+from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.backward import source
 
 _OTHERS = overloads("pow.Scalar", "prelu.default", "rrelu.default", "rrelu_.default")
 """Functions of one number whose arguments are others than the tensor first and then numbers."""
+_UNDIFFERENTIATED = overloads("acosh_.default", "asinh_.default", "atanh_.default", "floor_divide.Scalar")
+"""Functions that PyTorch does not differentiate."""
 
 
-@adjoint([op for op, rule in RULES.items() if rule.elementwise and op not in _OTHERS], source="chain rule; signals: 9")
+@adjoint(
+    [op for op, rule in RULES.items() if rule.elementwise and op not in (*_OTHERS, *_UNDIFFERENTIATED)],
+    source="chain rule; signals: 9",
+)
 def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """f(x): the gradient times f'(x)."""
     term, op = gradients[0], call.node.op
@@ -41,6 +60,59 @@ def mean_slope(
         return None
     function = Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t))
     return [(source(call), through(call, term, x, function))]
+
+
+@adjoint(overloads("pow.Scalar"), source="chain rule; signals: 9")
+def power_of(call: Adjoint, gradients: Gradients, number: float, x: State) -> Sent | None:
+    """number ** x."""
+    term, value, base = gradients[0], call.value_of(1), float(number)
+    if term is None or value is None:
+        return None
+    return [(value, through(call, term, x, Pointwise(("power of", base), lambda t: torch.pow(base, t))))]
+
+
+_NEGATIVE = Pointwise(("negative part",), lambda t: t.clamp(max=0.0))
+
+
+@adjoint(overloads("prelu.default"), source="He et al. 2015, eq. 9; signals: 9")
+def prelu(call: Adjoint, gradients: Gradients, x: State, weight: State) -> Sent | None:
+    """max(x, 0) + a min(x, 0), at the weight's mean; by a, the gradient times min(x, 0), summed over its channel."""
+    term, slope, value = gradients[0], weight.pooled_mean, call.value_of(1)
+    if term is None:
+        return None
+    function = Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t))
+    sent = [(source(call), through(call, term, x, function))]
+    if value is not None:
+        base, fn = source_of(x)
+        channel = min(1, len(x.axes) - 1)
+        narrow = tuple(weight.shape[0] if i == channel else 1 for i in range(len(x.axes)))
+        state = settled(call, reduced(call, times(call, term, base, fn.then(_NEGATIVE)), narrow))
+        sent.append((value, Term(replace(state, axes=(state.axes[channel],)))))
+    return sent
+
+
+_SIGMOID = Pointwise(("sigmoid",), torch.sigmoid)
+
+
+@adjoint(overloads("glu.default"), source="chain rule, for two independent halves; signals: 9")
+def glu(call: Adjoint, gradients: Gradients, x: State, dim: int = -1) -> Sent | None:
+    """a sigmoid(b): a gets the gradient times sigmoid(b), b that times a sigmoid'(b)."""
+    term, axis = gradients[0], dim % len(x.axes)
+    if term is None:
+        return None
+    half, behind = x.shape[axis] // 2, 2 * (len(x.axes) - 1 - axis)
+    (a, first), (b, second) = (
+        source_of(pooled(select(x, axis, at, at + half, 1, drop=False)).changed(roots=call.root())) for at in (0, half)
+    )
+    parts = (
+        times(call, term, b, second.then(_SIGMOID)),
+        times(call, times(call, term, a, first), b, second.then(derivative(_SIGMOID))),
+    )
+    widths = ([0, half], [half, 0])
+    return [
+        (source(call), Term(pad(call.into(x.shape), settled(call, part), [*[0] * behind, *width])))
+        for part, width in zip(parts, widths, strict=True)
+    ]
 
 
 def through(call: Adjoint, term: Term, x: State, function: Pointwise) -> Term:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import pool_steps
+from wellposed.signals.algebra.boxes import adaptive_step, pool_steps, prepared, through
 from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.terms import (
     Adjoint,
@@ -22,7 +22,7 @@ from wellposed.signals.algebra.terms import (
     source_of,
     times,
 )
-from wellposed.signals.distributions.state import Pointwise, State, weakest
+from wellposed.signals.distributions.state import Link, Pointwise, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
@@ -58,11 +58,26 @@ def _windows(call: Adjoint, x: State, kernel: Any, stride: Any, padding: Any, di
     return list(zip(*pool_steps(call, x, kernel, stride, padding, dilation, rank), strict=True))
 
 
-def _averaged(call: Adjoint, term: Term, steps: Sequence[tuple[int, Array]]) -> Sent:
-    state = settled(call, term)
+def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 1.0) -> State:
+    """Return ``factor`` times the gradient by the input of averages over windows along some axes."""
     for axis, matrix in steps:
         state = _spread(state, axis, matrix)
-    return [(source(call), Term(state.changed(links=(), base=None, fn=None)))]
+    return scaled_state(state, factor).changed(links=(), base=None, fn=None)
+
+
+def _linked(
+    back: State, state: State, steps: Sequence[tuple[int, Axis]], include_padding: bool, factor: float
+) -> State:
+    """Return a gradient that follows ``state``, the gradient by the averages, where both lie on one grid.
+
+    Displacements of both signs being pooled, windows carry a covariance kernel backwards as they do forwards.
+    """
+    if not state.roots or any(step.stride != 1 or step.out != step.size or not state.axes[a] for a, step in steps):
+        return back
+    pairs = [(state.axes[a][0], step) for a, step in steps]
+    return back.changed(
+        links=(Link(state, lambda kernel, where: through(kernel, where, pairs, include_padding) * factor),)
+    )
 
 
 @adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")
@@ -72,10 +87,14 @@ def avg_pool(
 ) -> Sent | None:  # fmt: skip
     """Average over windows: every tap gets its share."""
     term = gradients[0]
-    if term is None or divisor_override:
+    if term is None:
         return None
     steps = _windows(call, x, kernel_size, stride, padding, 1)
-    return _averaged(call, term, [(a, _matrix(s, count_include_pad)) for a, s in steps])
+    include = count_include_pad or bool(divisor_override)
+    factor = math.prod(step.kernel for _, step in steps) / divisor_override if divisor_override else 1.0
+    gradient = prepared(settled(call, term), [a for a, _ in steps])
+    back = _averaged(gradient, [(a, _matrix(s, include)) for a, s in steps], factor)
+    return [(source(call), Term(_linked(back, gradient, steps, include, factor)))]
 
 
 @adjoint(
@@ -94,7 +113,34 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
         if size == count:
             continue
         steps.append((axis, covering(size, count)))
-    return _averaged(call, term, steps)
+    return [(source(call), Term(_averaged(settled(call, term), steps)))]
+
+
+@adjoint(
+    overloads(
+        "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_nearest2d.default",
+        "_upsample_nearest_exact2d.vec", "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec",
+        "upsample_bicubic2d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
+    ),
+    source="definition: a linear map along each axis",
+)  # fmt: skip
+def resampled(
+    call: Adjoint, gradients: Gradients, x: State, output_size: Any, *rest: Any, **kwargs: Any
+) -> Sent | None:
+    """Every element gets back what the outputs took of it."""
+    term, flags = gradients[0], [r if isinstance(r, bool) else None for r in rest]
+    if term is None:
+        return None
+    steps, space = [], range(2, len(x.shape))
+    for axis in space:
+        have, size = x.shape[axis], term.core.shape[axis]
+        if have != size:
+            # the operator itself, on unit vectors, gives the matrix of the map
+            units = torch.eye(have, dtype=torch.float64).reshape(have, 1, *(have if a == axis else 1 for a in space))
+            units = units.expand(have, 1, *(have if a == axis else 2 for a in space))
+            found = call.node.op(units, [size if a == axis else 2 for a in space], *flags)
+            steps.append((axis, found.movedim(axis, 1).reshape(have, size, -1)[..., 0].T.numpy()))
+    return [(source(call), Term(_averaged(settled(call, term), steps)))]
 
 
 # ---- maximum --------------------------------------------------------------------------------------------------------
@@ -114,16 +160,34 @@ def max_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Sent | None:  # fmt: skip
-    """Maximum over windows: all of a window's gradient goes to its largest element.
+    """Maximum over windows: all of a window's gradient goes to its largest element."""
+    term = gradients[0]
+    return None if term is None else _largest(call, term, x, _windows(call, x, kernel_size, stride, padding, dilation))
+
+
+@adjoint(
+    overloads("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default"),
+    whole=True,
+    tag="approximate",
+    source="signals: 9",
+)
+def adaptive_max_pool(call: Adjoint, gradients: Gradients, x: State, output_size: Any) -> Sent | None:
+    """Maximum over windows that cover the input, where all are of one size."""
+    term, steps = gradients[0], []
+    for axis in range(len(x.shape) - len(output_size), len(x.shape)):
+        steps.append((axis, adaptive_step(x.shape[axis], call.shape()[axis])))
+    if term is None or any(step is None for _, step in steps):
+        return None
+    return _largest(call, term, x, [(axis, step) for axis, step in steps if step is not None])
+
+
+def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axis]]) -> Sent:
+    """Return the gradient by the input of a maximum over windows.
 
     An element of value t is the largest of n with probability π(t), which depends on the value as the derivative of a
     function before the pool does: behind a ReLU the largest is hardly ever 0. The gradient is its mean over who is
     largest, π(t) times the sum over windows, plus what varies around it, which sums to 0 over a window.
     """
-    term = gradients[0]
-    if term is None:
-        return None
-    steps = _windows(call, x, kernel_size, stride, padding, dilation)
     gradient = settled(call, term)
     taps = math.prod(step.kernel for _, step in steps)
     base, _ = source_of(pooled(x))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.reduction import axes_of
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, broadcast, scaled_state, settled
 from wellposed.signals.distributions.state import State
+from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape.backward import source
 
 
@@ -34,3 +39,34 @@ def summed(
     """Sum over axes."""
     term = gradients[0]
     return None if term is None or not isinstance(x, State) else _spread(call, term, x, dim, 1.0)
+
+
+@adjoint(overloads("tril.default", "triu.default"), source="definition")
+def triangle(call: Adjoint, gradients: Gradients, x: State, diagonal: int = 0) -> Sent | None:
+    """A product with a constant."""
+    term = gradients[0]
+    return None if term is None else [(source(call), Term(statistics.triangle(call, settled(call, term), diagonal)))]
+
+
+def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent | None:
+    """Return the gradient by the input of a linear map along one axis, ``weights`` being (output, input)."""
+    if term is None or min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST:
+        return None
+    state = settled(call, term)
+    return [(source(call), Term(mapped(state, dim % len(state.axes), weights.T)))]
+
+
+@adjoint(overloads("cumsum.default", "cumsum_.default"), source="definition")
+def cumsum(call: Adjoint, gradients: Gradients, x: State, dim: int, *, dtype: Any = None) -> Sent | None:
+    """Sums of all that comes behind."""
+    return _along(call, gradients[0], dim, np.tril(np.ones((x.shape[dim],) * 2)))
+
+
+@adjoint(overloads("diff.default"), source="definition")
+def diff(
+    call: Adjoint, gradients: Gradients, x: State, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+) -> Sent | None:
+    """Differences of neighbours, the other way round."""
+    if n != 1 or prepend is not None or append is not None:
+        return None
+    return _along(call, gradients[0], dim, np.diff(np.eye(x.shape[dim]), axis=0))
