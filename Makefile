@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-SOURCES := $(shell find src tests scripts docs benchmarks experiments -type f -not -path '*/__pycache__/*' 2>/dev/null) \
+SOURCES := $(shell find src tests scripts docs benchmarks examples experiments .github -type f -not -path '*/__pycache__/*' 2>/dev/null) \
 	README.md pyproject.toml constraints.txt Makefile mkdocs.yml
 
 .PHONY: help demo test check lint types imports docs wheel format clean

@@ -15,7 +15,7 @@ import torch
 
 from wellposed.graphs import Graph
 from wellposed.signals.levers import RESHAPES, SAME_AXES, Lever, levers, parameter_values
-from wellposed.signals.product import argument_of, describe
+from wellposed.signals.product import GROUPED, argument_of, describe
 
 aten = torch.ops.aten
 
@@ -146,7 +146,7 @@ def contractions(
         else:
             fan_in = (
                 math.prod(sizes[label] for label in product.summed if label in sizes)
-                if node.op is not aten._grouped_mm.default
+                if node.op not in GROUPED
                 else sizes["k"]
             )
             fan_out = math.prod(sizes[label] for label in own)
