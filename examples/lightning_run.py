@@ -61,6 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     trainer.fit(Classifier(), loader)
     rows = list(csv.DictReader((Path(trainer.logger.log_dir) / "metrics.csv").open()))
 
+# The plan is of what the first step called, here `net`: its names are without that prefix.
 plan = callback.watcher.plan
 print(f"initialised by {plan.method}: 12.weight is {plan.prescriptions['12.weight'].how}")
 # The figures are in the trainer's own logger, beside what the module logs itself.

@@ -58,12 +58,16 @@ kaiming = wp.plan(model, batches[0][0], method="kaiming")
 kaiming.apply_(model)
 describe("Kaiming", model)
 
+# Kaiming's signals explode here: the logits are large, all samples share one wrong prediction, and so their gradients
+# agree. A high GradCosine is not good in itself.
+
 # One common factor on all weights, so that a first step can remove the loss and no more. A result is a plan again.
 gentle = wp.gradients.gradient_norm(model, loss_fn, batches, plan=kaiming)
 gentle.apply_(model)
 describe("  then gradient_norm", model)
 
-# One factor for each weight, so that the gradients of different samples agree (NIO, Algorithm 3).
+# One factor for each weight, so that the gradients of different samples agree while their norm is bounded (NIO,
+# Algorithm 3).
 agreeing = wp.gradients.nio(model, loss_fn, batches, plan=kaiming, iterations=20)
 agreeing.apply_(model)
 describe("  then nio", model)
