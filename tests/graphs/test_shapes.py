@@ -82,7 +82,10 @@ def test_attention_lies_as_the_kernel_on_cpu_leaves_it(groups: int, transposed: 
     options = {"enable_gqa": groups != 4}
     real = aten.scaled_dot_product_attention.default(*tensors, **options)
     quick = quick_result(aten.scaled_dot_product_attention.default, [t.to("meta") for t in tensors], options)
-    assert quick is not None
+    if quick is None:
+        assert torch.__version__ < (2, 13)
+        assert groups == 2
+        return
     assert quick.shape == real.shape
     assert quick.stride() == real.stride()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.versions import PINNED
 
 import wellposed as wp
 from wellposed import checks, methods, zoo
@@ -106,7 +107,7 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     for number, block in enumerate(code, 1):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(block["code"], f"{document.name}, block {number}", "exec"), namespace)
-        if block["prints"] is not None:
+        if block["prints"] is not None and PINNED:  # another torch runs other operators, and draws other numbers
             wrong = differences(block["prints"], printed.getvalue())
             assert wrong is None, f"{document.name}, block {number}\n{wrong}\nall of it:\n{printed.getvalue()}"
 
@@ -124,7 +125,7 @@ def test_console_blocks_run(document, tmp_path, monkeypatch, run):
             assert program == "wellposed", f"a console block runs wellposed only, found: {command}"
             code, printed, errors = run(*words, columns=100)
             assert code == 0, f"{command}\n{printed}{errors}"
-            if shown.strip():
+            if shown.strip() and PINNED:
                 wrong = differences(shown, printed)
                 assert wrong is None, f"{command}\n{wrong}\nall of it:\n{printed}"
 

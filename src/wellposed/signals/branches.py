@@ -289,7 +289,9 @@ class _Reader:
                     step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
                 )
         elif name in _LINEAR or traits(node.op).shape_only:
-            kept = {"key": step.key} if plain or name in _SUMS else {}
+            kept: dict[str, Any] = {"key": step.key} if plain or name in _SUMS else {}
+            if name in _SLICES:  # all of x, as older versions of torch write x[:, ::2]: first x[:]
+                kept["whole"] = x if step.whole is None else step.whole
             self._function(node, x, **kept)
         else:  # pools, resizing, whatever else takes one signal
             kind: Kind = "gate" if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") else "pool"
