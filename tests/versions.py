@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-PINNED = torch.__version__ >= (2, 13)
+PINNED = torch.__version__ >= "2.13"
 """Whether this torch is as new as that of constraints.txt."""
 
 

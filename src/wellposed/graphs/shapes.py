@@ -145,7 +145,7 @@ def _batch_norm(
     return _like(x)
 
 
-_GROUPED_AS_QUERY = torch.__version__ >= (2, 13)
+_GROUPED_AS_QUERY = torch.__version__ >= "2.13"
 """Whether grouped heads are known to lie as the query does: in torch 2.6 they lie dense, in 2.13 they do not."""
 
 
