@@ -1,4 +1,4 @@
-# Two commands for people: `make demo` and `make test`. `make check` is everything that CI runs.
+# Two commands for people: `make demo` and `make test`. `make check` is what CI asks of every change.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,10 +14,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-SOURCES := $(shell find src tests scripts docs benchmarks experiments -type f -not -path '*/__pycache__/*' 2>/dev/null) \
+SOURCES := $(shell find src tests scripts docs benchmarks examples experiments .github -type f -not -path '*/__pycache__/*' 2>/dev/null) \
 	README.md pyproject.toml constraints.txt Makefile mkdocs.yml
 
-.PHONY: help demo test check lint types imports docs wheel format clean
+.PHONY: help install demo test check lint types imports docs wheel installed dist format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -40,6 +40,8 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo ## Make an environment, install, analyse and initialise ResNet-50 and a Llama
 	$(BIN)/wellposed demo
 
+install: $(VENV)/.dev ## Make an environment with all that working on the project needs
+
 test: $(VENV)/.dev ## Make an environment, install, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 	@touch $(VENV)/.tested
@@ -48,7 +50,7 @@ test: $(VENV)/.dev ## Make an environment, install, run the tests
 $(VENV)/.tested: $(VENV)/.dev $(SOURCES)
 	$(MAKE) test
 
-check: lint types imports $(VENV)/.tested docs wheel ## Everything that CI runs
+check: lint types imports $(VENV)/.tested docs wheel ## What CI asks of every change
 	@echo "All checks passed."
 
 lint: $(VENV)/.dev
@@ -66,6 +68,13 @@ docs: $(VENV)/.dev ## Build the documentation into site/
 
 wheel: $(VENV)/.dev ## Build the wheel, install it alone in an empty environment, run the small demo there
 	scripts/check_wheel.sh $(BIN)/python
+
+installed: $(VENV)/.dev ## Build the wheel, install it, run the tests against it from another folder
+	OMP_NUM_THREADS=1 scripts/test_wheel.sh $(BIN)/python -n $(WORKERS) $(PYTEST_ARGS)
+
+dist: $(VENV)/.dev ## Build the source distribution and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 format: $(VENV)/.dev ## Format the sources
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,7 @@ from experiments.papers import judged, page
 from experiments.registry import experiments, find
 from experiments.settings import from_plain
 from matplotlib.figure import Figure
+from tests.versions import PINNED
 
 from experiments import engine
 
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("name", experiments())
 def test_smoke(name, tmp_path):
+    if name == "A4" and not PINNED:
+        pytest.skip("oneDNN's convolutions of older versions of torch write where they must not, and the process dies")
     result = engine.run(name, "smoke", journals=tmp_path, say=lambda text: None)
     assert len(result.rows) == len(list(find(name).units(from_plain(result.settings))))
     judgement = judged(result)

@@ -13,7 +13,7 @@ from tests.gradients.nets import Skip, cross_entropy, pictures
 from torch import Tensor, nn
 
 from wellposed.errors import GradientError
-from wellposed.gradients import norm_derivatives
+from wellposed.gradients import norm_derivatives, second_derivatives
 from wellposed.gradients.cotangents import Objective, Weighing
 from wellposed.gradients.problem import Batch, Problem, sub_batches
 from wellposed.gradients.recomputed import Recomputed
@@ -82,6 +82,7 @@ def test_derivatives_are_those_of_autograd() -> None:
     assert apart(derivatives(model, cheap=True), expected) < 1e-12
 
 
+@pytest.mark.skipif(second_derivatives._INNERMOST_HOOKS is None, reason="this torch is given autograd's own formulas")
 def test_a_wrong_formula_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = net()
     expected = derivatives(model, cheap=False)

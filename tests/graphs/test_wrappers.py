@@ -87,7 +87,9 @@ def test_fully_sharded_parameters_have_global_shapes() -> None:
 @pytest.mark.usefixtures("world")
 def test_tensor_parallel_parameters_have_global_shapes() -> None:
     mesh = dist.device_mesh.init_device_mesh("cpu", (4,))
-    model = parallelize_module(make(), mesh, {"0": ColwiseParallel(), "1.1": RowwiseParallel()})
+    model = make()
+    parallelize_module(model[0], mesh, ColwiseParallel())
+    parallelize_module(model[1][1], mesh, RowwiseParallel())
     assert outline(trace(model, example())) == outline(trace(make(), example()))
 
 

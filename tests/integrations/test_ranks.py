@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from tests.integrations.nets import Record, Stubborn, X, Y, loss_of, mlp, same, state_of
+from tests.versions import needs_newer_torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,6 +54,9 @@ def _work(rank, folder):
         found["failed"] = (type(error), str(error))
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+pytestmark = needs_newer_torch("FSDP2 does not run on CPU")
 
 
 @pytest.fixture(scope="module")

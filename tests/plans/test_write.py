@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from tests.plans.models import Tied, assert_same, assert_untouched, net, plan_for, snapshot, values
+from tests.versions import needs_newer_torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -318,6 +319,7 @@ def test_fully_sharded(process_group):
     assert_same({name: p.full_tensor() for name, p in sharded.named_parameters()}, draw(plan))
 
 
+@needs_newer_torch("FSDP2 does not run on CPU")
 def test_fully_sharded_on_meta(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

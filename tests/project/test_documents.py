@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from tests.versions import PINNED
 
 import wellposed as wp
 from wellposed import checks, methods, zoo
@@ -109,6 +111,8 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_titled(document, tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    if "torch.optim.Muon" in document.read_text(encoding="utf-8") and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
     if "import transformers" in document.read_text(encoding="utf-8"):
         zoo.import_torchvision()  # which transformers imports, and which may have been built for another torch
     namespace = {"__name__": "__document__"}
@@ -116,7 +120,7 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     for number, block in enumerate(code, 1):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(block["code"], f"{document.name}, block {number}", "exec"), namespace)
-        if block["prints"] is not None:
+        if block["prints"] is not None and PINNED:  # another torch runs other operators, and draws other numbers
             wrong = differences(block["prints"], printed.getvalue())
             assert wrong is None, f"{document.name}, block {number}\n{wrong}\nall of it:\n{printed.getvalue()}"
 
@@ -134,7 +138,7 @@ def test_console_blocks_run(document, tmp_path, monkeypatch, run):
             assert program == "wellposed", f"a console block runs wellposed only, found: {command}"
             code, printed, errors = run(*words, columns=100)
             assert code == 0, f"{command}\n{printed}{errors}"
-            if shown.strip():
+            if shown.strip() and PINNED:
                 wrong = differences(shown, printed)
                 assert wrong is None, f"{command}\n{wrong}\nall of it:\n{printed}"
 

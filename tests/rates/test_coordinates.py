@@ -99,10 +99,12 @@ def optimizer(kind, lr, example, method="mup", **options):
 
 @pytest.mark.parametrize(("kind", "lr"), [("sgd", 0.1), ("adam", 2e-3), ("muon", 0.02)])
 def test_mup_passes_and_the_standard_parametrisation_fails(kind, lr):
+    if kind == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
     ours = coordinate_check(mlp, WIDTHS, loss, (X, Y), optimizer(kind, lr, X), seeds=3)
     assert ours.ok, str(ours)
     assert str(ours).startswith("ok")
-    theirs = coordinate_check(mlp, WIDTHS[:3], loss, (X, Y), optimizer(kind, lr, X, "autoinit"), seeds=6)
+    theirs = coordinate_check(mlp, WIDTHS[:3], loss, (X, Y), optimizer(kind, lr, X, "autoinit"), seeds=16)
     assert not theirs.ok
     logits = theirs["6"]  # they grow from the first step on, as Yang et al. 2022 show in figure 5
     assert logits.slopes[0] > 3 * logits.errors[0]

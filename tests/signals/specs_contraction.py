@@ -214,22 +214,22 @@ def _products() -> Iterator[Spec]:
     )
     for rank, name in ((1, "default"), (2, "input"), (3, "input")):
         yield getattr(getattr(aten, f"conv_transpose{rank}d"), name), _transposed(rank, name)
+    if hasattr(aten, "_grouped_mm"):  # older versions of torch lack it
+        yield aten._grouped_mm.default, [_grouped()]
+
+
+def _grouped() -> Case:
     offsets = torch.tensor([3, 6], dtype=torch.int32)
 
-    def grouped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return aten._grouped_mm(x.bfloat16(), w.bfloat16(), offsets)
 
-    yield (
-        aten._grouped_mm.default,
-        [
-            Case(
-                "grouped_mm",
-                grouped,
-                (Source((6, 8), mean=0.4),),
-                {"w": Weight((2, 8, 8), 0.5)},
-                bound=2.0**-7,
-                why="the operator takes and gives bfloat16 (8 bits)",
-                average="rows of one expert are neighbours; the rule takes them as dealt out at random",
-            )
-        ],
+    return Case(
+        "grouped_mm",
+        run,
+        (Source((6, 8), mean=0.4),),
+        {"w": Weight((2, 8, 8), 0.5)},
+        bound=2.0**-7,
+        why="the operator takes and gives bfloat16 (8 bits)",
+        average="rows of one expert are neighbours; the rule takes them as dealt out at random",
     )

@@ -57,7 +57,7 @@ class Stack:
 
     def signs(self) -> Tensor:
         """See `Rows`."""
-        rows = wide(self.gradients)
+        rows = wide(self.gradients).detach()
         return (rows.sign_() if rows.is_contiguous() else rows.sign()).sum(0)
 
 

@@ -150,6 +150,10 @@ def _batch_norm(
     return _like(x)
 
 
+_GROUPED_AS_QUERY = torch.__version__ >= "2.13"
+"""Whether grouped heads are known to lie as the query does: in torch 2.6 they lie dense, in 2.13 they do not."""
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -167,6 +171,8 @@ def _attention(
     batch, heads, length, width = query.shape
     keys = key.shape[2]
     groups = key.shape[1] if enable_gqa else heads
+    if groups != heads and not _GROUPED_AS_QUERY:
+        return None
     if heads % groups or key.shape != (batch, groups, keys, width) or value.shape != key.shape:
         return None
     if not query.dtype == key.dtype == value.dtype:

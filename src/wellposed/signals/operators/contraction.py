@@ -15,7 +15,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
-from wellposed.signals.operators.product import Product, Window, describe
+from wellposed.signals.operators.product import GROUPED, Product, Window, describe
 from wellposed.signals.operators.views import Cut, Shape, Steps, carried, is_cut, view_of
 
 aten = torch.ops.aten
@@ -72,7 +72,6 @@ _EMBEDDINGS = {aten.embedding.default, aten.embedding_bag.padding_idx, aten.embe
 _RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
     getattr(aten, name).data for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 }
-_GROUPED = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else None
 _CELLS = {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
 
 
@@ -183,7 +182,7 @@ class _Uses:
     def _fans(self, node: Node, product: Product, sizes: Mapping[str, int], own: Sequence[str]) -> tuple[int, int]:
         """Return the terms of one output element, and the output elements of one consumer that an input enters."""
         # of rows that are sorted by expert each meets one expert's matrix
-        summed = ("k",) if node.op is _GROUPED else product.summed
+        summed = ("k",) if node.op in GROUPED else product.summed
         fan_out = math.prod(sizes[label] for label in own)
         if own:
             fan_out //= _consumers(self.graph, node.outputs[0], product.out_axes.index(own[-1]), self.users)

@@ -11,8 +11,12 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.schema import argument_of, ref_of
+from wellposed.signals.registry import overloads
 
 aten = torch.ops.aten
+
+GROUPED = overloads("_grouped_mm.default", optional=True)
+"""Products of experts whose rows lie one after another: one operator, which older versions of torch lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def _addmm(graph: Graph, node: Node) -> Product:
     return Product(left, right, inner.left_axes, inner.right_axes, inner.out_axes, bias, alpha, beta)
 
 
-@_describes(aten._grouped_mm.default)
+@_describes(*GROUPED)
 def _grouped_mm(graph: Graph, node: Node) -> Product | None:
     left, right = node.args[0].value, node.args[1].value
     if len(graph.values[left].shape) != 2 or len(graph.values[right].shape) != 3:

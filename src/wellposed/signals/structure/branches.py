@@ -279,16 +279,16 @@ class _Reader:
                 self._junction(node.outputs, "sum", step.operands, node)
             else:
                 self._function(node, x, statistic=True, whole=None)
-        elif (is_cut(node.op) or name in _PICKS) and self.graph.values[node.outputs[0]].shape != self.graph.values[
-            x
-        ].shape:
+        elif (is_cut(node.op) or name in _PICKS) and not self._keeps_shape(node, x):
             whole = x if step.whole is None else step.whole
             for out in node.outputs:
                 self.steps[out] = replace(
                     step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
                 )
         elif name in _LINEAR or is_view(node.op) or traits(node.op).shape_only:
-            kept = {"key": step.key} if plain or name in _SUMS else {}
+            kept: dict[str, Any] = {"key": step.key} if plain or name in _SUMS else {}
+            if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
+                kept["whole"] = x if step.whole is None else step.whole
             self._function(node, x, **kept)
         else:  # pools, resizing, whatever else takes one signal
             kind: Kind = "gate" if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") else "pool"

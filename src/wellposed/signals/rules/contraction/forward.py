@@ -25,16 +25,16 @@ from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.operators.product import Product, describe
+from wellposed.signals.operators.product import GROUPED, Product, describe
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.contraction.convolution import convolve, steps_of
 
-PRODUCTS = overloads(
+PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
     "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
     "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-    "dot.default", "outer.default", "einsum.default", "_grouped_mm.default",
-)  # fmt: skip
+    "dot.default", "outer.default", "einsum.default",
+)]  # fmt: skip
 """Products of two tensors with axes summed, forwards and backwards."""
 
 
