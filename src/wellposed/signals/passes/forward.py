@@ -63,7 +63,7 @@ def run_pass(
         if visit is not None:
             visit(run, node)
         try:
-            results, tag, note = _apply(run, node)
+            results, tag, note = apply_rule(run, node)
         except ArithmeticError as error:
             raise RuleError(
                 f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
@@ -169,7 +169,7 @@ def _entering(run: Pass, node: Node) -> str:
     return "entering signals: " + ("; ".join(entering) or "none")
 
 
-def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     graph = run.graph
     if all(out in graph.known for out in node.outputs):
         return (
