@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, described, is_described, stream
 from wellposed.checks.measure import passes
-from wellposed.checks.moments import Accumulator, log2_error, moments
+from wellposed.checks.moments import Accumulator
 from wellposed.checks.strict_json import to_json
 from wellposed.checks.verdict import TOLERANCE, Comparison, compare, log2_ratio, student
 from wellposed.errors import InputError, OptionError, RuleError, near_matches
-from wellposed.graphs import Graph, Node, graph_of, run
+from wellposed.graphs import Graph, Node, Ref, graph_of, run
+from wellposed.graphs.operators import uninitialised
 from wellposed.options import check_not_negative
 from wellposed.plans import Plan
 from wellposed.signals import propagate
@@ -79,7 +80,7 @@ class Entering:
         kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
         shape: of the tensor.
         predicted, measured: what is known of it; ``measured`` is None where it is not (values known beforehand).
-        gaussian: whether the rules take its elements as Gaussian.
+        gaussian: whether its elements are taken as Gaussian; of a weight that is summed with, nothing hangs on it.
         drawn: of a parameter: what the plan draws it from, and why; ``""`` otherwise.
     """
 
@@ -103,11 +104,13 @@ class Entering:
             return []
         found = []
         if not abs(self.error) <= TOLERANCE["exact"]:
-            found.append(f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted")
+            found.append(
+                f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
+            )
         for axis, (said, seen) in enumerate(zip(self.predicted.correlations, self.measured.correlations, strict=True)):
             if abs(said - seen) > 0.05:
                 found.append(f"elements correlated by {seen:.2f} along axis {axis} where {said:.2f} was predicted")
-        if self.gaussian and abs(self.measured.kurtosis - 3.0) > 1.0:
+        if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
             found.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
         return found
 
@@ -137,8 +140,8 @@ class Fan:
         axes = " with ".join(f"{_axes(axes)} of {name}" for name, axes in self.summed.items())
         groups = f", {self.groups} groups" if self.groups > 1 else ""
         return (
-            f"{self.kind}: fan-in {self.fan_in}, fan-out {self.fan_out}{groups}; outputs along axis {self.output_axis} of "
-            f"{self.parameter or 'the weight'}" + (f"; sums {axes}" if axes else "")
+            f"{self.kind}: fan-in {self.fan_in}, fan-out {self.fan_out}{groups}; outputs along axis {self.output_axis} "
+            f"of {self.parameter or 'the weight'}" + (f"; sums {axes}" if axes else "")
         )
 
 
@@ -194,23 +197,22 @@ class Leaving:
         """The finding in a sentence."""
         rule = f"{self.rule_error:+.2f} octaves where ±{self.rule_allowed:.2f} is allowed"
         parts = f"of {self.error:+.2f} octaves, {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
+        misses = f"on measured inputs too the rule misses by {rule}"
         if self.finding == "as predicted":
             text = f"as predicted: off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
-            if abs(self.rule_error) > self.rule_allowed:
-                text += f"; on measured inputs the rule alone misses by {rule}"
-            return text
+            return text + (f"; {misses}" if abs(self.rule_error) > self.rule_allowed else "")
+        if math.isnan(self.on_measured):
+            return (
+                f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
+            )
         if self.finding == "came in":
             return f"came in: {parts}; on measured inputs the rule is right ({rule})"
-        if self.finding == "made here":
-            return f"made here: {parts}; on measured inputs too the rule misses by {rule}"
-        if self.finding == "both":
-            return f"both: {parts}; on measured inputs the rule misses by {rule}"
-        if math.isnan(self.on_measured):
-            return f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
-        return (
-            f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and {self.rule_standard_error:.2f} "
-            "octaves, ask for more draws"
-        )
+        if self.finding == "cannot be told apart":
+            return (
+                f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and "
+                f"{self.rule_standard_error:.2f} octaves, ask for more draws"
+            )
+        return f"{self.finding}: {parts}; {misses}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class Explanation:
         notes: what the rule says of itself, and what kept it from being run on measured inputs.
         entering: the arguments that are signals or parameters.
         fans: the weights that the node sums with.
+        met_before: parameters of these weights that what they meet has been through already: rules take a weight as
+            independent of what enters with it.
         leaving: the results.
         draws: real passes.
         kept: passes whose tensors were kept, for the rule on measured inputs.
@@ -242,6 +246,7 @@ class Explanation:
     notes: tuple[str, ...]
     entering: tuple[Entering, ...]
     fans: tuple[Fan, ...]
+    met_before: tuple[str, ...]
     leaving: tuple[Leaving, ...]
     draws: int
     kept: int
@@ -265,6 +270,10 @@ class Explanation:
         text = self.decisive.sentence
         if self.finding == "as predicted" or self.finding == "cannot be told apart":
             return text
+        if self.finding != "came in" and self.met_before:
+            text += (
+                f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
+            )
         told = [f"{item.name!r}: {', '.join(said)}" for item in self.entering if (said := item.surprises())]
         return text + (f". What enters is not as predicted: {'; '.join(told)}" if told else "")
 
@@ -297,7 +306,9 @@ class Explanation:
                     f"  rule on measured inputs E[x²] {item.on_measured:.4g}, {item.rule_error:+.2f} octaves, standard "
                     f"error {item.rule_standard_error:.2f}"
                 )
-            lines.append(f"  measured                E[x²] {item.measured:.4g}, standard error {item.standard_error:.2f}")
+            lines.append(
+                f"  measured                E[x²] {item.measured:.4g}, standard error {item.standard_error:.2f}"
+            )
         lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
         return "\n".join(lines)
 
@@ -307,7 +318,9 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, with what its properties say."""
-        leaving = [asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving]
+        leaving = [
+            asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving
+        ]
         entering = [asdict(item) | {"error": item.error, "surprises": item.surprises()} for item in self.entering]
         found = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
         return asdict(self) | found
@@ -428,68 +441,55 @@ def explain_nodes(
     """
     weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
     predicted, prediction = run_pass(graph, weights, inputs=told, keep=True)
-    uses = contractions(graph)
-    fixed = parameter_values(graph)
+    uses, fixed = contractions(graph), parameter_values(graph)
+    seen = [_Seen(prediction, node) for node in nodes]
+    _look(graph, seen, plan, given, seed)
+    weight_draws = 1 if plan is None else len(given)
     found = []
-    for node in nodes:
-        seen = _Seen(prediction, node, plan, given, seed)
+    for node, of_node in zip(nodes, seen, strict=True):
+        foreseen = Signals(tuple(predicted[name] for name in of_node.names() if name in predicted))
         compared = compare(
-            _only(predicted, graph, node), seen.leaving(), draws=len(given),
-            weight_draws=1 if plan is None else len(given), tolerance=tolerance,
-        ).comparisons  # fmt: skip
-        found.append(_Explained(prediction, node, plan, seen, uses, fixed, tolerance).explanation(compared))
+            foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
+        ).comparisons
+        found.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
+        of_node.tensors.clear()
     return found
-
-
-def _only(signals: Signals, graph: Graph, node: Node) -> Signals:
-    names = {graph.values[value].name for value in node.outputs}
-    return Signals(tuple(signal for signal in signals if signal.name in names))
 
 
 class _Seen:
     """What real passes show of one node: tensors behind its arguments, and moments of all that enters and leaves."""
 
-    def __init__(
-        self, run_: Pass, node: Node, plan: Plan | None, given: Sequence[Mapping[int, Tensor]], seed: int
-    ) -> None:
-        graph = run_.graph
-        self.graph, self.node = graph, node
-        self.draws = len(given)
-        behind = values_behind(run_, node)
-        sizes = [math.prod(graph.values[value].shape) for value in behind]
-        self.kept = min(len(given), LARGEST // max(sum(sizes), 1))
-        self.tensors: dict[int, list[Tensor]] = {value: [] for value in behind}
+    def __init__(self, run_: Pass, node: Node) -> None:
+        self.graph, self.node = run_.graph, node
+        self.tensors: dict[int, list[Tensor]] = {value: [] for value in values_behind(run_, node)}
         self.seconds: dict[int, list[float]] = {value: [] for value in node.outputs}
         self.accumulator = Accumulator()
-        short = replace(graph, nodes=graph.nodes[: node.index + 1], outputs=())
-        own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-        parameters_read = {graph.parameters[n].value: n for n in graph.parameters if graph.parameters[n].value in node.inputs}
-        makers = {graph.values[value].node for value in (*behind, *node.inputs)}
-        for draw, batch in enumerate(given):
-            self.accumulator.next_pass()
-            parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
-            for value, name in parameters_read.items():
-                self.accumulator.record(value, parameters[name])
-            for value in graph.inputs:
-                self._see(value, batch[value] if value in batch else graph.example[value], draw)
+        self.draws = 0
+        self.kept = 0
 
-            def observe(made: Node, outputs: Sequence[Tensor], draw: int = draw) -> None:
-                if made.index in makers or made.index == node.index:
-                    for value, tensor in zip(made.outputs, outputs, strict=True):
-                        self._see(value, tensor, draw)
-                if made.index == node.index:
-                    self.accumulator.observe(made, outputs)
+    @property
+    def size(self) -> int:
+        """Elements of one pass that are kept."""
+        return sum(math.prod(self.graph.values[value].shape) for value in self.tensors)
 
-            run(short, parameters=parameters, inputs=batch, observe=observe, seed=stream(seed, draw, "operators"))
+    def next_pass(self, keep: bool) -> None:
+        """Begin a new pass; ``keep`` says whether its tensors stay."""
+        self.accumulator.next_pass()
+        self.draws += 1
+        self.kept += keep
 
-    def _see(self, value: int, tensor: Tensor, draw: int) -> None:
-        if value in self.tensors and draw < self.kept:
+    def see(self, value: int, tensor: Tensor) -> None:
+        """Take what one value is in this pass."""
+        if value in self.tensors and self.kept == self.draws:
             self.tensors[value].append(tensor.cpu())
-        if value in self.node.inputs:
+        if value in self.node.inputs or (value in self.node.outputs and not uninitialised(self.node.op_name)):
             self.accumulator.record(value, tensor)
-        if value in self.seconds and tensor.is_floating_point() and tensor.numel() and draw < self.kept:
-            mean, var = moments(tensor)
-            self.seconds[value].append(mean * mean + var)
+        if value in self.seconds and self.kept == self.draws:
+            self.seconds[value].append(self.accumulator.second_moment(value))
+
+    def names(self) -> list[str]:
+        """Return the names of the node's results."""
+        return [self.graph.values[value].name for value in self.node.outputs]
 
     def leaving(self) -> Signals:
         """Return the moments of the node's results."""
@@ -502,6 +502,32 @@ class _Seen:
     def _signals(self, values: Iterable[int]) -> Signals:
         entries = [(self.node.module, self.node.op_name, v) for v in values if self.graph.values[v].is_signal]
         return self.accumulator.signals(self.graph, entries)
+
+
+def _look(
+    graph: Graph, seen: Sequence[_Seen], plan: Plan | None, given: Sequence[Mapping[int, Tensor]], seed: int
+) -> None:
+    """Make the real passes, up to the last of the nodes, and let each node see its own."""
+    last = max((one.node.index for one in seen), default=-1)
+    short = replace(graph, nodes=graph.nodes[: last + 1], outputs=())
+    keep = LARGEST // max(sum(one.size for one in seen), 1)
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    for draw, batch in enumerate(given):
+        parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+
+        def tell(values: Iterable[int], tensors: Iterable[Tensor]) -> None:
+            for value, tensor in zip(values, tensors, strict=True):
+                for one in seen:
+                    one.see(value, tensor)
+
+        for one in seen:
+            one.next_pass(draw < keep)
+        tell([graph.parameters[name].value for name in parameters], parameters.values())
+        tell(graph.inputs, (batch[value] for value in graph.inputs))
+        run(
+            short, parameters=parameters, inputs=batch, seed=stream(seed, draw, "operators"),
+            observe=lambda node, outputs: tell(node.outputs, outputs),
+        )  # fmt: skip
 
 
 class _Explained:
@@ -522,11 +548,12 @@ class _Explained:
         self.draws = seen.draws
         self.weight_draws = 1 if plan is None else self.draws
         outcome = next((o for o in run_.outcomes if o.node == node.index), None)
-        self.rule = RULES.get(node.op)
-        self.sampled = outcome is not None and bool(outcome.note)
         self.rule_tag: Tag = outcome.tag if outcome is not None else "exact"
         self.notes = [outcome.note] if outcome is not None and outcome.note else []
-        if self.rule is not None and not self.sampled and (said := inspect.getdoc(self.rule.function)):
+        if all(value in self.graph.known for value in node.outputs):
+            self.notes.append("no rule is asked: the values are known beforehand, and the finite ones are counted")
+        self.rule = None if self.notes else RULES.get(node.op)
+        if self.rule is not None and (said := inspect.getdoc(self.rule.function)):
             self.notes.append(" ".join(said.partition("\n\n")[0].split()))
         self.measured = self._measured_states()
 
@@ -535,7 +562,7 @@ class _Explained:
         found = self._on_measured()
         by_name = {graph.values[value].name: place for place, value in enumerate(node.outputs)}
         leaving = tuple(self._leaving(item, by_name[item.name], found) for item in compared)
-        rule = None if self.sampled else self.rule
+        rule = self.rule
         return Explanation(
             model=graph.model,
             node=node.name,
@@ -548,6 +575,7 @@ class _Explained:
             notes=tuple(self.notes),
             entering=tuple(self._entering()),
             fans=tuple(self._fan(use) for use in self.uses if use.node == node.index),
+            met_before=self._met_before(),
             leaving=leaving,
             draws=self.draws,
             kept=self.seen.kept,
@@ -592,6 +620,7 @@ class _Explained:
         seconds = [state.second_moment for state in states if state is not None]
         seen = np.array(self.seen.seconds[value])
         on_measured = rule_error = rule_allowed = rule_standard_error = came_error = math.nan
+        base = TOLERANCE[item.tag]
         if states and len(seconds) == len(states):
             on_measured = seconds[0]
             rule_error = log2_ratio(on_measured, float(seen.mean()))
@@ -619,11 +648,12 @@ class _Explained:
             came_error=came_error,
             finding="as predicted",
         )
-        return replace(told, finding=_finding(told, student(len(seen))))
+        return replace(told, finding=_finding(told, base, student(len(seen))))
 
     def _entering(self) -> Iterable[Entering]:
         seen = {signal.name: signal for signal in self.seen.entering()}
         arguments = _arguments(self.node)
+        summed = {use.weight for use in self.uses if use.node == self.node.index}
         measured = {} if self.measured is None else self.measured.samples
         every = range(self.seen.kept)
         for value in dict.fromkeys(self.node.inputs):
@@ -645,8 +675,27 @@ class _Explained:
             )
             yield Entering(
                 info.name, arguments.get(value, ""), info.kind, info.shape, foreseen, facts,
-                state.gauss and state.transport is None, self._drawn(value),
+                state.gauss and state.transport is None and value not in summed, self._drawn(value),
             )  # fmt: skip
+
+    def _met_before(self) -> tuple[str, ...]:
+        """Return the parameters that scale a weight of this node and that its other operand depends on."""
+        made = {value: made for made in self.graph.nodes[: self.node.index] for value in made.outputs}
+        names = {parameter.value: name for name, parameter in self.graph.parameters.items()}
+        found: dict[str, None] = {}
+        for use in self.uses:
+            if use.node != self.node.index or use.parameter is None:
+                continue
+            todo, seen = [use.data], {use.data}
+            while todo:
+                maker = made.get(todo.pop())
+                for value in () if maker is None else maker.inputs:
+                    if value not in seen:
+                        seen.add(value)
+                        todo.append(value)
+            if use.parameter in {names.get(value) for value in seen}:
+                found[use.parameter] = None
+        return tuple(found)
 
     def _drawn(self, value: int) -> str:
         info = self.graph.values[value]
@@ -668,8 +717,6 @@ class _Explained:
 
 def _arguments(node: Node) -> dict[int, str]:
     """Return the name that the operator's schema has for each value it reads."""
-    from wellposed.graphs import Ref
-
     found: dict[int, str] = {}
 
     def visit(argument: Any, name: str) -> None:
@@ -690,18 +737,29 @@ def _jackknife(estimates: Sequence[float]) -> float:
     """Return the standard error from estimates that leave out one pass each (Efron & Tibshirani 1993, eq. 11.5)."""
     values = np.array(estimates)
     count = len(values)
-    return float(np.sqrt((count - 1) / count * np.square(values - values.mean()).sum())) if count > 1 else math.nan
+    if np.all(values == values[0]):
+        return 0.0
+    return float(np.sqrt((count - 1) / count * np.square(values - values.mean()).sum()))
 
 
-def _finding(item: Leaving, errors: float) -> Finding:
+def _finding(item: Leaving, base: float, errors: float) -> Finding:
     """Say where an error was made.
 
-    What was made here counts beyond what the rule is allowed; what came in, beyond ``errors`` standard errors, where it
-    is the larger part.
+    Args:
+        item: the figures.
+        base: octaves that the rule alone may miss by, beside chance.
+        errors: how many standard errors chance is given.
     """
     if not item.off:
         return "as predicted"
+    if math.isnan(item.rule_error):
+        return "cannot be told apart"
     made, came = abs(item.rule_error), abs(item.came)
-    if not made <= item.rule_allowed and not math.isnan(item.rule_error):
-        return "both" if came > max(errors * item.came_error, TOLERANCE["exact"], 0.25 * made) else "made here"
-    return "came in" if came > errors * item.came_error and came >= made else "cannot be told apart"
+    came_in = came > errors * item.came_error
+    if not made <= item.rule_allowed:  # a rule that is wrong: what came in counts where it is no small part
+        return "both" if came_in and came > max(base, 0.25 * made) else "made here"
+    if came_in and came >= made:
+        return "came in"
+    if made > item.rule_allowed - base:  # a miss that is allowed, and no chance
+        return "both" if came_in else "made here"
+    return "cannot be told apart"

@@ -13,7 +13,7 @@ from wellposed.reports.judge import Judgement
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from wellposed.checks import Verdict
+    from wellposed.checks import Comparison, Explanation, Verdict
     from wellposed.gradients import Agreement
     from wellposed.plans import Plan
     from wellposed.reports.structure import Structure
@@ -32,17 +32,24 @@ class Initialisation:
             prediction (``Report.notes`` says why).
         measured: the same on real passes; None where none were made.
         verdict: the one held against the other; None where one is missing.
+        explanations: of the first operations whose signals are off, at most `wellposed.reports.parts.EXPLAINED`.
     """
 
     label: Label
     predicted: Signals | None
     measured: Signals | None
     verdict: Verdict | None
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def title(self) -> str:
         """Its name for people."""
         return "own init" if self.label == "own" else "plan"
+
+    @property
+    def off(self) -> tuple[Comparison, ...]:
+        """The signals and gradients that are beyond what is allowed."""
+        return () if self.verdict is None else tuple(c for c in self.verdict.comparisons if c.off)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,11 +165,12 @@ class SampledDependence(Dependence):
         lost = [j for j, i in enumerate(where) if i is None]
         kept = [j for j in range(len(where)) if j not in lost]
         order = sorted(range(len(kept)), key=lambda k: where[kept[k]] or 0)
+        shape = [1 if kind == "constant" else n for n, kind in zip(sizes, kinds, strict=True)]
         found = []
         for draw in self._draws:
             other = y.centred(draw)
             other = other.mean(dim=lost) if lost else other
-            other = other.permute(order).reshape([1 if kind == "constant" else n for n, kind in zip(sizes, kinds)])
+            other = other.permute(order).reshape(shape)
             found.append(_covariance(x.centred(draw), other, sizes, kinds))
         kernel: Array = np.mean(found, axis=0)
         caps = [kernels.lag_cap(kinds.count("profile")) if kind == "profile" else 2 for kind in kinds]
@@ -216,7 +217,7 @@ class MeasuredStates:
         return Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states)
 
     def found(self, template: State) -> Samples | None:
-        """Return the samples of an earlier state: of an operand, or of a value that was asked for by `values_behind`."""
+        """Return the samples of an earlier state: of an operand, or of a value that `values_behind` names."""
         key = (template.serial, template.sizes)
         if key not in self._by_template:
             value = self._made_by.get(key)
@@ -330,7 +331,7 @@ def _values_by_state(run: Pass) -> dict[tuple[int, tuple[int, ...]], int]:
 
 
 def mean_correlations(state: State) -> tuple[float, ...]:
-    """Return, for each axis, the mean correlation of two elements that differ along that axis only; NaN for one of 1."""
+    """Return, for each axis, the mean correlation of elements that differ along it alone; NaN for one of length 1."""
     found = []
     for axis, atoms in enumerate(state.axes):
         size = state.shape[axis]
@@ -361,7 +362,9 @@ def _pair_correlation(values: Tensor, atom: int) -> float:
 
 
 def _neighbours(values: Tensor, atom: int) -> float:
-    return float((values.narrow(atom, 0, values.shape[atom] - 1) * values.narrow(atom, 1, values.shape[atom] - 1)).mean())
+    return float(
+        (values.narrow(atom, 0, values.shape[atom] - 1) * values.narrow(atom, 1, values.shape[atom] - 1)).mean()
+    )
 
 
 def _differs(values: Sequence[Tensor], atom: int) -> bool:

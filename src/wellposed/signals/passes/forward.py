@@ -170,6 +170,7 @@ def _entering(run: Pass, node: Node) -> str:
 
 
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+    """Return what leaves a node given the states that enter it in ``run``, the tag of what told it, and a note."""
     graph = run.graph
     if all(out in graph.known for out in node.outputs):
         return (
