@@ -666,8 +666,9 @@ class _Explained:
                 samples = measured.get(value)
                 facts = Facts(
                     signal.mean, signal.var, signal.second_moment, signal.log2_std,
-                    mean_correlations(samples.state(every)) if samples is not None else (math.nan,) * len(info.shape),
-                    "measured", samples.kurtosis if samples is not None else math.nan,
+                    (math.nan,) * len(info.shape) if samples is None or samples.fixed else
+                    mean_correlations(samples.state(every)),
+                    "measured", math.nan if samples is None else samples.kurtosis,
                 )  # fmt: skip
             spread = math.sqrt(state.inherited + state.own) / math.log(2.0)
             foreseen = Facts(
@@ -745,6 +746,10 @@ def _jackknife(estimates: Sequence[float]) -> float:
 def _finding(item: Leaving, base: float, errors: float) -> Finding:
     """Say where an error was made.
 
+    What the rule makes of measured inputs decides, since it shares the measurement's chance: beyond its allowance it is
+    at fault; where it accounts for less than half of the error, or for less than what the states that enter change,
+    the error came in.
+
     Args:
         item: the figures.
         base: octaves that the rule alone may miss by, beside chance.
@@ -755,11 +760,12 @@ def _finding(item: Leaving, base: float, errors: float) -> Finding:
     if math.isnan(item.rule_error):
         return "cannot be told apart"
     made, came = abs(item.rule_error), abs(item.came)
-    came_in = came > errors * item.came_error
-    if not made <= item.rule_allowed:  # a rule that is wrong: what came in counts where it is no small part
-        return "both" if came_in and came > max(base, 0.25 * made) else "made here"
-    if came_in and came >= made:
+    if not made <= item.rule_allowed:
+        return "both" if came > max(base, 0.25 * made) else "made here"
+    chance = item.rule_allowed - base
+    shows = came > errors * item.came_error
+    if made + chance <= abs(item.error) / 2 or (shows and came >= made):
         return "came in"
-    if made > item.rule_allowed - base:  # a miss that is allowed, and no chance
-        return "both" if came_in else "made here"
+    if made > chance:  # a miss that the rule is allowed, and the larger part
+        return "both" if shows and came > 0.25 * made else "made here"
     return "cannot be told apart"

@@ -134,7 +134,7 @@ def signals_of(
 
 
 def _explained(graph: Graph, asked: Sequence[Node], draws: int) -> list[Node]:
-    """Return the nodes that are explained: the first ones, each once, as many as can be looked at in reasonable time."""
+    """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
     found: dict[int, Node] = {}
     left = LOOKED_AT
     for node in asked:

@@ -31,6 +31,8 @@ THINNED = 1 << 20
 """Elements of one pass from which profiles are taken; of more, evenly spaced maps are."""
 SIGNIFICANT = 3.0
 """Standard errors from which on elements that are predicted uncorrelated count as correlated."""
+FEW = 64
+"""Samples of a position below which its variance is not taken from them alone."""
 UNEVEN = 0.05
 """Correlation by which neighbours must stand out to have a profile where none is predicted."""
 
@@ -41,8 +43,8 @@ class Samples:
     Args:
         template: the predicted state.
         tensors: one tensor for each pass, of the state's shape.
-        fixed: whether the tensor depends on parameters alone: its correlations are then as predicted, since one draw
-            of a weight cannot show them.
+        fixed: whether the tensor is one draw of weights: its correlations are then as predicted, since one draw cannot
+            show them.
     """
 
     def __init__(self, template: State, tensors: Sequence[Tensor], *, fixed: bool = False) -> None:
@@ -51,16 +53,17 @@ class Samples:
         self.template = template
         self.values = [_in_atoms(tensor, template) for tensor in tensors]
         self.fixed = fixed
-        count = len(template.sizes)
-        varies = [template.mean.shape[i] > 1 or template.var.shape[i] > 1 for i in range(count)]
-        self._alike = [i for i in range(count) if not (varies[i] or (not fixed and _differs(self.values, i)))]
-        self.centre = torch.stack([self._average(v) for v in self.draws()]).mean(dim=0)
-        means, squares = [], []
-        for value in self.draws():
-            means.append(self._average(value - self.centre))
-            squares.append(self._average((value - self.centre) ** 2))
-        self._means, self._squares = torch.stack(means), torch.stack(squares)
-        std = (self._squares.mean(dim=0) - self._means.mean(dim=0) ** 2).clamp(min=0.0).sqrt()
+        means, variances = (
+            [shape[i] > 1 or (not fixed and _differs(self.values, i, power)) for i in range(len(template.sizes))]
+            for power, shape in ((1, template.mean.shape), (2, template.var.shape))
+        )
+        self._level = [i for i, varies in enumerate(means) if not varies]
+        self._spread = [i for i, varies in enumerate(variances) if not varies]
+        self.centre = torch.stack([_mean(value, self._level) for value in self.draws()]).mean(dim=0)
+        every = range(len(self.values))
+        self._shifts = torch.stack([_mean(self.centred(draw), self._level) for draw in every])
+        self._squares = torch.stack([_mean(self.centred(draw) ** 2, self._spread) for draw in every])
+        std = self._var(every).sqrt()
         self._scale = torch.where(std > 0, 1.0 / std.clamp(min=1e-300), 0.0)
         fourth = [float((self.standardised(draw) ** 4).mean()) for draw in range(len(self.values))]
         self.kurtosis = float(np.mean(fourth)) if bool((std > 0).any()) else math.nan
@@ -82,8 +85,8 @@ class Samples:
     def state(self, draws: Sequence[int]) -> State:
         """Return the state that some of the passes show; of what has no estimate, the prediction's."""
         template = self.template
-        shift = self._means[list(draws)].mean(dim=0)
-        var = (self._squares[list(draws)].mean(dim=0) - shift**2).clamp(min=0.0).numpy()
+        shift = self._shifts[list(draws)].mean(dim=0)
+        var = self._var(draws).numpy()
         corr = template.corr
         if not self.fixed:
             kernel = np.mean([self._corr[draw] for draw in draws], axis=0)
@@ -106,8 +109,19 @@ class Samples:
             state = replace(state, softmax=(logits, min(participation * ratio, 1.0)))
         return state
 
-    def _average(self, value: Tensor) -> Tensor:
-        return value.mean(dim=self._alike, keepdim=True) if self._alike else value
+    def _var(self, draws: Sequence[int]) -> Tensor:
+        """Return the variance by position: of positions with few samples, a product of one factor for each atom."""
+        shift = self._shifts[list(draws)].mean(dim=0)
+        var = self._squares[list(draws)].mean(dim=0) - _mean(shift**2, self._spread)
+        var = var.clamp(min=0.0)
+        varying = [i for i in range(var.ndim) if var.shape[i] > 1]
+        if len(varying) > 1 and len(self.values) * self.values[0].numel() < FEW * var.numel() and bool(var.any()):
+            level = var.mean()
+            factors = [_mean(var, [i for i in range(var.ndim) if i != at]) / level for at in varying]
+            for factor in factors:
+                level = level * factor
+            var = level
+        return var
 
     def _kinds(self) -> list[Kind]:
         """Return what the kernel says along each atom: as predicted, and more where the samples show more."""
@@ -199,7 +213,8 @@ class MeasuredStates:
         for value in entering(run, node):
             state = run.states[value]
             if state is not None:
-                self.samples[value] = self._sampled(state, tensors[value], value in fixed)
+                same = all(torch.equal(tensor, tensors[value][0]) for tensor in tensors[value][1:])
+                self.samples[value] = self._sampled(state, tensors[value], same and value in fixed)
         self.count = min((len(given) for given in tensors.values()), default=0)
 
     def context(self, draws: Sequence[int] | None = None) -> Pass:
@@ -348,6 +363,11 @@ def _in_atoms(tensor: Tensor, state: State) -> Tensor:
     return values.permute([listed.index(i) for i in range(len(listed))])
 
 
+def _mean(values: Tensor, dims: Sequence[int]) -> Tensor:
+    """Average over some dimensions, which are kept as length 1."""
+    return values.mean(dim=list(dims), keepdim=True) if dims else values
+
+
 def _stands_out(found: Array, least: float) -> bool:
     """Whether the mean over passes is farther from 0 than chance and ``least`` allow."""
     error = float(np.std(found, ddof=1)) / math.sqrt(len(found)) if len(found) > 1 else 0.0
@@ -367,25 +387,24 @@ def _neighbours(values: Tensor, atom: int) -> float:
     )
 
 
-def _differs(values: Sequence[Tensor], atom: int) -> bool:
-    """Whether mean or second moment differ by position along an atom beyond sampling error (Student's t, 6 sigma)."""
+def _differs(values: Sequence[Tensor], atom: int, power: int) -> bool:
+    """Whether a moment differs by position along an atom beyond sampling error (Student's t, 6 sigma)."""
     draws, size = len(values), values[0].shape[atom]
     freedom = draws - 1
     if freedom < 7 or size > 4096:
         return False
-    over = [i for i in range(values[0].ndim) if i != atom]
-    for power in (1, 2):
-        each = torch.stack([(v.to(torch.float64) ** power).mean(dim=over) if over else v.to(torch.float64) ** power
-                            for v in values])  # fmt: skip
-        error2 = each.var(dim=0) / draws
-        off = (each.mean(dim=0) - each.mean()) ** 2
-        statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), 0.0).sum())
-        # mean and variance of t²
-        mean = freedom / (freedom - 2)
-        spread = math.sqrt(3.0 * freedom**2 / ((freedom - 2) * (freedom - 4)) - mean**2)
-        if statistic > mean * size + 6.0 * spread * math.sqrt(size):
-            return True
-    return False
+    others = [i for i in range(values[0].ndim) if i != atom]
+    each = torch.stack([_mean(value.to(torch.float64) ** power, others).flatten() for value in values])
+    error2 = each.var(dim=0) / draws
+    if not bool(error2.any()):  # the same in every pass: nothing says what is chance
+        return False
+    off = (each.mean(dim=0) - each.mean()) ** 2
+    if bool((off[error2 == 0] > 1e-12 * each.square().mean()).any()):  # padding, or what was never written
+        return True
+    statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), 0.0).sum())
+    mean = freedom / (freedom - 2)  # of t², as its variance
+    variance = 3.0 * freedom**2 / ((freedom - 2) * (freedom - 4)) - mean**2
+    return statistic > mean * size + 6.0 * math.sqrt(variance * size)
 
 
 def _covariance(x: Tensor, y: Tensor, sizes: Sequence[int], kinds: Sequence[Kind]) -> Array:
