@@ -298,16 +298,18 @@ class Explanation:
                 lines.append(f"  measured  {item.measured}{_correlated(item.measured)}, {item.error:+.2f} octaves")
             if item.drawn:
                 lines.append(f"  {item.drawn}")
-        for item in self.leaving:
-            lines.append(f"leaves: {item.name} {_shape(item.shape)}")
-            lines.append(f"  predicted               E[x²] {item.predicted:.4g}, {item.error:+.2f} octaves, {item.tag}")
-            if not math.isnan(item.on_measured):
+        for result in self.leaving:
+            lines.append(f"leaves: {result.name} {_shape(result.shape)}")
+            lines.append(
+                f"  predicted               E[x²] {result.predicted:.4g}, {result.error:+.2f} octaves, {result.tag}"
+            )
+            if not math.isnan(result.on_measured):
                 lines.append(
-                    f"  rule on measured inputs E[x²] {item.on_measured:.4g}, {item.rule_error:+.2f} octaves, standard "
-                    f"error {item.rule_standard_error:.2f}"
+                    f"  rule on measured inputs E[x²] {result.on_measured:.4g}, {result.rule_error:+.2f} octaves, "
+                    f"standard error {result.rule_standard_error:.2f}"
                 )
             lines.append(
-                f"  measured                E[x²] {item.measured:.4g}, standard error {item.standard_error:.2f}"
+                f"  measured                E[x²] {result.measured:.4g}, standard error {result.standard_error:.2f}"
             )
         lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
         return "\n".join(lines)
@@ -447,7 +449,8 @@ def explain_nodes(
     weight_draws = 1 if plan is None else len(given)
     found = []
     for node, of_node in zip(nodes, seen, strict=True):
-        foreseen = Signals(tuple(predicted[name] for name in of_node.names() if name in predicted))
+        names = of_node.names()
+        foreseen = Signals(tuple(signal for signal in predicted if signal.name in names))
         compared = compare(
             foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
         ).comparisons
