@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from wellposed import integrations as integrations
     from wellposed import nn as nn
     from wellposed import rates as rates
+    from wellposed.checks import Explanation as Explanation
     from wellposed.checks import Verdict as Verdict
     from wellposed.checks.check import check as check
     from wellposed.checks.contest import compare_starts as compare_starts
+    from wellposed.checks.explain import explain as explain
     from wellposed.checks.measure import measure as measure
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives; the block above says the same to type checkers, and a test holds the two together.
 _HOMES = {
+    "Explanation": "checks",
     "Graph": "graphs",
     "Input": "signals",
     "Plan": "plans",
@@ -51,6 +54,7 @@ _HOMES = {
     "Verdict": "checks",
     "check": "checks.check",
     "compare_starts": "checks.contest",
+    "explain": "checks.explain",
     "initialize_": "methods",
     "measure": "checks.measure",
     "plan": "methods",
@@ -62,6 +66,7 @@ _HOMES = {
 _MODULES = ("checks", "errors", "extend", "gradients", "integrations", "nn", "rates")
 
 __all__ = [
+    "Explanation",
     "Graph",
     "Input",
     "Plan",
@@ -74,6 +79,7 @@ __all__ = [
     "checks",
     "compare_starts",
     "errors",
+    "explain",
     "extend",
     "gradients",
     "initialize_",

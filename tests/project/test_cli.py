@@ -44,7 +44,7 @@ def net(tmp_path):
     return f"{tmp_path / 'net.py'}:build"
 
 
-@pytest.mark.parametrize("command", ["plan", "check", "lr", "score", "refine", "ops", "demo"])
+@pytest.mark.parametrize("command", ["plan", "check", "explain", "lr", "score", "refine", "ops", "demo"])
 def test_every_command_has_help(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
@@ -235,3 +235,44 @@ def test_demo_says_what_is_missing(monkeypatch, capsys):
 def test_demo_fails_when_a_check_fails(run, monkeypatch):
     monkeypatch.setattr(demo, "_show_case", lambda *_: False)
     assert run("demo", "--small")[0] == 1
+
+
+def test_explain_prints_what_enters_and_leaves(run, net):
+    code, out, err = run("explain", net, "2", columns=100)
+    words = " ".join(out.split())
+    assert (code, err) == (0, "")
+    for said in (
+        "Sequential: 2 (linear.default)",
+        "as predicted: off by",
+        "linear: fan-in 256, fan-out 256; outputs along axis 0 of 2.weight; sums axis 1 of 1 with axis 1 of 2.weight",
+        "2.weight as weight",
+        "truncated normal, std",
+        "rule on measured inputs",
+        "8 passes, weights drawn 8 ×",
+    ):
+        assert said in words
+    assert all(cell_len(line) <= 100 for line in out.splitlines())
+
+
+def test_explain_as_json_and_under_the_models_own_weights(run, net):
+    code, out, _ = run("explain", net, "1", "--own", "--draws", "3", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["node"], told["draws"], told["weight_draws"]) == ("1", 3, 1)
+    assert told["entering"][0]["measured"]["tag"] == "measured"
+
+
+def test_explain_without_a_node_takes_the_first_that_is_off(run, net):
+    code, out, _ = run("explain", net, "--tolerance", "0", "--json", "-m", "kaiming")
+    assert code == 0
+    assert json.loads(out)["finding"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [(["22"], "no node '22'; did you mean '2'"), (["2", "--own", "-m", "kaiming"], "--own takes the weights")],
+)
+def test_explain_refuses_in_a_line(run, net, argv, message):
+    code, out, err = run("explain", net, *argv, columns=200)
+    assert (code, out) == (2, "")
+    assert message in err

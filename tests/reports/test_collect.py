@@ -1,16 +1,20 @@
 """What a report finds out, what it says where something is missing, and that the model stays as it was."""
 
+import io
 import math
 import re
 
 import pytest
 import torch
+from rich.console import Console
 from tests.reports.nets import Dies, loss, mlp, residual
 from torch import nn
 
 import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, TraceError
 from wellposed.reports import parts
+from wellposed.reports.html import page
+from wellposed.reports.summary import explain_command
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +267,55 @@ def test_a_model_without_weights_has_nothing_to_initialise(model, example):
     found = wp.report(model, example, draws=2)
     assert (found.judgement.level, found.parameters) == ("good", ())
     assert "nothing to initialise" in found.judgement.sentence
+
+
+class Tied(nn.Module):
+    """A decoder that is the transpose of its encoder: the prediction takes the two as independent."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        return 0.5 * nn.functional.linear(self.encoder(x), self.encoder.weight.t())
+
+
+def test_what_is_off_is_explained(monkeypatch):
+    torch.manual_seed(0)
+    report = wp.report(Tied(), torch.randn(16, 64), draws=3)
+    for item in report.initialisations:
+        assert [found.node for found in item.explanations] == ["linear", "mul"]
+        assert [found.finding for found in item.explanations] == ["made here", "came in"]
+    shown = page(report)
+    section = shown[shown.index('<section id="off"') :]
+    section = section[: section.index("</section>")]
+    assert '<a href="#off">What is off</a>' in shown
+    assert section.count("<details>") == 4
+    assert "made here: of -" in section
+    assert "the gradient by 0 (input)" in section
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report.table())
+    text = console.export_text()
+    assert "plan, first off: linear: made here: of -" in text
+    assert "more: wp.explain(model, 'linear', ..., plan=plan)" in text
+    monkeypatch.setattr(parts, "EXPLAINED", 1)
+    short = wp.report(Tied(), torch.randn(16, 64), draws=4)
+    assert [len(item.explanations) for item in short.initialisations] == [1, 1]
+    assert "why: <code>wp.explain(model, &#x27;mul&#x27;, ..., plan=plan)</code>" in page(short)
+
+
+def test_nothing_off_shows_no_section():
+    model, example = mlp()
+    report = wp.report(model, example, draws=0)
+    assert not any(item.off for item in report.initialisations)
+    assert 'id="off"' not in page(report)
+
+
+def test_the_command_asks_for_what_the_report_was_asked_for():
+    model, example = mlp()
+    report = wp.report(
+        model, example, draws=0, command="wellposed report net.py:build --output a.html --method mup --seed 3 --draws 6"
+    )
+    own, planned = report.initialisations
+    assert explain_command(report, own, "a:b#2") == "wellposed explain net.py:build 'a:b#2' --own --seed 3"
+    assert explain_command(report, planned, "a") == "wellposed explain net.py:build a --method mup --seed 3"

@@ -1,6 +1,7 @@
 """Checks: the running model held against the prediction."""
 
 from wellposed.checks.check import check
+from wellposed.checks.explain import Explanation, explain
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
 from wellposed.checks.verdict import ILL_CONDITIONED, TOLERANCE, Comparison, Verdict, compare, log2_ratio
@@ -9,10 +10,12 @@ __all__ = [
     "ILL_CONDITIONED",
     "TOLERANCE",
     "Comparison",
+    "Explanation",
     "JacobianSpectrum",
     "Verdict",
     "check",
     "compare",
+    "explain",
     "jacobian_spectrum",
     "log2_ratio",
     "measure",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -149,6 +150,9 @@ class Verdict:
         if self.first is not None:
             gradient = "the gradient with respect to " if self.first.direction == "backward" else ""
             lines.append(f"first off: {gradient}{self.first}")
+            if not gradient:
+                name = self.first.name
+                lines.append(f"why: wp.explain(model, {name!r}, ...), or wellposed explain MODEL {shlex.quote(name)}")
         if zeros:
             why = "zero-initialised gates or readouts" + (", biases before norms" if gradients else "")
             lines.append(f"zero, as predicted ({why}): {zeros}")

@@ -132,6 +132,54 @@ def check(
 
 
 @app.command()
+def explain(
+    model: Model,
+    node: Annotated[
+        str | None,
+        typer.Argument(help="Name of the node, as check and reports show it; the first that is off if left out."),
+    ] = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="Explain it under the weights that MODEL was built with, not under a plan.")
+    ] = False,
+    plan_file: PlanFile = None,
+    method: Method = "autoinit",
+    seed: Seed = 0,
+    target_variance: TargetVariance = None,
+    distribution: Distribution = None,
+    only: Only = None,
+    skip: Skip = None,
+    option: Option = None,
+    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the weights and of the input.")] = 8,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say why NODE of MODEL is off: what entered, what its rule makes of that alone, and where the error was made."""
+    options = method_options(target_variance, distribution, only, skip, option)
+    if own and (plan_file is not None or options or method != "autoinit"):
+        raise OptionError("--own takes the weights that the model was built with: leave out the plan and its options")
+    with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
+        from wellposed import checks, graphs, methods, plans, zoo
+
+        stages.next()
+        module, args, kwargs = zoo.load(model)
+        stages.next()
+        graph = graphs.trace(module, *args, **kwargs)
+        stages.next()
+        if plan_file is not None:
+            planned: plans.Plan | None = plans.Plan.load(plan_file)
+        else:
+            planned = None if own else methods.plan(graph, method=method, seed=seed, **options)
+        stages.next()
+        found = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
+    if as_json:
+        show.json_text(found.to_json())
+    else:
+        show.explanation(found)
+
+
+@app.command()
 def ops(
     pattern: Annotated[str, typer.Argument(help="Show the operators whose name holds this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,

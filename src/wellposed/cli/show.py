@@ -16,7 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-    from wellposed.checks import Verdict
+    from wellposed.checks import Explanation, Verdict
     from wellposed.gradients import Agreement
     from wellposed.graphs import Graph
     from wellposed.plans import Plan
@@ -134,6 +134,51 @@ def verdict_lines(result: Verdict) -> None:
     """Print the verdict of a check without its table."""
     mark = "[green]✓[/]" if result.ok else "[bold red]✗[/]"
     out().print(f"{mark} {escape(result.summary())}")
+
+
+def explanation(found: Explanation) -> None:
+    """Print why a node is off: the finding, its rule, what enters, and what leaves as predicted, and as measured."""
+    console = out()
+    place = " · ".join(part for part in (found.module, found.source) if part)
+    console.print(f"[bold]{escape(found.model)}: {escape(found.node)}[/] ({found.op}) [dim]{escape(place)}[/]")
+    console.print(escape(found.sentence), style="green" if found.finding == "as predicted" else "bold red")
+    rule = f"rule {escape(found.rule)}" if found.rule else "no rule"
+    console.print(f"{rule}, [{TAG_STYLES[found.rule_tag]}]{found.rule_tag}[/] [dim]{escape(found.rule_source)}[/]")
+    for note in found.notes:
+        console.print(f"[dim]{escape(note)}[/]")
+    for fan in found.fans:
+        console.print(escape(str(fan)))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("signal", overflow="fold")
+    for title in ("E[x²]", "mean", "octaves"):
+        table.add_column(escape(title), justify="right", no_wrap=True)
+    table.add_column("correlated, by axis", overflow="fold")
+    for item in found.entering:
+        predicted, seen = item.predicted, item.measured
+        table.add_row(
+            "enters", f"{escape(item.name)} as {item.argument}", f"{predicted.second_moment:.3g}",
+            f"{predicted.mean:.2g}", "" if seen is None else f"{item.error:+.2f}", _by_axis(predicted.correlations),
+        )  # fmt: skip
+        if seen is not None:
+            figures = (f"{seen.second_moment:.3g}", f"{seen.mean:.2g}", "", _by_axis(seen.correlations))
+            table.add_row("", "[dim]measured[/]", *figures)
+        if item.drawn:
+            table.add_row("", f"[dim]{escape(item.drawn)}[/]")
+    for result in found.leaving:
+        table.add_row("leaves", escape(result.name), f"{result.predicted:.3g}", "", f"{result.error:+.2f}")
+        alone = (f"{result.on_measured:.3g}", "", f"{result.rule_error:+.2f}") if found.kept > 1 else ("–", "", "–")
+        table.add_row("", "[dim]rule on measured inputs[/]", *alone)
+        table.add_row("", "[dim]measured[/]", f"{result.measured:.3g}")
+    console.print(table)
+    console.print(
+        f"[dim]{plural(found.draws, 'pass').replace('passs', 'passes')}, weights drawn {found.weight_draws} ×[/]"
+    )
+
+
+def _by_axis(correlations: Sequence[float]) -> str:
+    """Return correlations by axis, with a point where there is none to speak of."""
+    return " ".join("·" if not abs(rho) >= 0.005 else f"{rho:.2f}" for rho in correlations)
 
 
 class OperatorRow(NamedTuple):

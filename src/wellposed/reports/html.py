@@ -12,7 +12,7 @@ from importlib import resources
 from wellposed.errors import OptionError
 from wellposed.reports.data import coverage_source, page_data, script_json
 from wellposed.reports.record import Record
-from wellposed.reports.summary import agreement_summary, check_summary, depth_summary
+from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, explain_command
 
 SCRIPTS = ("page.js", "tables.js", "graph.js", "plots.js")
 LEVELS = {"good": "✓", "fair": "!", "bad": "✗"}
@@ -65,6 +65,7 @@ def page(report: Record) -> str:
 {_parameters(report)}
 {_rates(report)}
 {_agreement(report)}
+{_off(report)}
 {_coverage(report)}
 {_every_signal()}
 {_provenance(report)}
@@ -115,6 +116,7 @@ def _header(report: Record) -> str:
         "parameters": "Parameters",
         "rates": "Learning rates",
         "agreement": "Agreement of gradients" if report.agreement else "",
+        "off": "What is off" if any(item.off for item in report.initialisations) else "",
         "coverage": "Coverage",
         "every-signal": "Every signal",
         "provenance": "Provenance",
@@ -223,6 +225,41 @@ def _agreement(report: Record) -> str:
     )
     lead = "GradCosine of the gradients of two sub-batches, layer by layer: 1 where they point the same way."
     return _section("agreement", "Agreement of gradients", body, lead)
+
+
+LISTED = 100
+"""Operations that are off and are listed, for each initialisation."""
+
+
+def _off(report: Record) -> str:
+    """Return what is off and why: explanations of the first, and how to ask for that of the others."""
+    parts = []
+    for item in report.initialisations:
+        explained = {name.name: found for found in item.explanations for name in found.leaving}
+        shown = []
+        for comparison in item.off[:LISTED]:
+            found = explained.get(comparison.name) if comparison.direction == "forward" else None
+            if comparison.direction == "backward":
+                shown.append(f"<li>the gradient by {escape(str(comparison))}</li>")
+            elif found is None:
+                command = explain_command(report, item, comparison.name)
+                shown.append(f"<li>{escape(str(comparison))}; why: <code>{escape(command)}</code></li>")
+            else:
+                shown.append(
+                    f"<li><details><summary><code>{escape(comparison.name)}</code> {escape(found.sentence)}</summary>"
+                    f'<pre tabindex="0">{escape(found.summary())}</pre></details></li>'
+                )
+        if shown:
+            more = len(item.off) - len(shown)
+            rest = f'<p>{more:,} more are in the table <a href="#every-signal">every signal</a>.</p>' if more else ""
+            parts.append(f"<h3>{item.title}</h3><ul class='notes'>{''.join(shown)}</ul>{rest}")
+    if not parts:
+        return ""
+    lead = (
+        "Predictions beyond what they may miss, in the order of execution. “Came in” and “made here”: the rule of the "
+        "operation was also run on the measured signals that enter it, which tells its own error from an earlier one's."
+    )
+    return _section("off", "What is off, and why", "".join(parts), lead)
 
 
 def _coverage(report: Record) -> str:

@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 
 from wellposed import rates
 from wellposed.checks.batches import Inputs, batches, described, is_described
+from wellposed.checks.explain import Explanation, explain_nodes, node_named
 from wellposed.checks.measure import passes
 from wellposed.checks.moments import moments
 from wellposed.checks.verdict import compare
 from wellposed.errors import InputError, OptionError, WellposedError
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, Node
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
@@ -35,6 +37,10 @@ LARGEST = 2**33
 """Bytes of parameters up to which real passes are made."""
 SLOW = 5e8
 """Multiplications of one pass up to which rule ``maximal_update``, which makes dozens of passes, is run."""
+EXPLAINED = 10
+"""Operations that are off and are explained, for each initialisation; others can be asked for."""
+LOOKED_AT = 2**25
+"""Elements of real passes that explanations are made from, for each initialisation."""
 OVERHEAD = 2.5e5
 """Multiplications that take as long as calling one operator."""
 
@@ -115,8 +121,31 @@ def signals_of(
         if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
             weight_draws = 1 if weights is None else draws
             verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
-        initialisations.append(Initialisation(label, predicted, measured, verdict))
+        item = Initialisation(label, predicted, measured, verdict)
+        asked = [node_named(graph, c.name) for c in item.off if c.direction == "forward"]
+        asked = _explained(graph, asked, draws)
+        if asked:
+
+            def explain(weights: Plan | None = weights, asked: list[Node] = asked) -> list[Explanation]:
+                return explain_nodes(graph, asked, weights, given, assumed, seed)
+
+            with stages.stage("explaining"):
+                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", explain) or ()))
+        initialisations.append(item)
     return tuple(initialisations)
+
+
+def _explained(graph: Graph, asked: Sequence[Node], draws: int) -> list[Node]:
+    """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
+    found: dict[int, Node] = {}
+    left = LOOKED_AT
+    for node in asked:
+        if node.index not in found:
+            left -= draws * sum(math.prod(graph.values[value].shape) for value in node.inputs)
+            if len(found) == EXPLAINED or (found and left < 0):
+                break
+            found[node.index] = node
+    return list(found.values())
 
 
 def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from wellposed.checks import Verdict
+from wellposed.checks import Comparison, Explanation, Verdict
 from wellposed.plans import Plan
 from wellposed.reports.structure import Structure
 from wellposed.signals import Signals
@@ -40,18 +40,25 @@ class Initialisation:
         predicted: forward signals, with the backward ones in ``predicted.gradients``; None where there is no
             prediction (``Report.notes`` has the reason).
         measured: the same on real passes; None where none were made.
-        verdict: the comparison of the two; None where one is missing.
+        verdict: the one held against the other; None where one is missing.
+        explanations: of the first operations whose signals are off, at most `wellposed.reports.parts.EXPLAINED`.
     """
 
     label: Label
     predicted: Signals | None
     measured: Signals | None
     verdict: Verdict | None
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def title(self) -> str:
         """Its name for people."""
         return "own init" if self.label == "own" else "plan"
+
+    @property
+    def off(self) -> tuple[Comparison, ...]:
+        """The signals and gradients that are beyond what is allowed."""
+        return () if self.verdict is None else tuple(c for c in self.verdict.comparisons if c.off)
 
 
 @dataclass(frozen=True, slots=True)

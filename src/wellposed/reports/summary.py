@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 from wellposed.reports.data import Direction, Kind, signals_of
 from wellposed.reports.judge import span, weighted_names
-from wellposed.reports.record import Record
+from wellposed.reports.record import Initialisation, Record
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _WORDS = {"forward": "signals", "backward": "gradients"}
@@ -55,6 +56,20 @@ def check_summary(report: Record) -> list[str]:
     if not lines and report.initialisations:
         lines.append("Nothing was compared with real passes: what is shown is predicted.")
     return lines
+
+
+def explain_command(report: Record, item: Initialisation, name: str) -> str:
+    """Return what to ask for the explanation of an operation, as the report itself was asked for."""
+    words = shlex.split(report.provenance.command)
+    if words[:2] != ["wellposed", "report"] or "--training" in words or "--meta" in words:
+        weights = ", plan=plan" if item.label == "plan" else ""
+        return f"wp.explain(model, {name!r}, ...{weights})"
+    told = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
+    kept = [word for option, value in told if option not in ("--output", "--draws") for word in (option, value)]
+    if item.label == "own":
+        seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
+        kept = ["--own", *seed]
+    return shlex.join(["wellposed", "explain", words[2], name, *kept])
 
 
 def agreement_summary(report: Record) -> str:

@@ -14,7 +14,7 @@ from wellposed.reports.data import Direction, signals_of
 from wellposed.reports.judge import moment, moments_by_name, weighted_names
 from wellposed.reports.record import Initialisation, Record
 from wellposed.reports.sparkline import depth_lines
-from wellposed.reports.summary import check_summary
+from wellposed.reports.summary import check_summary, explain_command
 from wellposed.signals import Signals
 
 WIDTH = 80
@@ -43,6 +43,10 @@ def table(report: Record) -> Group:
     if rows := worst_operations(report, WORST):
         parts += [Text("worst operations:", style="dim"), _worst_table(report, rows)]
     parts += [Text(line) for line in check_summary(report)]
+    for item in report.initialisations:
+        for found in item.explanations[:1]:
+            told = (f"{item.title}, first off: ", "yellow"), f"{found.node}: {found.sentence}"
+            parts += [Text.assemble(*told), Text(f"more: {explain_command(report, item, found.node)}", style="dim")]
     parts += [
         Text(f"{row.rule}: " + ("–" if row.value is None else f"relative rate {row.value:.4g}"), style="dim")
         for row in report.rates

@@ -82,7 +82,7 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
 def _followed(run: Pass, node: Node) -> Iterator[Signal]:
     """Keep the states of a node's outputs, and return their signals."""
     try:
-        results, tag, note = _apply(run, node)
+        results, tag, note = apply_rule(run, node)
     except ArithmeticError as error:
         raise RuleError(
             f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
@@ -184,7 +184,8 @@ def _entering(run: Pass, node: Node) -> str:
     return "entering signals: " + ("; ".join(entering) or "none")
 
 
-def _apply(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+    """Return what leaves a node given the states that enter it in ``run``, the tag of what told it, and a note."""
     graph = run.graph
     signals = [out for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs):

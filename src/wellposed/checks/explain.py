@@ -1,0 +1,774 @@
+"""Why a node is off: what entered it, what its rule makes of that, and where the error was made."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from torch import Tensor, nn
+
+from wellposed import plans
+from wellposed.checks.batches import Inputs, batches, described, is_described, stream
+from wellposed.checks.measure import passes
+from wellposed.checks.moments import Accumulator
+from wellposed.checks.strict_json import to_json
+from wellposed.checks.verdict import TOLERANCE, Comparison, compare, log2_ratio, student
+from wellposed.errors import InputError, OptionError, RuleError, near_matches
+from wellposed.graphs import Graph, Node, Ref, graph_of, run
+from wellposed.graphs.operators import uninitialised
+from wellposed.options import check_not_negative
+from wellposed.plans import Plan
+from wellposed.signals import propagate
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.measured import (
+    MeasuredStates,
+    mean_correlations,
+    values_behind,
+)
+from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.distributions.state import State
+from wellposed.signals.operators.contraction import Contraction, contractions
+from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.product import describe
+from wellposed.signals.passes.forward import apply_rule, run_pass
+from wellposed.signals.registry import RULES
+from wellposed.signals.signal import Signals, Tag
+
+LARGEST = 2**27
+"""Elements that are kept of the real passes for one node; of larger signals fewer passes are."""
+
+Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "cannot be told apart"]
+"""Where an error was made: nowhere, before the node, at the node, at both, or what the passes made cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one tensor, predicted or measured.
+
+    Attributes:
+        mean, var, second_moment: pooled over elements, inputs and weight draws.
+        spread: standard deviation of the second moment from one weight draw to the next, in octaves (NaN for one).
+        correlations: for each axis, the mean correlation of two elements that differ along it alone (NaN for one of
+            length 1).
+        tag: how the figures were come by.
+        kurtosis: E z⁴ of the standardised elements, 3 where they are Gaussian (measured ones only, else NaN).
+    """
+
+    mean: float
+    var: float
+    second_moment: float
+    spread: float
+    correlations: tuple[float, ...]
+    tag: Tag
+    kurtosis: float = math.nan
+
+    def __str__(self) -> str:
+        return f"E[x²] {self.second_moment:.3g} (mean {self.mean:.2g}, variance {self.var:.3g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """One argument of the operator that is a signal or a parameter.
+
+    Attributes:
+        name: of the value.
+        argument: of the operator, by its schema (``input``, ``weight``).
+        kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
+        shape: of the tensor.
+        predicted, measured: what is known of it; ``measured`` is None where it is not (values known beforehand).
+        gaussian: whether its elements are taken as Gaussian; of a weight that is summed with, nothing hangs on it.
+        drawn: of a parameter: what the plan draws it from, and why; ``""`` otherwise.
+    """
+
+    name: str
+    argument: str
+    kind: str
+    shape: tuple[int, ...]
+    predicted: Facts
+    measured: Facts | None
+    gaussian: bool
+    drawn: str
+
+    @property
+    def error(self) -> float:
+        """log2(predicted / measured) of the second moments; 0 where nothing was measured."""
+        return 0.0 if self.measured is None else log2_ratio(self.predicted.second_moment, self.measured.second_moment)
+
+    def surprises(self) -> list[str]:
+        """Return in words what differs between prediction and measurement by enough to matter."""
+        if self.measured is None:
+            return []
+        found = []
+        if not abs(self.error) <= TOLERANCE["exact"]:
+            found.append(
+                f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
+            )
+        for axis, (said, seen) in enumerate(zip(self.predicted.correlations, self.measured.correlations, strict=True)):
+            if abs(said - seen) > 0.05:
+                found.append(f"elements correlated by {seen:.2f} along axis {axis} where {said:.2f} was predicted")
+        if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
+            found.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """A weight that the node sums with.
+
+    Attributes:
+        parameter: the parameter that scales it linearly, or None.
+        kind: as in `wellposed.signals.operators.contraction.Contraction`.
+        fan_in, fan_out: products in one output, and outputs that one input reaches, for each consumer.
+        output_axis: axis of the parameter that indexes outputs.
+        groups: of a convolution.
+        summed: axes that are summed over, by name of the operand.
+    """
+
+    parameter: str | None
+    kind: str
+    fan_in: int
+    fan_out: int
+    output_axis: int
+    groups: int
+    summed: Mapping[str, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        axes = " with ".join(f"{_axes(axes)} of {name}" for name, axes in self.summed.items())
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        return (
+            f"{self.kind}: fan-in {self.fan_in}, fan-out {self.fan_out}{groups}; outputs along axis {self.output_axis} "
+            f"of {self.parameter or 'the weight'}" + (f"; sums {axes}" if axes else "")
+        )
+
+
+def _axes(axes: Sequence[int]) -> str:
+    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(str, axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """One result of the operator: the prediction, the rule on measured inputs, and the measurement.
+
+    Attributes:
+        name, shape: of the value.
+        tag: of the prediction.
+        predicted, on_measured, measured: second moments; ``on_measured`` is NaN where the rule could not be run.
+        error: log2(predicted / measured).
+        allowed: octaves that the prediction may miss by, as in `Comparison`.
+        standard_error: of ``error``, in octaves.
+        rule_error: log2(on_measured / measured): what is made here.
+        rule_allowed: the same as ``allowed`` for the rule alone.
+        rule_standard_error: of ``rule_error``: both sides are of the same passes, whose chance they share.
+        came_error: standard error of ``came``.
+        finding: where the error was made.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    tag: Tag
+    predicted: float
+    on_measured: float
+    measured: float
+    error: float
+    allowed: float
+    standard_error: float
+    rule_error: float
+    rule_allowed: float
+    rule_standard_error: float
+    came_error: float
+    finding: Finding
+
+    @property
+    def came(self) -> float:
+        """log2(predicted / on_measured): the part of the error that came in."""
+        return log2_ratio(self.predicted, self.on_measured)
+
+    @property
+    def off(self) -> bool:
+        """Whether the prediction misses by more than is allowed."""
+        return not abs(self.error) <= self.allowed
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence."""
+        rule = f"{self.rule_error:+.2f} octaves where ±{self.rule_allowed:.2f} is allowed"
+        parts = f"of {self.error:+.2f} octaves, {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
+        misses = f"on measured inputs too the rule misses by {rule}"
+        if self.finding == "as predicted":
+            text = f"as predicted: off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            return text + (f"; {misses}" if abs(self.rule_error) > self.rule_allowed else "")
+        if math.isnan(self.on_measured):
+            return (
+                f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
+            )
+        if self.finding == "came in":
+            return f"came in: {parts}; on measured inputs the rule is right ({rule})"
+        if self.finding == "cannot be told apart":
+            return (
+                f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and "
+                f"{self.rule_standard_error:.2f} octaves, ask for more draws"
+            )
+        return f"{self.finding}: {parts}; {misses}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that is known of one node: see `wellposed.explain`.
+
+    Attributes:
+        model: class name of the model.
+        node, op, module, source: name, overload, module path and line of the model's code.
+        rule: name of the rule, ``""`` where the operator has none.
+        rule_source, rule_tag: what it cites, and whether it is exact, approximate, sampled or assumed.
+        notes: what the rule says of itself, and what kept it from being run on measured inputs.
+        entering: the arguments that are signals or parameters.
+        fans: the weights that the node sums with.
+        met_before: parameters of these weights that what they meet has been through already: rules take a weight as
+            independent of what enters with it.
+        leaving: the results.
+        draws: real passes.
+        kept: passes whose tensors were kept, for the rule on measured inputs.
+        weight_draws: different weights among the passes.
+    """
+
+    model: str
+    node: str
+    op: str
+    module: str
+    source: str
+    rule: str
+    rule_source: str
+    rule_tag: Tag
+    notes: tuple[str, ...]
+    entering: tuple[Entering, ...]
+    fans: tuple[Fan, ...]
+    met_before: tuple[str, ...]
+    leaving: tuple[Leaving, ...]
+    draws: int
+    kept: int
+    weight_draws: int
+
+    @property
+    def decisive(self) -> Leaving | None:
+        """The result that is farthest beyond what is allowed; None where nothing leaves the node."""
+        return max(self.leaving, key=_excess, default=None)
+
+    @property
+    def finding(self) -> Finding:
+        """Where the error was made: that of the result that is farthest off."""
+        return "as predicted" if self.decisive is None else self.decisive.finding
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence, with what stands out among the entering states."""
+        if self.decisive is None:
+            return "as predicted: nothing with elements leaves this node"
+        text = self.decisive.sentence
+        if self.finding == "as predicted" or self.finding == "cannot be told apart":
+            return text
+        if self.finding != "came in" and self.met_before:
+            text += (
+                f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
+            )
+        told = [f"{item.name!r}: {', '.join(said)}" for item in self.entering if (said := item.surprises())]
+        return text + (f". What enters is not as predicted: {'; '.join(told)}" if told else "")
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """Return all of it as plain text."""
+        lines = [
+            f"{self.model}: {self.node} ({self.op})"
+            + (f" in {self.module}" if self.module else "")
+            + (f", {self.source}" if self.source else ""),
+            self.sentence,
+            f"rule: {self.rule or 'none'} ({self.rule_tag})" + (f", {self.rule_source}" if self.rule_source else ""),
+            *(f"  {note}" for note in self.notes),
+            *(f"weight: {fan}" for fan in self.fans),
+        ]
+        for item in self.entering:
+            lines.append(f"enters: {item.name} as {item.argument}, {item.kind} {_shape(item.shape)}")
+            lines.append(f"  predicted {item.predicted}, {item.predicted.tag}{_correlated(item.predicted)}")
+            if item.measured is not None:
+                lines.append(f"  measured  {item.measured}{_correlated(item.measured)}, {item.error:+.2f} octaves")
+            if item.drawn:
+                lines.append(f"  {item.drawn}")
+        for result in self.leaving:
+            lines.append(f"leaves: {result.name} {_shape(result.shape)}")
+            lines.append(
+                f"  predicted               E[x²] {result.predicted:.4g}, {result.error:+.2f} octaves, {result.tag}"
+            )
+            if not math.isnan(result.on_measured):
+                lines.append(
+                    f"  rule on measured inputs E[x²] {result.on_measured:.4g}, {result.rule_error:+.2f} octaves, "
+                    f"standard error {result.rule_standard_error:.2f}"
+                )
+            lines.append(
+                f"  measured                E[x²] {result.measured:.4g}, standard error {result.standard_error:.2f}"
+            )
+        lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the explanation as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
+        return to_json(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain data, with what its properties say."""
+        leaving = [
+            asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving
+        ]
+        entering = [asdict(item) | {"error": item.error, "surprises": item.surprises()} for item in self.entering]
+        found = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
+        return asdict(self) | found
+
+
+def _excess(item: Leaving) -> float:
+    excess = abs(item.error) - item.allowed
+    return math.inf if math.isnan(excess) else excess
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _correlated(facts: Facts) -> str:
+    """Return the correlations that are there, by axis."""
+    found = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
+    return ", correlated " + ", ".join(found) if found else ""
+
+
+def explain(
+    model: nn.Module | Graph,
+    node: str | None = None,
+    *args: Any,
+    plan: Plan | None = None,
+    draws: int = 8,
+    tolerance: float | None = None,
+    inputs: Inputs = None,
+    seed: int = 0,
+    training: bool = True,
+    **kwargs: Any,
+) -> Explanation:
+    """Tell everything about one node of a model, and whether its error was made there or came in.
+
+    The node's rule runs twice: on the predicted states, and on states whose moments, correlations and dependence are
+    those of the real tensors that entered it. Where the second is right and the first is not, the error came in; where
+    both are wrong, the rule or what it assumes is at fault.
+
+    Args:
+        model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
+        node: its name, or that of one of its results, as `wellposed.check` and reports show it; None takes the first
+            whose signal `wellposed.check` finds off, or the one nearest to it.
+        *args: example inputs.
+        plan: how the weights are drawn, anew for every pass; None takes the model's current weights.
+        draws: number of real passes, >= 2: the same as those of `wellposed.check` with these arguments.
+        tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
+        inputs: as for `wellposed.measure`.
+        seed: of weights, inputs and random operators.
+        training: the mode to trace in.
+        **kwargs: example inputs by keyword.
+
+    Raises:
+        OptionError: fewer than 2 draws, or a tolerance that is not a number >= 0.
+        InputError: a node that the graph does not have, or that makes no floating-point signal; inputs that do not fit
+            the graph.
+        PlanError: parameters without values (a model on meta) that the plan does not draw.
+    """
+    if draws < 2:
+        raise OptionError(f"an explanation needs at least 2 draws to know its own error, got {draws}")
+    if tolerance is not None:
+        check_not_negative(tolerance=tolerance)
+    graph = graph_of(model, args, kwargs, training)
+    given: Sequence[Mapping[int, Tensor]] = list(batches(graph, inputs, draws, seed))
+    told = inputs if is_described(inputs) else described(graph, given)
+    if node is None:
+        predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
+        measured = passes(graph, given, plan, seed)
+        weight_draws = 1 if plan is None else draws
+        verdict = compare(predicted, measured, draws=draws, weight_draws=weight_draws, tolerance=tolerance)
+        chosen = verdict.first or verdict.worst
+        if chosen is None:
+            raise InputError(f"{graph.model} makes no floating-point signal: there is nothing to explain")
+        node = chosen.name
+    asked = node_named(graph, node)
+    return explain_nodes(graph, [asked], plan, given, told, seed, tolerance)[0]
+
+
+def node_named(graph: Graph, name: str) -> Node:
+    """Return the node of a name, or the one that makes the value of that name.
+
+    Raises:
+        InputError: there is none, with the nearest names, or it makes no floating-point signal.
+    """
+    makers = {graph.values[value].name: node for node in graph.nodes for value in node.outputs}
+    node = makers.get(name)
+    if node is None:
+        known = [n.name for n in graph.nodes if any(graph.values[v].is_signal for v in n.outputs)]
+        raise InputError(f"the graph of {graph.model} has no node {name!r}{near_matches(name, known)}")
+    if not any(graph.values[value].is_signal for value in node.outputs):
+        readers = [graph.nodes[i].name for value in node.outputs for i in graph.users().get(value, [])]
+        hint = f"; explain a node that reads it: {', '.join(map(repr, readers[:3]))}" if readers else ""
+        raise InputError(
+            f"node {name!r} ({node.op_name}) of {graph.model} makes no floating-point signal, and nothing is predicted "
+            f"of it{hint}"
+        )
+    return node
+
+
+def explain_nodes(
+    graph: Graph,
+    nodes: Sequence[Node],
+    plan: Plan | None,
+    given: Sequence[Mapping[int, Tensor]],
+    told: Any,
+    seed: int,
+    tolerance: float | None = None,
+) -> list[Explanation]:
+    """Return what `explain` does of several nodes, from one prediction and the same real passes for all of them.
+
+    Args:
+        graph: the graph.
+        nodes: its nodes.
+        plan: how the weights are drawn; None keeps the model's.
+        given: the inputs of each pass, by value id.
+        told: what the prediction is told of the inputs.
+        seed: of weights and random operators.
+        tolerance: as for `explain`.
+    """
+    weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
+    predicted, prediction = run_pass(graph, weights, inputs=told, keep=True)
+    uses, fixed = contractions(graph), parameter_values(graph)
+    seen = [_Seen(prediction, node) for node in nodes]
+    _look(graph, seen, plan, given, seed)
+    weight_draws = 1 if plan is None else len(given)
+    found = []
+    for node, of_node in zip(nodes, seen, strict=True):
+        names = of_node.names()
+        foreseen = Signals(tuple(signal for signal in predicted if signal.name in names))
+        compared = compare(
+            foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
+        ).comparisons
+        found.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
+        of_node.tensors.clear()
+    return found
+
+
+class _Seen:
+    """What real passes show of one node: tensors behind its arguments, and moments of all that enters and leaves."""
+
+    def __init__(self, run_: Pass, node: Node) -> None:
+        self.graph, self.node = run_.graph, node
+        self.tensors: dict[int, list[Tensor]] = {value: [] for value in values_behind(run_, node)}
+        self.seconds: dict[int, list[float]] = {value: [] for value in node.outputs}
+        self.accumulator = Accumulator()
+        self.draws = 0
+        self.kept = 0
+
+    @property
+    def size(self) -> int:
+        """Elements of one pass that are kept."""
+        return sum(math.prod(self.graph.values[value].shape) for value in self.tensors)
+
+    def next_pass(self, keep: bool) -> None:
+        """Begin a new pass; ``keep`` says whether its tensors stay."""
+        self.accumulator.next_pass()
+        self.draws += 1
+        self.kept += keep
+
+    def see(self, value: int, tensor: Tensor) -> None:
+        """Take what one value is in this pass."""
+        if value in self.tensors and self.kept == self.draws:
+            self.tensors[value].append(tensor.cpu())
+        if value in self.node.inputs or (value in self.node.outputs and not uninitialised(self.node.op_name)):
+            self.accumulator.record(value, tensor)
+        if value in self.seconds and self.kept == self.draws:
+            self.seconds[value].append(self.accumulator.second_moment(value))
+
+    def names(self) -> list[str]:
+        """Return the names of the node's results."""
+        return [self.graph.values[value].name for value in self.node.outputs]
+
+    def leaving(self) -> Signals:
+        """Return the moments of the node's results."""
+        return self._signals(self.node.outputs)
+
+    def entering(self) -> Signals:
+        """Return the moments of the node's arguments."""
+        return self._signals(dict.fromkeys(self.node.inputs))
+
+    def _signals(self, values: Iterable[int]) -> Signals:
+        entries = [(self.node.module, self.node.op_name, v) for v in values if self.graph.values[v].is_signal]
+        return self.accumulator.signals(self.graph, entries)
+
+
+def _look(
+    graph: Graph, seen: Sequence[_Seen], plan: Plan | None, given: Sequence[Mapping[int, Tensor]], seed: int
+) -> None:
+    """Make the real passes, up to the last of the nodes, and let each node see its own."""
+    last = max((one.node.index for one in seen), default=-1)
+    short = replace(graph, nodes=graph.nodes[: last + 1], outputs=())
+    keep = LARGEST // max(sum(one.size for one in seen), 1)
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    for draw, batch in enumerate(given):
+        parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+
+        def tell(values: Iterable[int], tensors: Iterable[Tensor]) -> None:
+            for value, tensor in zip(values, tensors, strict=True):
+                for one in seen:
+                    one.see(value, tensor)
+
+        for one in seen:
+            one.next_pass(draw < keep)
+        tell([graph.parameters[name].value for name in parameters], parameters.values())
+        tell(graph.inputs, (batch[value] for value in graph.inputs))
+        run(
+            short, parameters=parameters, inputs=batch, seed=stream(seed, draw, "operators"),
+            observe=lambda node, outputs: tell(node.outputs, outputs),
+        )  # fmt: skip
+
+
+class _Explained:
+    """One node's explanation in the making."""
+
+    def __init__(
+        self,
+        run_: Pass,
+        node: Node,
+        plan: Plan | None,
+        seen: _Seen,
+        uses: Sequence[Contraction],
+        fixed: frozenset[int],
+        tolerance: float | None,
+    ) -> None:
+        self.run, self.graph, self.node, self.plan, self.seen = run_, run_.graph, node, plan, seen
+        self.uses, self.fixed, self.tolerance = uses, fixed, tolerance
+        self.draws = seen.draws
+        self.weight_draws = 1 if plan is None else self.draws
+        outcome = next((o for o in run_.outcomes if o.node == node.index), None)
+        self.rule_tag: Tag = outcome.tag if outcome is not None else "exact"
+        self.notes = [outcome.note] if outcome is not None and outcome.note else []
+        if all(value in self.graph.known for value in node.outputs):
+            self.notes.append("no rule is asked: the values are known beforehand, and the finite ones are counted")
+        self.rule = None if self.notes else RULES.get(node.op)
+        if self.rule is not None and (said := inspect.getdoc(self.rule.function)):
+            self.notes.append(" ".join(said.partition("\n\n")[0].split()))
+        self.measured = self._measured_states()
+
+    def explanation(self, compared: Sequence[Comparison]) -> Explanation:
+        graph, node = self.graph, self.node
+        found = self._on_measured()
+        by_name = {graph.values[value].name: place for place, value in enumerate(node.outputs)}
+        leaving = tuple(self._leaving(item, by_name[item.name], found) for item in compared)
+        rule = self.rule
+        return Explanation(
+            model=graph.model,
+            node=node.name,
+            op=node.op_name,
+            module=node.module,
+            source=node.source,
+            rule=rule.function.__name__ if rule is not None else "",
+            rule_source=rule.source if rule is not None else "",
+            rule_tag=self.rule_tag,
+            notes=tuple(self.notes),
+            entering=tuple(self._entering()),
+            fans=tuple(self._fan(use) for use in self.uses if use.node == node.index),
+            met_before=self._met_before(),
+            leaving=leaving,
+            draws=self.draws,
+            kept=self.seen.kept,
+            weight_draws=self.weight_draws,
+        )
+
+    def _measured_states(self) -> MeasuredStates | None:
+        """Return the entering states by samples, or None with a note."""
+        if self.seen.kept < 2:
+            self.notes.append("not run on measured inputs: they take too much memory to be kept")
+            return None
+        for value, tensors in self.seen.tensors.items():
+            state = self.run.states[value]
+            masked = state is not None and state.mask is not None
+            if not masked and not all(bool(tensor.isfinite().all()) for tensor in tensors):
+                name = self.graph.values[value].name
+                self.notes.append(f"not run on measured inputs: {name!r} holds infinities or NaN in the real passes")
+                return None
+        return MeasuredStates(self.run, self.node, self.seen.tensors, self.fixed)
+
+    def _on_measured(self) -> list[list[State | None]]:
+        """Return what the rule makes of the measured states of all passes, and of all but each one; [] where it cannot.
+
+        The results of leaving out a pass are the jackknife's.
+        """
+        if self.measured is None:
+            return []
+        every = range(self.seen.kept)
+        try:
+            with np.errstate(all="ignore"):
+                return [
+                    apply_rule(self.measured.context([d for d in every if d != left_out]), self.node)[0]
+                    for left_out in (None, *every)
+                ]
+        except (RuleError, ArithmeticError) as error:
+            self.notes.append(f"not run on measured inputs: {error}")
+            return []
+
+    def _leaving(self, item: Comparison, place: int, found: Sequence[Sequence[State | None]]) -> Leaving:
+        value = self.node.outputs[place]
+        states = [results[place] for results in found]
+        seconds = [state.second_moment for state in states if state is not None]
+        seen = np.array(self.seen.seconds[value])
+        on_measured = rule_error = rule_allowed = rule_standard_error = came_error = math.nan
+        base = TOLERANCE[item.tag]
+        if states and len(seconds) == len(states):
+            on_measured = seconds[0]
+            rule_error = log2_ratio(on_measured, float(seen.mean()))
+            without = np.array([np.delete(seen, d).mean() for d in range(len(seen))])
+            rule_standard_error = _jackknife([log2_ratio(a, b) for a, b in zip(seconds[1:], without, strict=True)])
+            came_error = _jackknife([log2_ratio(a, item.predicted) for a in seconds[1:]])
+            state = states[0]
+            assert state is not None
+            implied = math.sqrt(state.inherited + state.own) / math.log(2.0) / math.sqrt(self.weight_draws)
+            base = TOLERANCE[state.tag] if self.tolerance is None else self.tolerance
+            rule_allowed = base + max(student(len(seen)) * rule_standard_error, 2 * implied)
+        told = Leaving(
+            name=item.name,
+            shape=item.shape,
+            tag=item.tag,
+            predicted=item.predicted,
+            on_measured=on_measured,
+            measured=item.measured,
+            error=item.error,
+            allowed=item.allowed,
+            standard_error=item.standard_error,
+            rule_error=rule_error,
+            rule_allowed=rule_allowed,
+            rule_standard_error=rule_standard_error,
+            came_error=came_error,
+            finding="as predicted",
+        )
+        return replace(told, finding=_finding(told, base, student(len(seen))))
+
+    def _entering(self) -> Iterable[Entering]:
+        seen = {signal.name: signal for signal in self.seen.entering()}
+        arguments = _arguments(self.node)
+        summed = {use.weight for use in self.uses if use.node == self.node.index}
+        measured = {} if self.measured is None else self.measured.samples
+        every = range(self.seen.kept)
+        for value in dict.fromkeys(self.node.inputs):
+            state, info = self.run.states.get(value), self.graph.values[value]
+            if state is None or not info.is_signal:
+                continue
+            facts = None
+            if info.name in seen:
+                signal = seen[info.name]
+                samples = measured.get(value)
+                facts = Facts(
+                    signal.mean, signal.var, signal.second_moment, signal.log2_std,
+                    (math.nan,) * len(info.shape) if samples is None or samples.fixed else
+                    mean_correlations(samples.state(every)),
+                    "measured", math.nan if samples is None else samples.kurtosis,
+                )  # fmt: skip
+            spread = math.sqrt(state.inherited + state.own) / math.log(2.0)
+            foreseen = Facts(
+                state.pooled_mean, state.pooled_var, state.second_moment, spread, mean_correlations(state), state.tag
+            )
+            yield Entering(
+                info.name, arguments.get(value, ""), info.kind, info.shape, foreseen, facts,
+                state.gauss and state.transport is None and value not in summed, self._drawn(value),
+            )  # fmt: skip
+
+    def _met_before(self) -> tuple[str, ...]:
+        """Return the parameters that scale a weight of this node and that its other operand depends on."""
+        made = {value: made for made in self.graph.nodes[: self.node.index] for value in made.outputs}
+        names = {parameter.value: name for name, parameter in self.graph.parameters.items()}
+        found: dict[str, None] = {}
+        for use in self.uses:
+            if use.node != self.node.index or use.parameter is None:
+                continue
+            todo, seen = [use.data], {use.data}
+            while todo:
+                maker = made.get(todo.pop())
+                for value in () if maker is None else maker.inputs:
+                    if value not in seen:
+                        seen.add(value)
+                        todo.append(value)
+            if use.parameter in {names.get(value) for value in seen}:
+                found[use.parameter] = None
+        return tuple(found)
+
+    def _drawn(self, value: int) -> str:
+        info = self.graph.values[value]
+        name = self.graph.aliases.get(info.name, info.name)
+        if info.kind != "parameter":
+            return ""
+        said = None if self.plan is None else self.plan.prescriptions.get(name)
+        return "its current values" if said is None else f"{said.how}: {said.reason}"
+
+    def _fan(self, use: Contraction) -> Fan:
+        product = describe(self.graph, self.node)
+        summed: dict[str, tuple[int, ...]] = {}
+        if product is not None:
+            for value, axes in ((product.left, product.left_axes), (product.right, product.right_axes)):
+                name = self.graph.values[value].name
+                summed[name] = tuple(i for i, label in enumerate(axes) if label in product.summed)
+        return Fan(use.parameter, use.kind, use.fan_in, use.fan_out, use.output_axis, use.groups, summed)
+
+
+def _arguments(node: Node) -> dict[int, str]:
+    """Return the name that the operator's schema has for each value it reads."""
+    found: dict[int, str] = {}
+
+    def visit(argument: Any, name: str) -> None:
+        if isinstance(argument, Ref):
+            found.setdefault(argument.value, name)
+        elif isinstance(argument, list | tuple):
+            for place, item in enumerate(argument):
+                visit(item, f"{name}[{place}]")
+
+    for argument, schema in zip(node.args, node.op._schema.arguments, strict=False):
+        visit(argument, schema.name)
+    for name, argument in node.kwargs.items():
+        visit(argument, name)
+    return found
+
+
+def _jackknife(estimates: Sequence[float]) -> float:
+    """Return the standard error from estimates that leave out one pass each (Efron & Tibshirani 1993, eq. 11.5)."""
+    values = np.array(estimates)
+    count = len(values)
+    if np.all(values == values[0]):
+        return 0.0
+    return float(np.sqrt((count - 1) / count * np.square(values - values.mean()).sum()))
+
+
+def _finding(item: Leaving, base: float, errors: float) -> Finding:
+    """Say where an error was made.
+
+    What the rule makes of measured inputs decides, since it shares the measurement's chance: beyond its allowance it is
+    at fault; where it accounts for less than half of the error, or for less than what the states that enter change,
+    the error came in.
+
+    Args:
+        item: the figures.
+        base: octaves that the rule alone may miss by, beside chance.
+        errors: how many standard errors chance is given.
+    """
+    if not item.off:
+        return "as predicted"
+    if math.isnan(item.rule_error):
+        return "cannot be told apart"
+    made, came = abs(item.rule_error), abs(item.came)
+    if not made <= item.rule_allowed:
+        return "both" if came > max(base, 0.25 * made) else "made here"
+    chance = item.rule_allowed - base
+    shows = came > errors * item.came_error
+    if made + chance <= abs(item.error) / 2 or (shows and came >= made):
+        return "came in"
+    if made > chance:  # a miss that the rule is allowed, and the larger part
+        return "both" if shows and came > 0.25 * made else "made here"
+    return "cannot be told apart"
