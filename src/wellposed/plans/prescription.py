@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -18,9 +19,7 @@ from pydantic import (
 
 Action = Literal["write", "keep", "tied"]
 RandomDistribution = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
-Distribution = Literal[
-    "normal", "truncated_normal", "uniform", "orthogonal", "constant", "centering", "rescale", "keep", "default"
-]
+Distribution = Literal[RandomDistribution, "constant", "centering", "rescale", "keep", "default"]
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "scale", "position", "other"]
 
 RANDOM: tuple[RandomDistribution, ...] = get_args(RandomDistribution)
@@ -89,6 +88,8 @@ class Prescription(BaseModel):
     signal_after: float | None = None
     reason: str
 
+    _words: ClassVar[str] = ""
+
     if TYPE_CHECKING:
 
         @property
@@ -121,9 +122,13 @@ class Prescription(BaseModel):
         return super().__new__(cls)
 
     @property
-    @abstractmethod
     def how(self) -> str:
         """The draw in a few characters: ``truncated normal, std 0.0589``, ``constant 0``, ``keep``."""
+        if self._words:
+            return self._words.format(self)
+        words = self.distribution.replace("_", " ")
+        mean = f"mean {self.mean:.4g}, " if self.mean else ""
+        return words if self.std is None else f"{words}, {mean}std {self.std:.4g}"
 
     def changed(self, **fields: Any) -> Self:
         """Return this prescription with other values of some fields, which are checked."""
@@ -178,11 +183,6 @@ class Drawn(ByChannel):
     mean: float = 0.0
     std: float = Field(ge=0.0)
 
-    @property
-    def how(self) -> str:
-        """The distribution, its mean unless that is 0, and its standard deviation."""
-        return _moments_in_words(self.distribution, self.mean, self.std)
-
     @model_validator(mode="after")
     def _check_orthogonal(self) -> Self:
         if self.distribution == "orthogonal" and (self.output_axis is None or self.mean != 0.0):
@@ -201,10 +201,7 @@ class Constant(ByChannel):
     distribution: Literal["constant"] = "constant"
     constant: float
 
-    @property
-    def how(self) -> str:
-        """The number."""
-        return f"constant {self.constant:.4g}"
+    _words: ClassVar[str] = "constant {0.constant:.4g}"
 
 
 class Centering(Prescription):
@@ -220,10 +217,7 @@ class Centering(Prescription):
     weight: str
     value: float
 
-    @property
-    def how(self) -> str:
-        """The mean and the weight."""
-        return f"-{self.value:.4g} × sums of {self.weight}"
+    _words: ClassVar[str] = "-{0.value:.4g} × sums of {0.weight}"
 
 
 class Rescaled(ByChannel):
@@ -237,10 +231,7 @@ class Rescaled(ByChannel):
     distribution: Literal["rescale"] = "rescale"
     std: float = Field(ge=0.0)
 
-    @property
-    def how(self) -> str:
-        """The root mean square."""
-        return f"rescaled to rms {self.std:.4g}"
+    _words: ClassVar[str] = "rescaled to rms {0.std:.4g}"
 
 
 class Kept(Prescription):
@@ -248,11 +239,6 @@ class Kept(Prescription):
 
     action: Literal["keep"] = "keep"
     distribution: Literal["keep"] = "keep"
-
-    @property
-    def how(self) -> str:
-        """``keep``."""
-        return self.distribution
 
 
 class Default(Prescription):
@@ -268,11 +254,6 @@ class Default(Prescription):
     mean: float = 0.0
     std: float | None = Field(default=None, ge=0.0)
 
-    @property
-    def how(self) -> str:
-        """``default``, with the moments that are known."""
-        return _moments_in_words(self.distribution, self.mean, self.std)
-
 
 class Tied(Prescription):
     """Another name of a tensor that has a prescription already.
@@ -285,10 +266,7 @@ class Tied(Prescription):
     distribution: Literal["keep"] = "keep"
     tied_to: str
 
-    @property
-    def how(self) -> str:
-        """The name of the tensor."""
-        return f"tied to {self.tied_to}"
+    _words: ClassVar[str] = "tied to {0.tied_to}"
 
 
 def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -> Kept:
@@ -296,20 +274,11 @@ def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -
     return Kept(name=name, shape=shape, role=role, reason=reason)
 
 
-def _moments_in_words(distribution: str, mean: float, std: float | None) -> str:
-    words = distribution.replace("_", " ")
-    return words if std is None else f"{words}, " + (f"mean {mean:.4g}, " if mean else "") + f"std {std:.4g}"
-
-
 # ---- as a field of other records -------------------------------------------------------------------------------------
 
-_KINDS: dict[str, str] = {
-    **dict.fromkeys(RANDOM, "Drawn"),
-    "constant": "Constant",
-    "centering": "Centering",
-    "rescale": "Rescaled",
-    "keep": "Kept",
-    "default": "Default",
+_KINDS = (Drawn, Constant, Centering, Rescaled, Kept, Default, Tied)
+_BY_DISTRIBUTION = {
+    name: kind.__name__ for kind in _KINDS[:-1] for name in get_args(kind.model_fields["distribution"].annotation)
 }
 
 
@@ -317,21 +286,15 @@ def _kind_of(stated: Any) -> str | None:
     """Return the name of the class for a prescription, or for the fields that a file states."""
     if not isinstance(stated, dict):
         return type(stated).__name__
-    return "Tied" if stated.get("action") == "tied" else _KINDS.get(str(stated.get("distribution")))
+    return "Tied" if stated.get("action") == "tied" else _BY_DISTRIBUTION.get(str(stated.get("distribution")))
 
 
-_AnyKind = Annotated[
-    Annotated[Drawn, Tag("Drawn")]
-    | Annotated[Constant, Tag("Constant")]
-    | Annotated[Centering, Tag("Centering")]
-    | Annotated[Rescaled, Tag("Rescaled")]
-    | Annotated[Kept, Tag("Kept")]
-    | Annotated[Default, Tag("Default")]
-    | Annotated[Tied, Tag("Tied")],
+_AnyKind: Any = Annotated[
+    reduce(or_, (Annotated[kind, Tag(kind.__name__)] for kind in _KINDS)),
     Discriminator(
         _kind_of,
         custom_error_type="distribution",
-        custom_error_message=f"distribution should be one of {', '.join(map(repr, _KINDS))}",
+        custom_error_message=f"distribution should be one of {', '.join(map(repr, _BY_DISTRIBUTION))}",
     ),
 ]
 
