@@ -37,11 +37,6 @@ def shrunk(x: State, space: list[int], steps: list[Axis]) -> tuple[Layout, list[
     return layout.without(gone), gone
 
 
-def without(array: Array, gone: list[int]) -> Array:
-    """Leave dimensions out of an array, at index 0."""
-    return np.asarray(array[tuple(0 if i in gone else slice(None) for i in range(array.ndim))])
-
-
 def _lags_needed(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
     """Write a kernel with enough displacements for a window's pairs of taps."""
     if kernel.shape[dim] == 2 or (step.kernel == 1 and kernel.shape[dim] == 1):
@@ -129,9 +124,9 @@ def filtered(
 
     return x.with_moments(
         layout=layout,
-        mean=without(mean * total, gone),
-        var=without(var * total * total, gone),
-        corr=without(corr, gone),
+        mean=kernels.without(mean * total, gone),
+        var=kernels.without(var * total * total, gone),
+        corr=kernels.without(corr, gone),
         links=(Link(x, operate),) if x.roots and not gone and on_same_grid(used) else (),
         lever=None,
         gauss=x.gauss or taps >= 16,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Moments, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -31,10 +31,9 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
     kernel = np.moveaxis(kernel, -1, at)
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
-    if size > 1:
-        return x.with_moments(layout=x.layout.resized(at, size), mean=mean, var=var, corr=corr, lever=None)
-    mean, var, corr = (np.squeeze(array, at) for array in (mean, var, corr))
-    return x.with_moments(layout=x.layout.without([at]), mean=mean, var=var, corr=corr, lever=None)
+    gone = [at] if size == 1 else []
+    moments = Moments(*(kernels.without(array, gone) for array in (mean, var, corr)))
+    return x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
 
 
 def _mapped_covariance(x: State, at: int, weights: Array) -> Array:

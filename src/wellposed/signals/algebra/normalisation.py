@@ -37,10 +37,7 @@ def normalise(
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
-    base = fn = None
-    if little and x.fn is not None and not x.gauss and scale.size == 1 and parts.centre.size == 1:
-        a, b = 1.0 / float(scale.ravel()[0]), -float(parts.centre.ravel()[0]) / float(scale.ravel()[0])
-        base, fn = x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
+    base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     return x.with_moments(
         mean=parts.mean / scale,
         var=var,
@@ -52,6 +49,15 @@ def normalise(
         spread=STEADY,
         lever=None,
     )
+
+
+def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
+    """Return what the result is which function of, where x is and all of it is changed alike."""
+    if x.fn is None or scale.size > 1 or parts.centre.size > 1:
+        return None, None
+    factor = float(scale.ravel()[0])
+    a, b = 1.0 / factor, -float(parts.centre.ravel()[0]) / factor
+    return x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
 
 
 class _Parts(NamedTuple):

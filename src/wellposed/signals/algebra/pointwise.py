@@ -95,11 +95,6 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     else:
         powers = _without_mean(expansion)
         corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
-    own = base.own
-    if own > 0.0:
-        before = fluctuation(expansion.identity_powers, latent, base.sizes)
-        after = fluctuation(expansion.square_powers, latent, base.sizes)
-        own = max(own * after / before, 0.0) if before > 0 else own
     drift, inherited = carried_spread(
         clipped,
         kernels.average(base.mean),
@@ -116,8 +111,17 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
         marginal=Marginal(base=base, fn=clipped, scales=scales),
         ancestry=Ancestry(links, base.roots | call.root()),
-        spread=Spread(inherited, own if kernels.average(var) > 0 else 0.0, drift),
+        spread=Spread(inherited, _own(base, expansion, latent) if kernels.average(var) > 0 else 0.0, drift),
     )
+
+
+def _own(base: State, expansion: Expansion, latent: Array) -> float:
+    """Return what the last draw contributes to the spread, after the function."""
+    if base.own <= 0.0:
+        return base.own
+    before = fluctuation(expansion.identity_powers, latent, base.sizes)
+    after = fluctuation(expansion.square_powers, latent, base.sizes)
+    return max(base.own * after / before, 0.0) if before > 0 else base.own
 
 
 def _finite(expansion: Expansion) -> tuple[Array, Array]:

@@ -22,10 +22,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     left, right = _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
-    sizes: dict[str, int] = {}
-    for own, state in ((product.left_axes, left), (product.right_axes, right)):
-        for label, size in zip(own, state.shape, strict=True):
-            sizes[label] = max(sizes.get(label, 1), size)
+    sizes = _sizes(left, right, product)
     of_left, of_right = kernels.common(
         _raw_kernel(left, product.left_axes, labels, sizes), _raw_kernel(right, product.right_axes, labels, sizes)
     )
@@ -37,10 +34,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         kernel = kernel + _tilt(left.softmax, right, product)
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
-    kernel = kernel.reshape([n for i, n in enumerate(kernel.shape) if i not in summed])
-    kept = [label for label in labels if label in product.out_axes]
-    kernel = kernel.transpose([kept.index(label) for label in product.out_axes])
-    kernel = np.asarray(kernel[tuple(0 if size == 1 else slice(None) for size in call.shape())])
+    kernel = kernels.rearranged(kernel, [labels.index(label) for label in product.out_axes])
+    kernel = kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
     var = max(float(kernel.ravel()[0]), 0.0)
     levers = [name for name in (left.lever, right.lever) if name is not None]
     made = make_state(
@@ -54,6 +49,15 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         spread=Spread(left.inherited + right.inherited, left.own + right.own),
     )
     return made if call.independent or var == 0 else made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
+
+
+def _sizes(left: State, right: State, product: Product) -> dict[str, int]:
+    """Return how long each index is: as long as in that operand which does not broadcast it."""
+    sizes: dict[str, int] = {}
+    for own, state in ((product.left_axes, left), (product.right_axes, right)):
+        for label, size in zip(own, state.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    return sizes
 
 
 def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -41,16 +42,18 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     rank = max(len(s.axes) for s in states)
     given = [pooled(s).amended(axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
     axes = [axis for axis in range(rank) if axis != skip]
-    refined = given
-    for axis in axes:
-        refined = _common_atoms(refined, axis)
+    refined = reduce(_common_atoms, axes, given)
     layout = _common_layout(refined, axes, rank)
     aligned = []
     for s, before in zip(refined, given, strict=True):
-        dims = tuple(i for axis in axes for i in (s.axes[axis] or (None,) * len(layout.axes[axis])))
-        written = _written(s, dims, () if skip is None else s.axes[skip])
+        written = _written(s, _dims(s, axes, layout), () if skip is None else s.axes[skip])
         aligned.append(written if s.serial == before.serial else written._replace(dims=None))
     return aligned, layout
+
+
+def _dims(state: State, axes: Sequence[int], layout: Layout) -> Dims:
+    """Return for each atom of the common layout the state's own, None where it lacks the index."""
+    return tuple(i for axis in axes for i in (state.axes[axis] or (None,) * len(layout.axes[axis])))
 
 
 def _common_layout(states: Sequence[State], axes: Sequence[int], rank: int) -> Layout:

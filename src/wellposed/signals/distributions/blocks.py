@@ -38,7 +38,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         return _part_of_blocks(state, axis, part)
     state = merge_atoms(state, axis)
     if state.axes[axis]:
-        state = _part_of_atom(state, state.axes[axis][0], part, keep=len(part) != 1 and not drop)
+        state = _part_of_atom(state, state.axes[axis][0], part)
     return state.amended(layout=state.layout.dropping([axis])) if drop else state
 
 
@@ -53,27 +53,25 @@ def _part_of_blocks(state: State, axis: int, part: range) -> State:
     return concatenate(picked, axis)
 
 
-def _part_of_atom(state: State, atom: int, part: range, *, keep: bool) -> State:
-    """Return some positions of one atom, which goes unless it is to be kept."""
-    before = (slice(None),) * atom
+def _part_of_atom(state: State, atom: int, part: range) -> State:
+    """Return some positions of one atom, which goes if there is one of them."""
+    before, gone = (slice(None),) * atom, [atom] if len(part) == 1 else []
 
     def take(array: Array) -> Array:
-        return array if array.shape[atom] == 1 else array[(*before, slice(part.start, part.stop, part.step))]
+        picked = array if array.shape[atom] == 1 else array[(*before, slice(part.start, part.stop, part.step))]
+        return kernels.without(picked, gone)
 
-    mean, var, corr = take(state.mean), take(state.var), state.corr
+    corr = state.corr
     length = corr.shape[atom]
     if part.step > 1 and length > 2:
         lags = np.arange((length - 1) // part.step + 2) * part.step
         corr = np.take(corr, np.minimum(lags, length - 1), axis=atom)
-    if corr.shape[atom] > len(part):  # displacements that the part still has
-        corr = np.take(corr, range(max(len(part), 1)), axis=atom)
-    if keep:
-        return state.with_moments(layout=state.layout.resized(atom, len(part)), mean=mean, var=var, corr=corr)
+    corr = corr[(*before, slice(max(len(part), 1)))]  # displacements that the part still has
     return state.with_moments(
-        layout=state.layout.without([atom]),
-        mean=np.squeeze(mean, atom),
-        var=np.squeeze(var, atom),
-        corr=np.take(corr, 0, axis=atom),
+        layout=state.layout.resized(atom, len(part)).without(gone),
+        mean=take(state.mean),
+        var=take(state.var),
+        corr=kernels.without(corr, gone),
     )
 
 
@@ -109,7 +107,6 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
     last = len(layout.sizes)
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
-    blocks = itertools.chain.from_iterable(s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states)
     return State(
         Layout((*layout.sizes, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var)),
@@ -117,8 +114,13 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
         ancestry=_joint_ancestry(states),
         spread=joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
-        concatenation=Concatenation(tuple(blocks), axis) if in_blocks else WHOLE,
+        concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
+
+
+def _parts(states: Sequence[State], axis: int) -> Concatenation:
+    blocks = [s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states]
+    return Concatenation(tuple(itertools.chain.from_iterable(blocks)), axis)
 
 
 def _joint_ancestry(states: Sequence[State]) -> Ancestry:

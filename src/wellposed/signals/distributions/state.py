@@ -243,33 +243,33 @@ class Changes(TypedDict, total=False):
     """What a copy of a state may be given: whole parts, or single fields of them."""
 
     layout: Layout
-    moments: Moments
-    marginal: Marginal
-    filters: Filters
-    ancestry: Ancestry
-    spread: Spread
-    concatenation: Concatenation
-    tag: Tag
     sizes: tuple[int, ...]
     axes: Axes
+    moments: Moments
     mean: Array
     var: Array
     corr: Array
+    tag: Tag
+    marginal: Marginal
     gauss: bool
     base: State | None
     fn: Pointwise | None
     transport: Transport | None
     scales: Later | None
+    filters: Filters
     excess: Later | None
     margin: Later | None
+    ancestry: Ancestry
     links: tuple[Link, ...]
     roots: int
     lever: str | None
+    spread: Spread
     inherited: float
     own: float
     drift: float
     mask: torch.Tensor | None
     scores: State | None
+    concatenation: Concatenation
     blocks: tuple[State, ...]
     block_axis: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -101,31 +102,41 @@ def reshape(state: State, shape: Sequence[int]) -> State:
         if state.shape == shape:
             return state
         state = pooled(state)
-    queue = [i for axis in state.axes for i in axis]
-    groups: list[tuple[int, ...]] = []
-    position = 0
+    atoms = [i for axis in state.axes for i in axis]
+    pieces, counts = _cuts([state.sizes[i] for i in atoms], shape)
+    for at, cuts in enumerate(pieces):
+        for inner in range(len(cuts) - 1):
+            atom = atoms[at] + inner
+            state = split_atom(state, atom, cuts[inner], math.prod(cuts[inner + 1 :]))
+        atoms = [i + (len(cuts) - 1) * (i > atoms[at]) for i in atoms]
+    if counts is None:
+        return _collapsed(state, shape)
+    places = (i for axis in state.axes for i in axis)
+    return state.amended(axes=tuple(tuple(itertools.islice(places, count)) for count in counts))
+
+
+def _cuts(sizes: Sequence[int], shape: Sequence[int]) -> tuple[list[list[int]], list[int] | None]:
+    """Return into which pieces atoms are cut so that axes end between them, and how many of these each axis holds.
+
+    The numbers are None where an axis would end inside an atom at no multiple of a piece.
+    """
+    pieces: list[list[int]] = [[] for _ in sizes]
+    counts: list[int] = []
+    rest, at = list(sizes), 0
     for size in shape:
-        group: list[int] = []
-        have = 1
-        while have < size:
-            if position >= len(queue):
-                return _collapsed(state, shape)
-            atom = queue[position]
-            extent = state.sizes[atom]
-            if size % (have * extent) == 0:
-                group.append(atom)
-                have *= extent
-                position += 1
-                continue
-            inner_needed = size // have
-            if size % have or extent % inner_needed:
-                return _collapsed(state, shape)
-            state = split_atom(state, atom, inner_needed, extent // inner_needed)
-            groups = [tuple(i + (i > atom) for i in g) for g in groups]
-            group = [i + (i > atom) for i in group]
-            queue = [j for i in queue for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))]
-        groups.append(tuple(group))
-    return state.amended(axes=tuple(groups))
+        have, count = 1, 0
+        while have < size and at < len(rest):
+            piece = rest[at] if size % (have * rest[at]) == 0 else size // have
+            if size % (have * piece) or rest[at] % piece:
+                break
+            pieces[at].append(piece)
+            rest[at] //= piece
+            have, count, at = have * piece, count + 1, at + (rest[at] == 1)
+        if have < size:
+            break
+        counts.append(count)
+    pieces = [[*own, left] if left > 1 else own for own, left in zip(pieces, rest, strict=True)]
+    return pieces, counts if len(counts) == len(shape) else None
 
 
 def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:

@@ -11,7 +11,7 @@ Its length along an atom of size n says what is known:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -125,12 +125,16 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
     return kernel
 
 
+def without(array: Array, gone: Collection[int]) -> Array:
+    """Leave dimensions out of an array, at index 0."""
+    return array[tuple([0 if dim in gone else slice(None) for dim in range(array.ndim)])]
+
+
 def rearranged(array: Array, order: Sequence[int | None]) -> Array:
     """Return an array with the dimensions ``order``: None is a new one, those left out are taken at index 0."""
     used = [dim for dim in order if dim is not None]
-    if len(used) < array.ndim:
-        array = array[tuple(slice(None) if dim in used else 0 for dim in range(array.ndim))]
-    moved = array.transpose([sum(other < dim for other in used) for dim in used])
+    kept = without(array, [dim for dim in range(array.ndim) if dim not in used])
+    moved = kept.transpose([sum(other < dim for other in used) for dim in used])
     return moved[tuple(None if dim is None else slice(None) for dim in order)]
 
 
@@ -268,10 +272,10 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
     lags_outer, lags_inner = (2, 2) if length == 2 else (min(outer, cap), min(inner, cap))
     lags_outer, lags_inner = min(lags_outer, outer), min(lags_inner, inner)
     big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
-    ahead = np.minimum(inner * big + small, length - 1).ravel()
-    behind = np.minimum(np.abs(inner * big - small), length - 1).ravel()
+    forward = np.minimum(inner * big + small, length - 1).ravel()
+    backward = np.minimum(np.abs(inner * big - small), length - 1).ravel()
     # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
-    mixed = 0.5 * (np.take(kernel, ahead, axis=dim) + np.take(kernel, behind, axis=dim))
+    mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
     return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
 
 
@@ -350,14 +354,18 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
     if not profiles:
         return np.asarray(std * mean_over(std, over) * kernel)
     extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
-    kernel = promote(kernel, extents)
-    for dim in profiles:  # displacements of both signs, for a sum around a ring of twice the size
-        rows = kernel.swapaxes(dim, 0)
-        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
     field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
-    shape = [2 * sizes[dim] for dim in profiles]
-    spectrum = np.fft.rfftn(field, shape, axes=profiles) * np.fft.rfftn(kernel, axes=profiles)
-    total = np.fft.irfftn(spectrum, shape, axes=profiles)
-    total = total[tuple([slice(0, sizes[dim]) if dim in profiles else slice(None) for dim in range(total.ndim)])]
+    total = _summed_around(field, promote(kernel, extents), profiles)
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
     return np.asarray(field * mean_over(total, rest) / math.prod(extents))
+
+
+def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
+    """Return the sum over q of field(q) kernel(p - q) along some dimensions."""
+    for dim in dims:  # displacements of both signs, for a sum around a ring of twice the size
+        rows = kernel.swapaxes(dim, 0)
+        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
+    shape = [2 * field.shape[dim] for dim in dims]
+    spectrum = np.fft.rfftn(field, shape, axes=dims) * np.fft.rfftn(kernel, axes=dims)
+    total = np.fft.irfftn(spectrum, shape, axes=dims)
+    return total[tuple([slice(n) if dim in dims else slice(None) for dim, n in enumerate(field.shape)])]

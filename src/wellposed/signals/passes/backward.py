@@ -230,17 +230,10 @@ class _Backward:
             return []
         args = tuple(resolve(self.run, a) for a in node.args)
         kwargs = {key: resolve(self.run, a) for key, a in node.kwargs.items()}
-        rule = ADJOINTS.get(node.op)
         whole = [self._whole(out, terms) for out, terms in zip(node.outputs, received, strict=True)]
-        if rule is not None:
-            apart = len(received) == 1 and not rule.whole
-            cases = [[term] for term in received[0]] if apart else [whole]
-            sent = [rule.function(call, case, *args, **kwargs) for case in cases]
-            if all(part is not None for part in sent):
-                self._tag(node, rule.tag)
-                if rule.tag != "exact":
-                    self.outcomes.append(Outcome(node.index, rule.tag))
-                return [pair for part in sent if part is not None for pair in part]
+        sent = self._by_rule(call, received, whole, args, kwargs)
+        if sent is not None:
+            return sent
         sampled = _sampled(call, self.wanted, whole, args, kwargs)
         if sampled is not None:
             self._tag(node, "sampled")
@@ -249,6 +242,28 @@ class _Backward:
         self._tag(node, "assumed")
         self.outcomes.append(Outcome(node.index, "assumed", "no backward rule, and it cannot be run on samples"))
         return self._assumed(call, whole)
+
+    def _by_rule(
+        self,
+        call: Adjoint,
+        received: Sequence[list[Term]],
+        whole: Sequence[Term | None],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Sent | None:
+        """Return what the operator's backward rule sends; None where there is none for it."""
+        rule = ADJOINTS.get(call.node.op)
+        if rule is None:
+            return None
+        apart = len(received) == 1 and not rule.whole
+        cases = [[term] for term in received[0]] if apart else [whole]
+        sent = [rule.function(call, case, *args, **kwargs) for case in cases]
+        if any(part is None for part in sent):
+            return None
+        self._tag(call.node, rule.tag)
+        if rule.tag != "exact":
+            self.outcomes.append(Outcome(call.node.index, rule.tag))
+        return [pair for part in sent if part is not None for pair in part]
 
     def _tag(self, node: Node, own: Tag) -> None:
         """Mark the gradients by a node's arguments: the weakest of the rule, what it received and what it looked at."""

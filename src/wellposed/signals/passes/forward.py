@@ -187,52 +187,52 @@ def _entering(run: Pass, node: Node) -> str:
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what leaves a node given the states that enter it in ``run``, the tag of what told it, and a note."""
     graph = run.graph
-    signals = [out for out in node.outputs if graph.values[out].is_signal]
-    if all(out in graph.known for out in node.outputs):
-        known = {out: known_state(graph.known[out], run.root()) for out in signals}
-        return [known.get(out) for out in node.outputs], "exact", ""
-    if all(0 in graph.values[out].shape for out in signals):  # nothing in it
-        empty = {out: make_state(graph.values[out].shape, 0.0, 0.0) for out in signals}
-        return [empty.get(out) for out in node.outputs], "exact", ""
+    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
+    if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
+        return [_given(run, out) for out in node.outputs], "exact", ""
+    return _by_rule(run, node)
+
+
+def _given(run: Pass, out: int) -> State | None:
+    """Return the state of an output whose values are known or that has no elements; None of indices and masks."""
+    info = run.graph.values[out]
+    if not info.is_signal:
+        return None
+    return known_state(run.graph.known[out], run.root()) if out in run.graph.known else make_state(info.shape, 0.0, 0.0)
+
+
+def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
+    """Return what the operator's rule makes of the states that enter it, or what samples of them show."""
     args = tuple(resolve(run, a) for a in node.args)
     kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
-    found = RULES.get(node.op)
-    call = Call(run, node)
+    call, rule = Call(run, node), RULES.get(node.op)
     incoming = list(_states_in((args, kwargs)))
-    carried: Tag = weakest("exact", *(s.tag for s in incoming))
-    if found is not None:
-        results = _call_rule(call, found, args, kwargs)
-        if results is not None:
-            tag = weakest(found.tag, carried)
-            return [_checked(call, found, i, r, tag) for i, r in enumerate(results)], found.tag, ""
-    sampled = sample_operator(graph, node, args, kwargs, run.root)
-    if sampled is not None:
-        return (
-            [_checked(call, None, i, r, weakest("sampled", carried)) for i, r in enumerate(sampled)],
-            "sampled",
-            "no rule: run on samples",
-        )
-    return (
-        _assumed(call, incoming),
-        "assumed",
-        "no rule, and it cannot be run on samples: taken as leaving its input's signal",
-    )
+    results = None if rule is None else _call_rule(call, rule, args, kwargs)
+    tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
+    if results is None:
+        rule, tag, note = None, "sampled", "no rule: run on samples"
+        results = sample_operator(run.graph, node, args, kwargs, run.root)
+    if results is None:
+        note = "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+        return _assumed(call, incoming), "assumed", note
+    weak = weakest(tag, *(s.tag for s in incoming))
+    return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
     """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
-    found = RULES.get(node.op)
-    if found is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
+    rule = RULES.get(node.op)
+    if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return
     args = tuple(map(partial(resolve, run), node.args))
-    if not found.conditions:  # views of a condition: its state stands for it
+    if not rule.conditions:  # views of a condition: its state stands for it
         args = tuple(a.state if _is_condition(a) else a for a in args)
         if not (args and isinstance(args[0], State)):
             return
     if any(isinstance(a, State) or _is_condition(a) for a in args):
-        result = found.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
+        result = rule.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
-            run.states[node.outputs[0]] = _checked(Call(run, node), found, 0, result, weakest(found.tag, result.tag))
+            run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, weakest(rule.tag, result.tag))
 
 
 def _is_condition(argument: Any) -> bool:
@@ -250,17 +250,18 @@ def _states_in(tree: Any) -> Iterable[State]:
             yield from _states_in(item)
 
 
-def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
-    if args and isinstance(args[0], Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
+def _call_rule(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
+    given = args[0] if args else None
+    if isinstance(given, Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
         return None  # integers whose values the inputs decide: there is no signal to follow
-    if args and isinstance(args[0], torch.Tensor) and not found.tensors:
-        args = (known_state(args[0].to(torch.float64), call.root()), *args[1:])
+    if isinstance(given, torch.Tensor) and not rule.tensors:
+        args = (known_state(given.to(torch.float64), call.root()), *args[1:])
     first = next((a for a in args if isinstance(a, State) and a.blocks), None)
-    if found.blockwise and first is not None and not call.independent:
-        result: Any = _blockwise(call, found, args, kwargs, first)
+    if rule.blockwise and first is not None and not call.independent:
+        result: Any = _blockwise(call, rule, args, kwargs, first)
         if result is not None:
             return [result]
-    result = found.function(call, *args, **kwargs)
+    result = rule.function(call, *args, **kwargs)
     if result is None:
         return None
     results = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -268,7 +269,7 @@ def _call_rule(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
     return [*results, *[None] * (count - len(results))][:count]
 
 
-def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
+def _blockwise(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
     parts = _by_blocks(args, first)
     if parts is None:
         return None
@@ -277,7 +278,7 @@ def _blockwise(call: Call, found: Rule, args: tuple[Any, ...], kwargs: dict[str,
         # a block that meets the same operator again (dense blocks) has been worked out before
         key = (call.node.op, tuple(_memo_key(a) for a in part), tuple((k, _memo_key(v)) for k, v in kwargs.items()))
         if key not in call.run.memo:
-            call.run.memo[key] = (found.function(call, *part, **kwargs), part)
+            call.run.memo[key] = (rule.function(call, *part, **kwargs), part)
         result = call.run.memo[key][0]
         if not isinstance(result, State):
             return None
@@ -307,22 +308,22 @@ def _memo_key(argument: Any) -> Any:
     return repr(argument)
 
 
-def _checked(call: Call, found: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
+def _checked(call: Call, rule: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
     node = call.node
     value = call.graph.values[node.outputs[index]]
     if result is None:
         return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
     shape = result.shape
     if shape != value.shape:
-        raise RuleError(f"{_who(node, found)} gave a signal of shape {shape}, the operator {value.shape}")
+        raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
-        result, tag = _repaired(call, _who(node, found), result, tag)
+        result, tag = _repaired(call, _who(node, rule), result, tag)
     return result if result.tag == tag else result.amended(tag=tag)
 
 
-def _who(node: Node, found: Rule | None) -> str:
-    return f"{node.name} ({node.op_name})" + (f": rule {found.function.__name__!r}" if found else "")
+def _who(node: Node, rule: Rule | None) -> str:
+    return f"{node.name} ({node.op_name})" + (f": rule {rule.function.__name__!r}" if rule else "")
 
 
 def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag]:

@@ -18,7 +18,7 @@ from wellposed.signals.algebra.softmax import interpolated_participations, off_d
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Ancestry, Attention, Moments, State, make_state, weakest
-from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
+from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
@@ -35,7 +35,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     mask = x.mask
     if x.scores is not None:
         x = reshape(x.scores, x.shape)
-    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    x = merge_atoms(x, axis)
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
@@ -113,7 +113,7 @@ def attention(
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
     token = len(q.axes) - 2
-    q, k, v = (merge_atoms(x, token) if len(x.axes[token]) > 1 else pooled(x) for x in (q, k, v))
+    q, k, v = (merge_atoms(x, token) for x in (q, k, v))
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)

@@ -162,9 +162,9 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
 
 def _multiply_weight(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
     data = pooled(data)
-    given, filters = product.left_axes, product.right_axes
+    given = product.left_axes
     sizes = dict(zip(given, data.shape, strict=True))
-    sizes_w = dict(zip(filters, weight.shape, strict=True))
+    sizes_w = dict(zip(product.right_axes, weight.shape, strict=True))
     labels = [label for label in given if label not in product.out_axes]
     summed = [i for label in labels for i in data.axes[given.index(label)]]
     count = math.prod(sizes[label] for label in labels)
@@ -180,11 +180,7 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
         var, corr = var[..., None], corr[..., None]
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
-    # every element of a shared batch index meets a weight of its own
-    own = [label for label in product.out_axes if label in given and sizes_w.get(label, 1) > 1]
-    corr = kernels.at_zero(corr, [i for label in own for i in layout.axes[product.out_axes.index(label)]])
-    if filters[0] == "e" and "e" not in (*given, *product.out_axes):
-        corr = _dealt_out(corr, layout.axes[0], layout.sizes, sizes_w["e"])
+    corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
     return fresh(call, layout, var * (unit * count), corr, data, weight)
 
 
@@ -207,6 +203,17 @@ def _outputs(
             atoms.append(size)
             new.append(label)
     return Layout(tuple(atoms), tuple(axes)), new
+
+
+def _with_weights_of_their_own(corr: Array, layout: Layout, product: Product, sizes: Mapping[str, int]) -> Array:
+    """Return the correlation where elements of one index meet weights of their own."""
+    given, filters = product.left_axes, product.right_axes
+    # every element of a shared batch index does
+    shared = [label for label in product.out_axes if label in given and sizes.get(label, 1) > 1]
+    corr = kernels.at_zero(corr, [i for label in shared for i in layout.axes[product.out_axes.index(label)]])
+    if filters[0] == "e" and "e" not in (*given, *product.out_axes):
+        return _dealt_out(corr, layout.axes[0], layout.sizes, sizes["e"])
+    return corr
 
 
 def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], experts: int) -> Array:

@@ -36,18 +36,10 @@ def recurrent(
     width = params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
     narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
-    last = len(x.axes) - 1
-    if last == 2:
-        batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
-        x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS})
-        start = [_cut(h, {1: x.shape[batch_axis]}) for h in start]
-    else:
-        x = _cut(x, {0: STEPS})
-    x = _cut(x, {last: features})
-    if not projected:
-        start = [_cut(h, {len(h.axes) - 1: narrow}) for h in start]
+    units = max(h.shape[-1] for h in start) if projected else narrow
+    x, start = _sampled_part(x, start, batch_first, features, units)
     sizes = {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
-    weights = [_narrowed(p, i, x.shape[-1], features, width, narrow, sizes) for i, p in enumerate(params)]
+    weights = [_narrowed(p, i, features, width, narrow, sizes) for i, p in enumerate(params)]
     runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
     return tuple(
         at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
@@ -60,6 +52,18 @@ def _initial(hidden: Any) -> State | None:
     if isinstance(hidden, torch.Tensor):
         return make_state(tuple(hidden.shape), 0.0, 0.0)
     return hidden if isinstance(hidden, State) else None
+
+
+def _sampled_part(
+    x: State, start: list[State], batch_first: bool, features: int, units: int
+) -> tuple[State, list[State]]:
+    """Return the part of the input and of the hidden states that is run."""
+    last = len(x.axes) - 1
+    if last == 1:  # without batch
+        return _cut(x, {0: STEPS, 1: features}), [_cut(h, {1: units}) for h in start]
+    batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
+    x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS, 2: features})
+    return x, [_cut(h, {1: SAMPLES, 2: units}) for h in start]
 
 
 def _runs(
@@ -88,17 +92,13 @@ def _cut(x: State, limits: dict[int, int]) -> State:
     return x
 
 
-def _narrowed(
-    weight: State, index: int, inputs: int, features: int, width: int, narrow: int, sizes: dict[int, int]
-) -> State:
+def _narrowed(weight: State, index: int, features: int, width: int, narrow: int, sizes: dict[int, int]) -> State:
     """Return a weight of a narrower layer whose products have the same variance."""
     shape = weight.shape
     rows = shape[0] // width * narrow if narrow < width else shape[0]
     if len(shape) == 1:
         return make_state((rows,), weight.pooled_mean, weight.pooled_var, roots=weight.roots)
     columns = features if index == 0 else sizes.get(shape[1], shape[1])
-    if index and shape[1] == inputs and not sizes:
-        columns = shape[1]
     if (rows, columns) == shape:
         return pooled(weight)
     return make_state((rows, columns), 0.0, weight.second_moment * shape[1] / columns, roots=weight.roots)

@@ -20,7 +20,6 @@ from wellposed.signals.algebra.boxes import (
     tap_classes,
     through,
     window_mean,
-    without,
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
@@ -90,8 +89,8 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     layout, gone = shrunk(x, space, steps)
     if not x.var.any():
         flat = x.mean.mean(axis=tuple(x.axes[a][0] for a in space if x.axes[a]), keepdims=True)
-        mean, var = without(flat, gone), without(np.zeros_like(flat), gone)
-        return x.with_moments(layout=layout, mean=mean, var=var, corr=without(x.corr, gone))
+        mean, var = kernels.without(flat, gone), kernels.without(np.zeros_like(flat), gone)
+        return x.with_moments(layout=layout, mean=mean, var=var, corr=kernels.without(x.corr, gone))
     base, fn = (x, None) if call.independent else x.gaussian_source()
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
     used = [step for _, step in pairs]
@@ -107,7 +106,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     follows = not gone and on_same_grid(used) and base.roots and not call.independent
     return State(
         layout,
-        Moments(without(mean, gone), without(var, gone), without(corr, gone)),
+        Moments(kernels.without(mean, gone), kernels.without(var, gone), kernels.without(corr, gone)),
         tag="approximate",
         ancestry=Ancestry((Link(base, operate),) if follows else (), x.roots | call.root()),
         spread=Spread(x.inherited, x.own),

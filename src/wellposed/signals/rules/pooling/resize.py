@@ -10,17 +10,14 @@ import torch
 from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 from wellposed.signals.registry import overloads, rule
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
-def _one_atom(x: State, axis: int) -> State:
-    return merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
 
 
 @rule(overloads("pad.default", "constant_pad_nd.default"), source="signals: 2, 5.5 (AutoInit, eq. 24, corrected)")
@@ -47,7 +44,7 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
         if call.independent and mode == "constant":
             size = x.shape[axis]
             z = (before + after) / (size + before + after)
-            x = _one_atom(x, axis)
+            x = merge_atoms(x, axis)
             x = _resized_axis(x, axis, size + before + after).with_moments(
                 mean=x.mean * (1 - z), var=x.var * (1 - z), roots=call.root()
             )
@@ -57,22 +54,18 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
 
 
 def _resized_axis(x: State, axis: int, size: int) -> State:
-    if not x.axes[axis]:
-        sizes = (*x.sizes, size)
-        axes = tuple((len(sizes) - 1,) if i == axis else a for i, a in enumerate(x.axes))
-        return x.changed(sizes=sizes, axes=axes, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
-    i = x.axes[axis][0]
-    return x.changed(sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)))
+    if x.axes[axis]:
+        return x.changed(layout=x.layout.resized(x.axes[axis][0], size))
+    layout = Layout((*x.sizes, size), (*x.axes[:axis], (len(x.sizes),), *x.axes[axis + 1 :]))
+    return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
 
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
-    x = _one_atom(x, axis)
+    x = merge_atoms(x, axis)
     if not x.axes[axis]:
-        size = 1
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]
     size = x.sizes[i]
-    total = size + before + after
 
     def extend(array: Array, fill: float) -> Array:
         full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
@@ -83,24 +76,17 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
             return np.pad(full, widths, constant_values=fill)
         return np.take(full, np.pad(np.arange(size), (before, after), mode=_MODES[mode]), axis=i)
 
-    mean, var, corr = extend(x.mean, value), extend(x.var, 0.0), x.corr
-    if mode != "constant":
-        corr = _repeated_positions(corr, i, size, before, after, mode)
-    return x.with_moments(
-        sizes=tuple(total if k == i else a for k, a in enumerate(x.sizes)), mean=mean, var=var, corr=corr, lever=None
-    )
-
-
-def _repeated_positions(corr: Array, dim: int, size: int, before: int, after: int, mode: str) -> Array:
-    """Correlation by displacement when borders repeat inner positions."""
-    source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
-    return from_sources(corr, dim, source)
+    corr = x.corr
+    if mode != "constant":  # borders repeat inner positions
+        corr = from_sources(corr, i, np.pad(np.arange(size), (before, after), mode=_MODES[mode]))
+    layout = x.layout.resized(i, size + before + after)
+    return x.with_moments(layout=layout, mean=extend(x.mean, value), var=extend(x.var, 0.0), corr=corr, lever=None)
 
 
 def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = False) -> State:
     """Return the state with axes resampled to the nearest position (``centred``: nearest to the cells' centres)."""
     for axis, size in zip(space, sizes, strict=True):
-        x = _one_atom(x, axis)
+        x = merge_atoms(x, axis)
         have = x.shape[axis]
         if have == size:
             continue
@@ -116,21 +102,13 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         def take(array: Array, i: int = i, source: Indices = source) -> Array:
             return array if array.shape[i] == 1 else np.take(array, source, axis=i)
 
-        corr = from_sources(x.corr, i, source)
-        mean, var = take(x.mean), take(x.var)
-        if size == 1:
-            keep = [k for k in range(len(x.sizes)) if k != i]
-            where = {old: new for new, old in enumerate(keep)}
-            x = x.with_moments(
-                sizes=tuple(x.sizes[k] for k in keep),
-                axes=tuple(tuple(where[k] for k in a if k != i) for a in x.axes),
-                mean=np.squeeze(mean[(slice(None),) * i + (slice(0, 1),)], i),
-                var=np.squeeze(var[(slice(None),) * i + (slice(0, 1),)], i),
-                corr=np.take(corr, 0, axis=i))  # fmt: skip
-            continue
+        gone = [i] if size == 1 else []
         x = x.with_moments(
-            sizes=tuple(size if k == i else a for k, a in enumerate(x.sizes)),
-            mean=mean, var=var, corr=corr)  # fmt: skip
+            layout=x.layout.resized(i, size).without(gone),
+            mean=kernels.without(take(x.mean), gone),
+            var=kernels.without(take(x.var), gone),
+            corr=kernels.without(from_sources(x.corr, i, source), gone),
+        )
     return x
 
 
@@ -177,7 +155,7 @@ def upsample_linear(
 
 
 def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool, antialias: bool) -> State:
-    x = _one_atom(x, axis)
+    x = merge_atoms(x, axis)
     have = x.shape[axis]
     if not x.axes[axis]:
         return resized(x, [axis], [size])
