@@ -8,6 +8,8 @@ from functools import cache
 
 import torch
 
+from wellposed.errors import OptionError, near_matches
+
 _LIBRARY = torch.library.Library("wellposed", "DEF")
 _LIBRARY.define(
     "view_write(Tensor base, Tensor written, SymInt[] base_stride, SymInt[] stride, SymInt offset) -> Tensor",
@@ -141,3 +143,26 @@ def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
 
 ALIASES: Mapping[torch._ops.OpOverload, torch._ops.OpOverload] = dict(_aliases())
 """By overload: the one under whose name it is run and recorded. Both take the same arguments by position."""
+
+
+def overloads(*names: str, optional: bool = False) -> list[torch._ops.OpOverload]:
+    """Return ``torch.ops.aten`` overloads by name ("relu.default").
+
+    Args:
+        names: operator and overload, separated by a dot; the overload is ``default`` where it is left out.
+        optional: leave out those that this version of torch does not have, in place of raising.
+
+    Raises:
+        OptionError: there is no such overload.
+    """
+    found = []
+    for name in names:
+        packet, _, overload = name.partition(".")
+        known = getattr(torch.ops.aten, packet, None)
+        op = getattr(known, overload or "default", None)
+        if isinstance(op, torch._ops.OpOverload):
+            found.append(op)
+        elif not optional:
+            near = near_matches(overload, known.overloads()) if known is not None else ""
+            raise OptionError(f"torch.ops.aten has no overload {name!r}{near}")
+    return found

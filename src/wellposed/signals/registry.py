@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.errors import OptionError
 from wellposed.graphs.operators import ALIASES
+from wellposed.graphs.operators import overloads as overloads
 from wellposed.signals.signal import Tag
 
 if TYPE_CHECKING:
@@ -212,26 +213,3 @@ def unregister(op: Overload) -> Rule:
 def operators() -> Mapping[Overload, Rule]:
     """Return all rules, by overload, ordered by family and name."""
     return RULES.table()
-
-
-def overloads(*names: str, optional: bool = False) -> list[Overload]:
-    """Return ``torch.ops.aten`` overloads by name ("relu.default").
-
-    Args:
-        names: operator and overload, separated by a dot; the overload is ``default`` where it is left out.
-        optional: leave out those that this version of torch does not have, in place of raising.
-
-    Raises:
-        OptionError: there is no such overload.
-    """
-    found = []
-    for name in names:
-        packet, _, overload = name.partition(".")
-        known = getattr(torch.ops.aten, packet, None)
-        op = getattr(known, overload or "default", None)
-        if isinstance(op, Overload):
-            found.append(op)
-        elif not optional:
-            near = near_matches(overload, known.overloads()) if known is not None else ""
-            raise OptionError(f"torch.ops.aten has no overload {name!r}{near}")
-    return found

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import overloads
 from wellposed.signals.operators.schema import argument_of, ref_of
-from wellposed.signals.registry import overloads
 
 aten = torch.ops.aten
 

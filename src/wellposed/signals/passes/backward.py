@@ -136,7 +136,7 @@ def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
         for node in graph.nodes
         if ADJOINTS.get(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
     ]
-    require_none(graph, missing, "backward rule", "wellposed.signals.adjoints.adjoint")
+    require_none(graph, missing, "backward rule", "wellposed.extend.adjoint")
 
 
 class _Backward:

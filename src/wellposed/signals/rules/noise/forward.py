@@ -106,48 +106,38 @@ def _filled(call: Call, mean: float, var: float) -> State:
     return make_state(call.shape(), mean, var, roots=call.root())
 
 
-_BERNOULLI = overloads("bernoulli_.float", "bernoulli.p", "bernoulli.default")
-_RAND = overloads("rand.default", "rand_like.default", "rand.generator")
-_UNIFORM = overloads("uniform_.default")
-_RANDN = overloads("randn.default", "randn_like.default", "randn.generator")
-_NORMAL = overloads("normal_.default")
-_EXPONENTIAL = overloads("exponential_.default")
-DRAWS = [*_BERNOULLI, *_RAND, *_UNIFORM, *_RANDN, *_NORMAL, *_EXPONENTIAL]
-"""Operators whose results are random numbers: they depend on no tensor."""
-
-
-@rule(_BERNOULLI, source="definition")
+@rule(overloads("bernoulli_.float", "bernoulli.p", "bernoulli.default"), source="definition")
 def bernoulli(call: Call, x: Any, p: Any = None, *, generator: Any = None) -> State:
     """0 or 1."""
     share = float(p) if isinstance(p, (int, float)) else x.pooled_mean if isinstance(x, State) else 0.5
     return _filled(call, share, share * (1 - share))
 
 
-@rule(_RAND, source="definition")
+@rule(overloads("rand.default", "rand_like.default", "rand.generator"), source="definition")
 def rand(call: Call, *rest: Any, **kwargs: Any) -> State:
     """Uniform on [0, 1)."""
     return _filled(call, 0.5, 1 / 12)
 
 
-@rule(_UNIFORM, source="definition")
+@rule(overloads("uniform_.default"), source="definition")
 def uniform(call: Call, x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> State:
     """Uniform on [low, high)."""
     return _filled(call, (low + high) / 2, (high - low) ** 2 / 12)
 
 
-@rule(_RANDN, source="definition")
+@rule(overloads("randn.default", "randn_like.default", "randn.generator"), source="definition")
 def randn(call: Call, *rest: Any, **kwargs: Any) -> State:
     """Standard normal."""
     return _filled(call, 0.0, 1.0).amended(gauss=True)
 
 
-@rule(_NORMAL, source="definition")
+@rule(overloads("normal_.default"), source="definition")
 def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> State:
     """Normal."""
     return _filled(call, mean, std**2).amended(gauss=True)
 
 
-@rule(_EXPONENTIAL, source="definition")
+@rule(overloads("exponential_.default"), source="definition")
 def exponential(call: Call, x: Any, lambd: float = 1.0, *, generator: Any = None) -> State:
     """Exponential."""
     return _filled(call, 1 / lambd, 1 / lambd**2)
