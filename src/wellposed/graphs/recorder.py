@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias
 
@@ -65,18 +65,16 @@ class RawNode:
         self.call = call
         self.source = source
         self.minor = minor
-        for arg in args:
-            _collect(arg, self.inputs)
-        for arg in kwargs.values():
-            _collect(arg, self.inputs)
+        _collect(args, self.inputs)
+        _collect(kwargs.values(), self.inputs)
 
 
-def _collect(arg: Any, into: list[int]) -> None:
-    """Add the ids of the values that ``arg`` refers to."""
-    if type(arg) is Ref:
-        into.append(arg.value)
-    elif type(arg) in (list, tuple):
-        for item in arg:
+def _collect(items: Iterable[Any], into: list[int]) -> None:
+    """Add the ids of the values that arguments refer to."""
+    for item in items:
+        if type(item) is Ref:
+            into.append(item.value)
+        elif type(item) in (list, tuple):
             _collect(item, into)
 
 
