@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.checks.batches import batches
-from wellposed.checks.explain import Explanation, explain_nodes
+from wellposed.checks.explain import explain_nodes
+from wellposed.checks.explanation import Explanation
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
 from wellposed.signals.context import measured

@@ -1,7 +1,8 @@
 """Checks: the running model held against the prediction."""
 
 from wellposed.checks.check import check
-from wellposed.checks.explain import Explanation, explain
+from wellposed.checks.explain import explain
+from wellposed.checks.explanation import Explanation
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
 from wellposed.checks.verdict import ILL_CONDITIONED, TOLERANCE, Comparison, Verdict, compare, log2_ratio

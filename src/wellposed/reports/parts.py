@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from wellposed import rates
 from wellposed.checks.batches import Inputs, batches, described, is_described
-from wellposed.checks.explain import Explanation, explain_nodes, node_named
+from wellposed.checks.explain import explain_nodes, node_named
 from wellposed.checks.measure import passes
 from wellposed.checks.moments import moments
 from wellposed.checks.verdict import compare
@@ -122,24 +123,20 @@ def signals_of(
             weight_draws = 1 if weights is None else draws
             verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
         item = Initialisation(label, predicted, measured, verdict)
-        asked = [node_named(graph, c.name) for c in item.off if c.direction == "forward"]
-        asked = _explained(graph, asked, draws)
-        if asked:
-
-            def explain(weights: Plan | None = weights, asked: list[Node] = asked) -> list[Explanation]:
-                return explain_nodes(graph, asked, weights, given, assumed, seed)
-
+        off = _explained(graph, [c.name for c in item.off if c.direction == "forward"], draws)
+        if off:
+            ask = partial(explain_nodes, graph, off, weights, given, assumed, seed)
             with stages.stage("explaining"):
-                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", explain) or ()))
+                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", ask) or ()))
         initialisations.append(item)
     return tuple(initialisations)
 
 
-def _explained(graph: Graph, asked: Sequence[Node], draws: int) -> list[Node]:
+def _explained(graph: Graph, off: Sequence[str], draws: int) -> list[Node]:
     """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
     found: dict[int, Node] = {}
     left = LOOKED_AT
-    for node in asked:
+    for node in (node_named(graph, name) for name in off):
         if node.index not in found:
             left -= draws * sum(math.prod(graph.values[value].shape) for value in node.inputs)
             if len(found) == EXPLAINED or (found and left < 0):

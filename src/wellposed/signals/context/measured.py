@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -27,10 +26,14 @@ from wellposed.signals.integration.kernels import Array
 Kind: TypeAlias = Literal["alone", "pairs", "profile", "constant"]
 """What a kernel says along one atom: nothing, one number for all pairs, a profile, or that the tensor is constant."""
 
+KINDS: tuple[Kind, ...] = ("constant", "alone", "pairs", "profile")
+"""By how much they say."""
 THINNED = 1 << 20
 """Elements of one pass from which profiles are taken; of more, evenly spaced maps are."""
 SIGNIFICANT = 3.0
 """Standard errors from which on elements that are predicted uncorrelated count as correlated."""
+MOST_PROFILES = 3
+"""Atoms with a profile: each makes a kernel longer by a dimension."""
 FEW = 64
 """Samples of a position below which its variance is not taken from them alone."""
 UNEVEN = 0.05
@@ -53,12 +56,8 @@ class Samples:
         self.template = template
         self.values = [_in_atoms(tensor, template) for tensor in tensors]
         self.fixed = fixed
-        means, variances = (
-            [shape[i] > 1 or (not fixed and _differs(self.values, i, power)) for i in range(len(template.sizes))]
-            for power, shape in ((1, template.mean.shape), (2, template.var.shape))
-        )
-        self._level = [i for i, varies in enumerate(means) if not varies]
-        self._spread = [i for i, varies in enumerate(variances) if not varies]
+        self._level = self._alike(template.mean.shape, 1)
+        self._spread = self._alike(template.var.shape, 2)
         self.centre = torch.stack([_mean(value, self._level) for value in self.draws()]).mean(dim=0)
         every = range(len(self.values))
         self._shifts = torch.stack([_mean(self.centred(draw), self._level) for draw in every])
@@ -109,6 +108,11 @@ class Samples:
             state = replace(state, softmax=(logits, min(participation * ratio, 1.0)))
         return state
 
+    def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
+        """Return the atoms along which a moment varies neither in the prediction nor in the samples."""
+        constant = [i for i, length in enumerate(predicted) if length == 1]
+        return constant if self.fixed else [i for i in constant if not _differs(self.values, i, power)]
+
     def _var(self, draws: Sequence[int]) -> Tensor:
         """Return the variance by position: of positions with few samples, a product of one factor for each atom."""
         shift = self._shifts[list(draws)].mean(dim=0)
@@ -134,14 +138,14 @@ class Samples:
             value = self.standardised(draw)
             pairs[draw] = [_pair_correlation(value, atom) for atom in range(len(sizes))]
             ahead[draw] = [_neighbours(value, atom) for atom in range(len(sizes))] - pairs[draw]
+        profiles = [
+            i for i, size in enumerate(sizes)
+            if lengths[i] > 2 or (size > 3 and _stands_out(ahead[:, i], max(floor, UNEVEN)))
+        ][:MOST_PROFILES]  # fmt: skip
         kinds: list[Kind] = []
-        for atom, size in enumerate(sizes):
-            if lengths[atom] > 2 or (size > 3 and _stands_out(ahead[:, atom], max(floor, UNEVEN))):
-                kinds.append("pairs" if kinds.count("profile") == 3 else "profile")
-            elif lengths[atom] == 2 or _stands_out(pairs[:, atom], max(floor, 1e-3)):
-                kinds.append("pairs")
-            else:
-                kinds.append("alone")
+        for i, length in enumerate(lengths):
+            correlated = length > 1 or _stands_out(pairs[:, i], max(floor, 1e-3))
+            kinds.append("profile" if i in profiles else "pairs" if correlated else "alone")
         return kinds
 
     def _kernel(self, draw: int) -> Array:
@@ -167,24 +171,20 @@ class SampledDependence(Dependence):
     def _between(self, x: Samples, y: Samples, where: Dims) -> Array | None:
         """Return the covariance kernel of two tensors in the atoms of the first; ``where`` has the second's there."""
         sizes = x.template.sizes
-        if len(where) != len(y.template.sizes) or any(
-            i is not None and sizes[i] != y.template.sizes[j] for j, i in enumerate(where)
-        ):
+        pairs = [(i, j) for j, i in enumerate(where) if i is not None]
+        if len(where) != len(y.template.sizes) or any(sizes[i] != y.template.sizes[j] for i, j in pairs):
             return None
         kinds: list[Kind] = ["constant"] * len(sizes)
-        for j, i in enumerate(where):
-            if i is not None:
-                both = (x.kinds[i], y.kinds[j])
-                kinds[i] = next((kind for kind in ("profile", "pairs") if kind in both), "alone")
+        for i, j in pairs:
+            kinds[i] = max(x.kinds[i], y.kinds[j], key=KINDS.index)
         lost = [j for j, i in enumerate(where) if i is None]
-        kept = [j for j in range(len(where)) if j not in lost]
-        order = sorted(range(len(kept)), key=lambda k: where[kept[k]] or 0)
+        places = [i for i in where if i is not None]
+        order = sorted(range(len(places)), key=places.__getitem__)
         shape = [1 if kind == "constant" else n for n, kind in zip(sizes, kinds, strict=True)]
         found = []
         for draw in self._draws:
             other = y.centred(draw)
-            other = other.mean(dim=lost) if lost else other
-            other = other.permute(order).reshape(shape)
+            other = (other.mean(dim=lost) if lost else other).permute(order).reshape(shape)
             found.append(_covariance(x.centred(draw), other, sizes, kinds))
         kernel: Array = np.mean(found, axis=0)
         caps = [kernels.lag_cap(kinds.count("profile")) if kind == "profile" else 2 for kind in kinds]
@@ -413,25 +413,25 @@ def _covariance(x: Tensor, y: Tensor, sizes: Sequence[int], kinds: Sequence[Kind
     ``y`` has length 1 along atoms that it is constant along. Along pairs, the mean over all pairs of positions comes
     from sums over the atom; along profiles, the products at each displacement from Fourier transforms.
     """
-    constant = [i for i, kind in enumerate(kinds) if kind == "constant"]
+    constant, pairs, profiles = (
+        [i for i, kind in enumerate(kinds) if kind == wanted] for wanted in ("constant", "pairs", "profile")
+    )
+    return _over_pairs(_mean(x, constant), y, sizes, pairs, constant, profiles)
+
+
+def _over_pairs(
+    x: Tensor, y: Tensor, sizes: Sequence[int], pairs: Sequence[int], constant: Sequence[int], profiles: Sequence[int]
+) -> Array:
+    """Return the kernel of `_covariance`, taking one atom after another of those along which all pairs are alike."""
     if constant:
-        x = x.mean(dim=constant, keepdim=True)
-    profiles = [i for i, kind in enumerate(kinds) if kind == "profile"]
-    pairs = [i for i, kind in enumerate(kinds) if kind == "pairs"]
-    kernel = np.empty([sizes[i] if i in profiles else 2 if i in pairs else 1 for i in range(len(sizes))])
-    for choice in product((0, 1), repeat=len(pairs)):
-        over = [i for i, summed in zip(pairs, choice, strict=True) if summed]
-        a, b = (t.mean(dim=over, keepdim=True) if over else t for t in (x, y))
-        at: list[slice | int] = [slice(None)] * len(sizes)
-        for i, summed in zip(pairs, choice, strict=True):
-            at[i] = slice(summed, summed + 1)
-        kernel[tuple(at)] = _by_displacement(a, b, profiles)
-    for i in pairs:  # from the mean over all pairs to that over pairs of different positions
-        same, every = np.split(kernel, 2, axis=i)
-        kernel = np.concatenate([same, (every * sizes[i] - same) / (sizes[i] - 1)], axis=i)
-    for i in constant:
-        kernel = np.concatenate([kernel, kernel], axis=i)
-    return kernel
+        kernel = _over_pairs(x, y, sizes, pairs, constant[1:], profiles)
+        return np.concatenate([kernel, kernel], axis=constant[0])
+    if not pairs:
+        return _by_displacement(x, y, profiles)
+    at, size = pairs[0], sizes[pairs[0]]
+    same = _over_pairs(x, y, sizes, pairs[1:], (), profiles)
+    every = _over_pairs(_mean(x, [at]), _mean(y, [at]), sizes, pairs[1:], (), profiles)
+    return np.concatenate([same, (every * size - same) / (size - 1)], axis=at)
 
 
 def _by_displacement(x: Tensor, y: Tensor, profiles: Sequence[int]) -> Array:

@@ -1,0 +1,313 @@
+"""What an explanation holds: plain data on one node, in words and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from wellposed.checks.strict_json import to_json
+from wellposed.checks.verdict import TOLERANCE, log2_ratio
+from wellposed.signals.signal import Tag
+
+Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "cannot be told apart"]
+"""Where an error was made: nowhere, before the node, at the node, at both, or what the passes made cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one tensor, predicted or measured.
+
+    Attributes:
+        mean, var, second_moment: pooled over elements, inputs and weight draws.
+        spread: standard deviation of the second moment from one weight draw to the next, in octaves (NaN for one).
+        correlations: for each axis, the mean correlation of two elements that differ along it alone (NaN for one of
+            length 1).
+        tag: how the figures were come by.
+        kurtosis: E z⁴ of the standardised elements, 3 where they are Gaussian (measured ones only, else NaN).
+    """
+
+    mean: float
+    var: float
+    second_moment: float
+    spread: float
+    correlations: tuple[float, ...]
+    tag: Tag
+    kurtosis: float = math.nan
+
+    def __str__(self) -> str:
+        return f"E[x²] {self.second_moment:.3g} (mean {self.mean:.2g}, variance {self.var:.3g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """One argument of the operator that is a signal or a parameter.
+
+    Attributes:
+        name: of the value.
+        argument: of the operator, by its schema (``input``, ``weight``).
+        kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
+        shape: of the tensor.
+        predicted, measured: what is known of it; ``measured`` is None where it is not (values known beforehand).
+        gaussian: whether its elements are taken as Gaussian; of a weight that is summed with, nothing hangs on it.
+        drawn: of a parameter: what the plan draws it from, and why; ``""`` otherwise.
+    """
+
+    name: str
+    argument: str
+    kind: str
+    shape: tuple[int, ...]
+    predicted: Facts
+    measured: Facts | None
+    gaussian: bool
+    drawn: str
+
+    @property
+    def error(self) -> float:
+        """log2(predicted / measured) of the second moments; 0 where nothing was measured."""
+        return 0.0 if self.measured is None else log2_ratio(self.predicted.second_moment, self.measured.second_moment)
+
+    def surprises(self) -> list[str]:
+        """Return in words what differs between prediction and measurement by enough to matter."""
+        if self.measured is None:
+            return []
+        found = []
+        if not abs(self.error) <= TOLERANCE["exact"]:
+            found.append(
+                f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
+            )
+        for axis, (said, seen) in enumerate(zip(self.predicted.correlations, self.measured.correlations, strict=True)):
+            if abs(said - seen) > 0.05:
+                found.append(f"elements correlated by {seen:.2f} along axis {axis} where {said:.2f} was predicted")
+        if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
+            found.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """A weight that the node sums with.
+
+    Attributes:
+        parameter: the parameter that scales it linearly, or None.
+        kind: as in `wellposed.signals.operators.contraction.Contraction`.
+        fan_in, fan_out: products in one output, and outputs that one input reaches, for each consumer.
+        output_axis: axis of the parameter that indexes outputs.
+        groups: of a convolution.
+        summed: axes that are summed over, by name of the operand.
+    """
+
+    parameter: str | None
+    kind: str
+    fan_in: int
+    fan_out: int
+    output_axis: int
+    groups: int
+    summed: Mapping[str, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        axes = " with ".join(f"{_axes(axes)} of {name}" for name, axes in self.summed.items())
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        return (
+            f"{self.kind}: fan-in {self.fan_in}, fan-out {self.fan_out}{groups}; outputs along axis {self.output_axis} "
+            f"of {self.parameter or 'the weight'}" + (f"; sums {axes}" if axes else "")
+        )
+
+
+def _axes(axes: Sequence[int]) -> str:
+    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(str, axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """One result of the operator: the prediction, the rule on measured inputs, and the measurement.
+
+    Attributes:
+        name, shape: of the value.
+        tag: of the prediction.
+        predicted, on_measured, measured: second moments; ``on_measured`` is NaN where the rule could not be run.
+        error: log2(predicted / measured).
+        allowed: octaves that the prediction may miss by, as in `Comparison`.
+        standard_error: of ``error``, in octaves.
+        rule_error: log2(on_measured / measured): what is made here.
+        rule_allowed: the same as ``allowed`` for the rule alone.
+        rule_standard_error: of ``rule_error``: both sides are of the same passes, whose chance they share.
+        came_error: standard error of ``came``.
+        finding: where the error was made.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    tag: Tag
+    predicted: float
+    on_measured: float
+    measured: float
+    error: float
+    allowed: float
+    standard_error: float
+    rule_error: float
+    rule_allowed: float
+    rule_standard_error: float
+    came_error: float
+    finding: Finding
+
+    @property
+    def came(self) -> float:
+        """log2(predicted / on_measured): the part of the error that came in."""
+        return log2_ratio(self.predicted, self.on_measured)
+
+    @property
+    def off(self) -> bool:
+        """Whether the prediction misses by more than is allowed."""
+        return not abs(self.error) <= self.allowed
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence."""
+        rule = f"{self.rule_error:+.2f} octaves where ±{self.rule_allowed:.2f} is allowed"
+        parts = f"of {self.error:+.2f} octaves, {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
+        misses = f"on measured inputs too the rule misses by {rule}"
+        if self.finding == "as predicted":
+            text = f"as predicted: off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            return text + (f"; {misses}" if abs(self.rule_error) > self.rule_allowed else "")
+        if math.isnan(self.on_measured):
+            return (
+                f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
+            )
+        if self.finding == "came in":
+            return f"came in: {parts}; on measured inputs the rule is right ({rule})"
+        if self.finding == "cannot be told apart":
+            return (
+                f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and "
+                f"{self.rule_standard_error:.2f} octaves, ask for more draws"
+            )
+        return f"{self.finding}: {parts}; {misses}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that is known of one node: see `wellposed.explain`.
+
+    Attributes:
+        model: class name of the model.
+        node, op, module, source: name, overload, module path and line of the model's code.
+        rule: name of the rule, ``""`` where the operator has none.
+        rule_source, rule_tag: what it cites, and whether it is exact, approximate, sampled or assumed.
+        notes: what the rule says of itself, and what kept it from being run on measured inputs.
+        entering: the arguments that are signals or parameters.
+        fans: the weights that the node sums with.
+        met_before: parameters of these weights that what they meet has been through already: rules take a weight as
+            independent of what enters with it.
+        leaving: the results.
+        draws: real passes.
+        kept: passes whose tensors were kept, for the rule on measured inputs.
+        weight_draws: different weights among the passes.
+    """
+
+    model: str
+    node: str
+    op: str
+    module: str
+    source: str
+    rule: str
+    rule_source: str
+    rule_tag: Tag
+    notes: tuple[str, ...]
+    entering: tuple[Entering, ...]
+    fans: tuple[Fan, ...]
+    met_before: tuple[str, ...]
+    leaving: tuple[Leaving, ...]
+    draws: int
+    kept: int
+    weight_draws: int
+
+    @property
+    def decisive(self) -> Leaving | None:
+        """The result that is farthest beyond what is allowed; None where nothing leaves the node."""
+        return max(self.leaving, key=_excess, default=None)
+
+    @property
+    def finding(self) -> Finding:
+        """Where the error was made: that of the result that is farthest off."""
+        return "as predicted" if self.decisive is None else self.decisive.finding
+
+    @property
+    def sentence(self) -> str:
+        """The finding in a sentence, with what stands out among the entering states."""
+        if self.decisive is None:
+            return "as predicted: nothing with elements leaves this node"
+        text = self.decisive.sentence
+        if self.finding == "as predicted" or self.finding == "cannot be told apart":
+            return text
+        if self.finding != "came in" and self.met_before:
+            text += (
+                f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
+            )
+        told = [f"{item.name!r}: {', '.join(said)}" for item in self.entering if (said := item.surprises())]
+        return text + (f". What enters is not as predicted: {'; '.join(told)}" if told else "")
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """Return all of it as plain text."""
+        lines = [
+            f"{self.model}: {self.node} ({self.op})"
+            + (f" in {self.module}" if self.module else "")
+            + (f", {self.source}" if self.source else ""),
+            self.sentence,
+            f"rule: {self.rule or 'none'} ({self.rule_tag})" + (f", {self.rule_source}" if self.rule_source else ""),
+            *(f"  {note}" for note in self.notes),
+            *(f"weight: {fan}" for fan in self.fans),
+        ]
+        for item in self.entering:
+            lines.append(f"enters: {item.name} as {item.argument}, {item.kind} {_shape(item.shape)}")
+            lines.append(f"  predicted {item.predicted}, {item.predicted.tag}{_correlated(item.predicted)}")
+            if item.measured is not None:
+                lines.append(f"  measured  {item.measured}{_correlated(item.measured)}, {item.error:+.2f} octaves")
+            if item.drawn:
+                lines.append(f"  {item.drawn}")
+        for result in self.leaving:
+            lines.append(f"leaves: {result.name} {_shape(result.shape)}")
+            lines.append(
+                f"  predicted               E[x²] {result.predicted:.4g}, {result.error:+.2f} octaves, {result.tag}"
+            )
+            if not math.isnan(result.on_measured):
+                lines.append(
+                    f"  rule on measured inputs E[x²] {result.on_measured:.4g}, {result.rule_error:+.2f} octaves, "
+                    f"standard error {result.rule_standard_error:.2f}"
+                )
+            lines.append(
+                f"  measured                E[x²] {result.measured:.4g}, standard error {result.standard_error:.2f}"
+            )
+        lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the explanation as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
+        return to_json(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain data, with what its properties say."""
+        leaving = [
+            asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving
+        ]
+        entering = [asdict(item) | {"error": item.error, "surprises": item.surprises()} for item in self.entering]
+        found = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
+        return asdict(self) | found
+
+
+def _excess(item: Leaving) -> float:
+    excess = abs(item.error) - item.allowed
+    return math.inf if math.isnan(excess) else excess
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _correlated(facts: Facts) -> str:
+    """Return the correlations that are there, by axis."""
+    found = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
+    return ", correlated " + ", ".join(found) if found else ""
