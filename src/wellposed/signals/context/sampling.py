@@ -26,7 +26,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
     """
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:
-        return fn.call(sample_state(base.amended(axes=state.axes), generator, torch.float64)).to(dtype)
+        inner = sample_state(base.amended(axes=state.axes), generator, torch.float64)
+        return fn.call(inner).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
     noise = _noise(state, generator)

@@ -78,11 +78,11 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        found = levers(graph)
-        self.scaled = frozenset(found)
+        with_lever = levers(graph)
+        self.scaled = frozenset(with_lever)
         self.fixed = parameter_values(graph)
-        self.uses = contractions(graph, found, self.fixed)
-        self.roles = roles(graph, self.uses, found)
+        self.uses = contractions(graph, with_lever, self.fixed)
+        self.roles = roles(graph, self.uses, with_lever)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
