@@ -51,7 +51,8 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
     common = [1 if i in correlated else n for i, n in enumerate(sizes)]
     shared = torch.randn(common, generator=generator, dtype=torch.float64)
-    return rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    mixed: torch.Tensor = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    return mixed
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
