@@ -232,3 +232,21 @@ def test_signals_are_in_order_and_found_by_name():
     assert signals["2"].second_moment == pytest.approx(1.0)
     with pytest.raises(InputError, match="no signal named '3'"):
         signals["3"]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_recurrent_operator_with_a_wide_input_runs_on_part_of_it(both):
+    """Both directions of the first layer read the input, of which 256 features are run."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(300, 20, 2, bidirectional=both)
+
+        def forward(self, x):
+            return self.gru(x)[0]
+
+    graph = wp.trace(Net(), torch.randn(7, 3, 300))
+    out = next(signal for signal in wp.propagate(graph) if signal.op == "gru.input")
+    assert out.tag == "sampled"
+    assert 0.0 < out.second_moment < 1.0

@@ -17,6 +17,7 @@ from wellposed.signals.distributions.expansion import marginal
 from wellposed.signals.distributions.state import (
     IDENTITY,
     Ancestry,
+    Filters,
     Link,
     Marginal,
     Moments,
@@ -64,16 +65,14 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         fn = x.fn.then(affine)
     elif x.roots and x.lever is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
         base, fn = x, affine
+    transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
+    scales = None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales
+    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     return x.changed(
-        mean=scale * x.mean + shift,
-        var=scale * scale * x.var,
-        base=base,
-        fn=fn,
-        links=(Link(x, scaled_by(scale)),) if x.roots else (),
-        excess=x.excess,
-        margin=None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin),
-        scales=None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales,
-        transport=x.transport if x.transport is None or scale > 0.0 else x.transport.negated(),
+        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr),
+        marginal=Marginal(x.gauss, base, fn, transport, scales),
+        filters=Filters(x.excess, margin),
+        ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
     )
 
 

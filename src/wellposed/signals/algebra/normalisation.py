@@ -7,7 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import STEADY, Dims, Link, Pointwise, State, read
+from wellposed.signals.distributions.state import (
+    STEADY,
+    Ancestry,
+    Dims,
+    Link,
+    Marginal,
+    Moments,
+    Pointwise,
+    State,
+    read,
+)
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -39,15 +49,11 @@ def normalise(
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     return x.with_moments(
-        mean=parts.mean / scale,
-        var=var,
-        corr=corr,
-        base=base,
-        fn=fn,
-        transport=x.transport if little else None,  # taking out little leaves the marginal's shape
-        links=(_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (),
+        moments=Moments(parts.mean / scale, var, corr),
+        # taking out little leaves the marginal's shape
+        marginal=Marginal(x.gauss, base, fn, transport=x.transport if little else None),
+        ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
-        lever=None,
     )
 
 
@@ -61,7 +67,7 @@ def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Poin
 
 
 class _Parts(NamedTuple):
-    """What is divided by the root mean square (mean, variance, covariance kernel), and what was found on the way.
+    """What is divided by the root mean square (mean, variance, covariance kernel), and what its statistics are.
 
     ``square`` is the mean square that it is divided by the root of, ``centre`` the mean that was subtracted, ``shared``
     the variance of what elements that are averaged together have in common.

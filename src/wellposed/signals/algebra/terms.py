@@ -142,7 +142,7 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
     """Return the state of ``fn(base)``."""
     if fn.key == IDENTITY.key:
         return base
-    if base.blocks:  # each part of a concatenation has a tensor of its own behind it
+    if base.blocks:  # each part of a concatenation is a function of a tensor of its own
         parts = [(source, own.then(fn)) for source, own in map(source_of, base.blocks)]
         return concatenate([factor_state(call, *part) for part in parts], base.block_axis)
     key = ("factor", base.serial, base.axes, base.corr.shape, fn.key)
@@ -275,7 +275,7 @@ def total(call: Adjoint, terms: Sequence[Term]) -> Term:
 
 
 def _merged(x: Term, y: Term) -> Term | None:
-    """Return the sum of two terms with one core and at most one tensor behind their factors; else None."""
+    """Return the sum of two terms with one core and at most one tensor in their factors; else None."""
     if x.core.serial != y.core.serial or x.core.axes != y.core.axes:
         return None
     if x.base is None and y.base is None:

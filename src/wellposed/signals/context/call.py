@@ -34,7 +34,7 @@ class Unknown:
 
 @dataclass(slots=True)
 class Pass:
-    """One propagation: what has been found so far, and what rules share."""
+    """One propagation: the states so far, and what rules share."""
 
     graph: Graph
     weights: Weights
@@ -52,7 +52,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the signals of one node were come by."""
+    """How the signals of one node were worked out."""
 
     node: int
     tag: Tag

@@ -26,7 +26,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
     """
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:
-        return fn.call(sample_state(base.amended(axes=state.axes), generator, torch.float64)).to(dtype)
+        inner = sample_state(base.amended(axes=state.axes), generator, torch.float64)
+        return fn.call(inner).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
     noise = _noise(state, generator)
@@ -50,7 +51,8 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
     common = [1 if i in correlated else n for i, n in enumerate(sizes)]
     shared = torch.randn(common, generator=generator, dtype=torch.float64)
-    return rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    mixed: torch.Tensor = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
+    return mixed
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:

@@ -40,7 +40,7 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
         same = tuple(range(len(first.sizes)))
         return [Aligned(s.mean, s.var, s.corr, same) for s in states], first
     rank = max(len(s.axes) for s in states)
-    given = [pooled(s).amended(axes=((),) * (rank - len(s.axes)) + s.axes) for s in states]
+    given = [_with_rank(pooled(s), rank) for s in states]
     axes = [axis for axis in range(rank) if axis != skip]
     refined = reduce(_common_atoms, axes, given)
     layout = _common_layout(refined, axes, rank)
@@ -49,6 +49,11 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
         written = _written(s, _dims(s, axes, layout), () if skip is None else s.axes[skip])
         aligned.append(written if s.serial == before.serial else written._replace(dims=None))
     return aligned, layout
+
+
+def _with_rank(state: State, rank: int) -> State:
+    missing = rank - len(state.axes)
+    return state.amended(axes=((),) * missing + state.axes) if missing else state
 
 
 def _dims(state: State, axes: Sequence[int], layout: Layout) -> Dims:

@@ -340,13 +340,13 @@ class State:
     @property
     def second_moment(self) -> float:
         """E x², pooled over positions."""
-        mean = self.mean
-        return kernels.average(mean * mean) + kernels.average(self.var)
+        moments = self.moments
+        return kernels.average(moments.mean * moments.mean) + kernels.average(moments.var)
 
     @property
     def pooled_mean(self) -> float:
         """E x, pooled over positions."""
-        return kernels.average(self.mean)
+        return kernels.average(self.moments.mean)
 
     @property
     def pooled_var(self) -> float:
@@ -357,15 +357,15 @@ class State:
     @property
     def is_constant(self) -> bool:
         """Whether the tensor is one known number everywhere."""
-        return self.mean.size == 1 and not kernels.nonzero(self.var)
+        return self.moments.mean.size == 1 and not kernels.nonzero(self.moments.var)
 
     def std(self) -> Array:
         """Standard deviation by position."""
-        return np.sqrt(self.var)
+        return np.sqrt(self.moments.var)
 
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""
-        corr = self.corr
+        corr = self.moments.corr
         return np.asarray(corr * kernels.autocorrelation(self.std(), corr.shape))
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
@@ -415,7 +415,19 @@ class State:
                 parts[name] = value
         for part, values in single.items():
             parts[part] = replace(parts.get(part) or getattr(self, part), **values)
-        return replace(self, serial=serial, **parts)
+        get = parts.get
+        return State(  # `dataclasses.replace` takes longer
+            get("layout", self.layout),
+            get("moments", self.moments),
+            get("tag", self.tag),
+            get("marginal", self.marginal),
+            get("filters", self.filters),
+            get("ancestry", self.ancestry),
+            get("spread", self.spread),
+            get("attention", self.attention),
+            get("concatenation", self.concatenation),
+            serial,
+        )
 
 
 _PART_OF = {

@@ -76,7 +76,7 @@ def density(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / _ROOT_2PI, dtype=np.float64)
 
 
-@np.errstate(all="ignore")  # what is not finite is told by the result
+@np.errstate(all="ignore")  # the result shows what is not finite
 def expectations(functions: Function, mean: float, std: float, *, tolerance: float = 1e-9, limit: int = 60) -> Array:
     """Return E[g_k(x)] for x ~ N(mean, std²) and ``functions(x)`` of shape (k, n), by adaptive quadrature.
 

@@ -133,14 +133,19 @@ def without(array: Array, gone: Collection[int]) -> Array:
 def rearranged(array: Array, order: Sequence[int | None]) -> Array:
     """Return an array with the dimensions ``order``: None is a new one, those left out are taken at index 0."""
     used = [dim for dim in order if dim is not None]
-    kept = without(array, [dim for dim in range(array.ndim) if dim not in used])
-    moved = kept.transpose([sum(other < dim for other in used) for dim in used])
-    return moved[tuple(None if dim is None else slice(None) for dim in order)]
+    if len(used) < array.ndim:
+        array = without(array, [dim for dim in range(array.ndim) if dim not in used])
+        moved = array.transpose([sum([other < dim for other in used]) for dim in used])
+    else:
+        moved = array.transpose(used)
+    return moved if len(used) == len(order) else moved[tuple([None if dim is None else slice(None) for dim in order])]
 
 
 def placed(kernel: Array, order: Sequence[int | None]) -> Array:
     """`rearranged` for a kernel: along an index that it lacks it is constant."""
     kernel = rearranged(kernel, order)
+    if None not in order:
+        return kernel
     for at, dim in enumerate(order):
         if dim is None:
             kernel = np.concatenate([kernel, kernel], axis=at)

@@ -139,11 +139,11 @@ def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indic
 
 def _lookup(profile: Array, lags: list[Indices]) -> Array:
     """Return a profile's entries at lags per dimension (arrays that broadcast against each other)."""
-    found: Array = profile[tuple(np.minimum(lag, length - 1) for lag, length in zip(lags, profile.shape, strict=True))]
+    values: Array = profile[tuple(np.minimum(lag, length - 1) for lag, length in zip(lags, profile.shape, strict=True))]
     for lag, length in zip(lags, profile.shape, strict=True):
         if length == 1:
-            found = np.where(lag > 0, 0.0, found)
-    return found
+            values = np.where(lag > 0, 0.0, values)
+    return values
 
 
 _LOG_T = np.linspace(np.log(1e-3), np.log(1e5), 240)

@@ -28,7 +28,7 @@ from wellposed.signals.signal import Signal, Signals, Tag
 Assumptions = Literal["full", "independent"]
 
 
-@np.errstate(all="ignore")  # what is not finite is told by the states
+@np.errstate(all="ignore")  # the states show what is not finite
 @paused_collection()
 def run_pass(
     graph: Graph,

@@ -90,10 +90,10 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         return None if made is None else kernels.rearranged(made, order)
 
     def energies() -> Array | None:
-        found = _local_scales(sliding, outputs)
-        if found is None:
+        pair = _local_scales(sliding, outputs)
+        if pair is None:
             return None
-        single, between = (kernels.rearranged(kernel, order) for kernel in found)
+        single, between = (kernels.rearranged(kernel, order) for kernel in pair)
         return np.concatenate([single, between], axis=members[0]) if members and between.any() else single
 
     def edges() -> Array | None:

@@ -124,11 +124,11 @@ def _with_common_part(call: Call, result: State, data: State, product: Product, 
 
 
 def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
-    found: dict[int, State] = {}
-    _collect(call.node.args, args, found)
+    states: dict[int, State] = {}
+    _collect(call.node.args, args, states)
     for key, value in call.node.kwargs.items():
-        _collect(value, kwargs[key], found)
-    return found
+        _collect(value, kwargs[key], states)
+    return states
 
 
 def _collect(raw: Any, resolved: Any, into: dict[int, State]) -> None:

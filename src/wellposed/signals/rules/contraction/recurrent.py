@@ -39,7 +39,10 @@ def recurrent(
     units = max(h.shape[-1] for h in start) if projected else narrow
     x, start = _sampled_part(x, start, batch_first, features, units)
     sizes = {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
-    weights = [_narrowed(p, i, features, width, narrow, sizes) for i, p in enumerate(params)]
+    each = len(params) // (2 * layers if both else layers)  # of a layer and direction; the first one takes the input
+    weights = [
+        _narrowed(p, i in ((0, each) if both else (0,)), features, width, narrow, sizes) for i, p in enumerate(params)
+    ]
     runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
     return tuple(
         at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
@@ -92,13 +95,13 @@ def _cut(x: State, limits: dict[int, int]) -> State:
     return x
 
 
-def _narrowed(weight: State, index: int, features: int, width: int, narrow: int, sizes: dict[int, int]) -> State:
+def _narrowed(weight: State, takes_input: bool, features: int, width: int, narrow: int, sizes: dict[int, int]) -> State:
     """Return a weight of a narrower layer whose products have the same variance."""
     shape = weight.shape
     rows = shape[0] // width * narrow if narrow < width else shape[0]
     if len(shape) == 1:
         return make_state((rows,), weight.pooled_mean, weight.pooled_var, roots=weight.roots)
-    columns = features if index == 0 else sizes.get(shape[1], shape[1])
+    columns = features if takes_input else sizes.get(shape[1], shape[1])
     if (rows, columns) == shape:
         return pooled(weight)
     return make_state((rows, columns), 0.0, weight.second_moment * shape[1] / columns, roots=weight.roots)

@@ -1,4 +1,4 @@
-"""Maximum pooling: the Gaussian field behind a window, on fixed quasi-random points."""
+"""Maximum pooling: the Gaussian field in a window, on fixed quasi-random points."""
 
 from __future__ import annotations
 

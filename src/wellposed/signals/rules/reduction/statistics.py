@@ -58,7 +58,7 @@ def triangle(call: Call, x: State, diagonal: int = 0) -> State:
 def at_shape(sampled: State, shape: tuple[int, ...]) -> State:
     """Return a sampled state for a tensor of another size: same moments, same correlation along each axis.
 
-    Along axes of another length, positions are no longer told apart.
+    Along axes of another length, positions are no longer distinguished.
     """
     if sampled.shape == shape:
         return sampled
