@@ -3,6 +3,7 @@
 import importlib
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def page():
     """Return the script of the page, as a module; it imports those beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
+        patch.delitem(sys.modules, "nets", raising=False)  # modules of tests bear that name too
         return importlib.import_module("page")
 
 

@@ -229,7 +229,12 @@ def _joined() -> Iterator[Spec]:
         aten.unfold.default,
         [
             case("patches", lambda x: aten.unfold(relu(x), 3, 2, 2)),
-            case("overlapping windows", lambda x: aten.unfold(relu(x), 3, 3, 2), flat=PICKED),
+            case(
+                "overlapping windows",
+                lambda x: aten.unfold(relu(x), 3, 3, 2),
+                flat=PICKED,
+                backward=Back(sampled="elements that several windows share", flat="sampled"),
+            ),
         ],
     )
 

@@ -15,9 +15,9 @@ from torch import nn
 import wellposed as wp
 from wellposed import zoo
 from wellposed.errors import OptionError
+from wellposed.signals.algebra import pointwise
 from wellposed.signals.distributions import expansion
 from wellposed.signals.distributions.state import Pointwise
-from wellposed.signals.rules import pointwise
 
 needs_extras = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("torchvision", "timm", "transformers"))),

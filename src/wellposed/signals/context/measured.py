@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -105,7 +104,7 @@ class Samples:
         if template.softmax is not None and template.second_moment > 0.0:
             logits, participation = template.softmax
             ratio = state.second_moment / template.second_moment
-            state = replace(state, softmax=(logits, min(participation * ratio, 1.0)))
+            state = state.amended(softmax=(logits, min(participation * ratio, 1.0)))
         return state
 
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
@@ -162,10 +161,10 @@ class SampledDependence(Dependence):
         self._samples = samples
         self._draws = draws
 
-    def _expand(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+    def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         same = x.serial == y.serial and where == tuple(range(len(where)))
         if same or x.serial not in self._samples or y.serial not in self._samples:
-            return super()._expand(x, y, where, depth)
+            return super()._covariance(x, y, where, depth)
         return self._between(self._samples[x.serial], self._samples[y.serial], where)
 
     def _between(self, x: Samples, y: Samples, where: Dims) -> Array | None:
@@ -272,18 +271,18 @@ class _Maker:
     def state(self, template: State, samples: Samples) -> State:
         if template.mask is not None:  # the numbers of a mask are known; the scores below it are what is measured
             scores = None if template.scores is None else self._earlier(template.scores)
-            return replace(template, scores=template.scores if scores is None else scores)
+            return template.amended(scores=template.scores if scores is None else scores)
         key = (template.serial, template.sizes)
         if key not in self.made:
             self.made[key] = self._make(template, samples)
         made = self.made[key]
-        return replace(made, axes=template.axes) if made.sizes == template.sizes else made
+        return made.amended(axes=template.axes) if made.sizes == template.sizes else made
 
     def _make(self, template: State, samples: Samples) -> State:
-        state = replace(samples.state(self.draws), roots=self.root)
+        state = samples.state(self.draws).amended(roots=self.root)
         base = None if template.base is None else self._earlier(template.base)
         if base is not None and base.sizes == state.sizes:
-            state = replace(state, base=base, fn=template.fn)
+            state = state.amended(base=base, fn=template.fn)
         if template.blocks:
             axis = template.block_axis
             widths = [block.shape[axis] for block in template.blocks]
@@ -292,7 +291,7 @@ class _Maker:
                 self.state(block, self.source.block(block, [part[at] for part in parts]))
                 for at, block in enumerate(template.blocks)
             )
-            state = replace(state, blocks=blocks, block_axis=axis)
+            state = state.amended(blocks=blocks, block_axis=axis)
         if not samples.fixed:
             self.told[state.serial] = samples
         return state

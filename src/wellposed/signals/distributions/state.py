@@ -269,6 +269,7 @@ class Changes(TypedDict, total=False):
     drift: float
     mask: torch.Tensor | None
     scores: State | None
+    softmax: tuple[float, float] | None
     concatenation: Concatenation
     blocks: tuple[State, ...]
     block_axis: int

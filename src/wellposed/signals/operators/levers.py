@@ -201,7 +201,9 @@ def _picked(read: _Reader) -> Lever | None:
 def _scattered(read: _Reader) -> Lever | None:
     """Elements picked anyhow: no axis of the result is one of the parameter's."""
     first = ref_of(read.node.args[0])
-    return None if first not in read.levers else read.followed(first, read.node.outputs[0], _no_axes(read))
+    if first is None or first not in read.levers:
+        return None
+    return read.followed(first, read.node.outputs[0], _no_axes(read))
 
 
 def _no_axes(read: _Reader) -> ParameterAxes:

@@ -183,7 +183,7 @@ def _axes(dims: int | Iterable[int] | None, rank: int) -> list[int]:
     """Return axes as numbers of at least 0; all of them for none."""
     if dims is None:
         return list(range(rank))
-    return [int(d) % max(rank, 1) for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+    return [d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims)]
 
 
 @_view(

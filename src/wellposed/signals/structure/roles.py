@@ -42,7 +42,11 @@ def roles(
     for node in graph.nodes:
         norm = NORMS.get(node.op)
         if norm is not None:
-            for value, use in ((norm.gain_of(node), "gain"), (norm.shift_of(node), "shift")):
+            places: tuple[tuple[int | None, Role], ...] = (
+                (norm.gain_of(node), "gain"),
+                (norm.shift_of(node), "shift"),
+            )
+            for value, use in places:
                 if value is not None:
                     offer(behind.get(value), use)
         elif node.op in WEIGHT_NORMS:

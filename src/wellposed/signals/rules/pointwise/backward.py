@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,7 +86,7 @@ def prelu(call: Adjoint, gradients: Gradients, x: State, weight: State) -> Sent 
         channel = min(1, len(x.axes) - 1)
         narrow = tuple(weight.shape[0] if i == channel else 1 for i in range(len(x.axes)))
         state = settled(call, reduced(call, times(call, term, base, fn.then(_NEGATIVE)), narrow))
-        sent.append((value, Term(replace(state, axes=(state.axes[channel],)))))
+        sent.append((value, Term(state.amended(axes=(state.axes[channel],)))))
     return sent
 
 
