@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from benchmarks.nets import cells, images, libraries
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -26,7 +27,6 @@ def load(name: str) -> ModuleType:
 
 
 inputs = load("inputs")
-nets = load("nets")
 
 
 def within(samples: np.ndarray, expected: float) -> bool:
@@ -60,12 +60,12 @@ def test_images_have_mean_zero_and_are_reproducible() -> None:
 def test_pruned_cells_compute_the_cell_with_its_zeros(seed: int) -> None:
     """Pruning only drops edges that carry zeros or reach nothing: the same weights give the same output without it."""
     torch.manual_seed(seed)
-    cell = nets.random_cell(seed)
-    module = nets.CellModule(cell, 4, bn=False)
+    cell = cells.random_cell(seed)
+    module = cells.CellModule(cell, 4, bn=False)
     x = torch.randn(2, 4, 6, 6)
     values = [x] + [torch.zeros_like(x) for _ in range(3)]
     ops = dict(zip(module.edges, module.ops, strict=True))
-    for source, target in nets.EDGES:
+    for source, target in cells.EDGES:
         if cell[source, target] != "none":
             values[target] = values[target] + ops[source, target](values[source])
     assert torch.equal(module(x), values[3])
@@ -73,14 +73,14 @@ def test_pruned_cells_compute_the_cell_with_its_zeros(seed: int) -> None:
 
 
 def test_cells_of_equal_seed_are_equal_and_seeds_differ() -> None:
-    assert nets.random_cell(10) == nets.random_cell(10)
-    assert len({tuple(nets.random_cell(seed).values()) for seed in range(20)}) > 10
+    assert cells.random_cell(10) == cells.random_cell(10)
+    assert len({tuple(cells.random_cell(seed).values()) for seed in range(20)}) > 10
 
 
 @pytest.mark.parametrize(("depth", "bottleneck"), [(20, False), (56, None), (56, True), (164, None)])
 @pytest.mark.parametrize("bn", [False, True])
 def test_preact_resnet_has_its_depth(depth: int, bottleneck: bool | None, bn: bool) -> None:
-    model = nets.preact_resnet(depth, bn=bn, bottleneck=bottleneck)
+    model = images.preact_resnet(depth, bn=bn, bottleneck=bottleneck)
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
     shortcuts = sum(name.endswith("shortcut") for name, m in model.named_modules() if isinstance(m, torch.nn.Conv2d))
     assert len(layers) - shortcuts == depth
@@ -90,9 +90,11 @@ def test_preact_resnet_has_its_depth(depth: int, bottleneck: bool | None, bn: bo
 
 def test_depth_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"depth 57 is not 6n\+2"):
-        nets.preact_resnet(57)
+        images.preact_resnet(57)
 
 
 def test_without_norm_removes_every_norm() -> None:
-    model = nets.without_norm(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.LayerNorm(3))))
-    assert not any(isinstance(m, nets.NORMS) for m in model.modules())
+    model = libraries.without_norm(
+        torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.LayerNorm(3)))
+    )
+    assert not any(isinstance(m, libraries.NORMS) for m in model.modules())

@@ -27,14 +27,6 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def no_process_group_is_left():
-    """Lightning keeps the process group of a distributed training; the next test may want one of its own."""
-    yield
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
 class Module(lightning.LightningModule):
     def __init__(self, lr=0.1):
         super().__init__()

@@ -131,3 +131,30 @@ def test_the_papers_own_assumptions_give_another_plan_where_padding_counts():
 def test_bad_options(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         wp.plan(net(), X, **options)
+
+
+class MaskedByWhere(nn.Module):
+    """A learned bias on the scores, shut out above the diagonal by `where`, as T5's decoder has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Embedding(16, 4)
+        self.q, self.k, self.v, self.o = (nn.Linear(64, 64, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        places = torch.arange(16)
+        apart = (places[:, None] - places).abs()
+        bias = self.bias(apart).permute(2, 0, 1).unsqueeze(0)
+        mask = torch.where(places[:, None] >= places, bias, torch.finfo(x.dtype).min)
+        q, k, v = (layer(x).view(len(x), 16, 4, 16).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        return self.o(attended.transpose(1, 2).reshape(len(x), 16, 64))
+
+
+def test_scores_that_where_shuts_out_are_no_logits():
+    """The mask's -3e38 was once taken for the spread of the logits: the next weight was given a std of 1e-38."""
+    graph = wp.trace(MaskedByWhere(), torch.zeros(32, 16, 64))
+    plan = wp.plan(graph)
+    assert plan.prescriptions["o.weight"].std > 0.05
+    verdict = wp.check(graph, plan=plan, draws=16)
+    assert verdict.ok, verdict.summary()

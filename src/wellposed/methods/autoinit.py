@@ -16,7 +16,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
-from wellposed.methods.unscaled import unscaled
+from wellposed.methods.unscaled import Unscaled, unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
@@ -72,15 +72,7 @@ def autoinit(
     check_choice("state", state, ("full", "independent"))
     check_choice("zeros", zeros, ("keep", "write"))
     check_choice("zero_signal", zero_signal, ("error", "fan_in"))
-    check_choice("direction", direction, ("forward", "backward", "both"))
-    check_choice("objective", objective, ("variance", "isometry"))
-    if (direction != "forward" or objective != "variance") and state != "full":
-        raise OptionError(f"state={state!r} says nothing of gradients: it goes with the forward direction alone")
-    if objective == "isometry" and (direction != "forward" or distribution not in ("truncated_normal", "orthogonal")):
-        raise OptionError(
-            "objective='isometry' draws orthogonal weights that keep signal and gradient alike: leave direction and "
-            f"distribution out, received {direction!r} and {distribution!r}"
-        )
+    _check_direction(direction, objective, state, distribution)
 
     def weights_of(scales: Mapping[str, float], target: float = target_variance) -> PlannedWeights:
         return PlannedWeights(
@@ -115,45 +107,66 @@ def autoinit(
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
     weights = weights_of(given, level)
     signals, run = ran(weights)
-    found, why = weights.uses, unscaled(graph)
-    said = _fixed(graph, weights, found)
-    uses = {use.node: use for use in found if use.parameter is not None and use.parameter in weights.decisions}
-    uses_of: dict[str | None, list[Contraction]] = defaultdict(list)
-    with_bias: dict[str | None, Contraction] = {}
-    for each in found:
-        uses_of[each.parameter].append(each)
-        if each.parameter in weights.decisions:
-            with_bias.setdefault(each.bias, each)
-    for name, decision in weights.decisions.items():
-        own = uses_of[name]
-        use = next((u for u in own if u.node == decision.node), own[0] if own else uses.get(decision.node))
-        said[name] = _weight(graph, weights, name, decision, use, distribution, chosen.get(name))
-    for bias, mean in weights.centred.items():
-        target = with_bias.get(bias)
-        if target is not None and target.parameter is not None:
-            said[bias] = _centring(graph, bias, target.parameter, target.node, mean)
-    for name, parameter in graph.parameters.items():
-        if name in weights.zero_kept:
-            said[name] = keep(
-                name, parameter.shape, "the model initialises it to zero; kept so (zeros='write' draws it)", "weight"
-            )
-        elif name not in said:
-            role = weights.roles[name]
-            if role == "recurrent":
-                said[name] = keep(
-                    name, parameter.shape, "recurrent weights keep their default scheme (Appendix A)", role
-                )
-            elif role == "weight":
-                said[name] = keep(name, parameter.shape, _without_choice(graph, uses_of[name]), "weight")
-            else:
-                said[name] = left_alone(graph, name, "autoinit", why)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
-        said,
+        _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
         warnings=(*warnings, *_warnings(graph, run, signals)),
     )
+
+
+def _check_direction(direction: str, objective: str, state: str, distribution: str) -> None:
+    """Raise `OptionError` for unknown directions and objectives, and for what does not go together with them."""
+    check_choice("direction", direction, ("forward", "backward", "both"))
+    check_choice("objective", objective, ("variance", "isometry"))
+    if (direction != "forward" or objective != "variance") and state != "full":
+        raise OptionError(f"state={state!r} says nothing of gradients: it goes with the forward direction alone")
+    if objective == "isometry" and (direction != "forward" or distribution not in ("truncated_normal", "orthogonal")):
+        raise OptionError(
+            "objective='isometry' draws orthogonal weights that keep signal and gradient alike: leave direction and "
+            f"distribution out, received {direction!r} and {distribution!r}"
+        )
+
+
+def _prescriptions(
+    graph: Graph, weights: PlannedWeights, chosen: Mapping[str, Scale], distribution: RandomDistribution
+) -> dict[str, Prescription]:
+    """Return what the pass has chosen, the constants, and the reason for every other parameter."""
+    prescriptions = _fixed(graph, weights, weights.uses)
+    uses_of: dict[str | None, list[Contraction]] = defaultdict(list)
+    with_bias: dict[str | None, Contraction] = {}
+    for use in weights.uses:
+        uses_of[use.parameter].append(use)
+        if use.parameter in weights.decisions:
+            with_bias.setdefault(use.bias, use)
+    for name, decision in weights.decisions.items():
+        own = uses_of[name]
+        decisive = next((use for use in own if use.node == decision.node), own[0] if own else None)
+        prescriptions[name] = _weight(graph, weights, name, decision, decisive, distribution, chosen.get(name))
+    for bias, mean in weights.centred.items():
+        target = with_bias.get(bias)
+        if target is not None and target.parameter is not None:
+            prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
+    why = unscaled(graph)
+    for name in graph.parameters:
+        if name in weights.zero_kept or name not in prescriptions:
+            prescriptions[name] = _kept(graph, weights, name, uses_of[name], why)
+    return prescriptions
+
+
+def _kept(
+    graph: Graph, weights: PlannedWeights, name: str, uses: Sequence[Contraction], why: Mapping[str, Unscaled]
+) -> Prescription:
+    """Return the prescription of a parameter that is left as it is, with the reason."""
+    shape, role = graph.parameters[name].shape, weights.roles[name]
+    if name in weights.zero_kept:
+        return keep(name, shape, "the model initialises it to zero; kept so (zeros='write' draws it)", "weight")
+    if role == "recurrent":
+        return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
+    if role == "weight":
+        return keep(name, shape, _without_choice(graph, uses), "weight")
+    return left_alone(graph, name, "autoinit", why)
 
 
 def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]) -> dict[str, Prescription]:

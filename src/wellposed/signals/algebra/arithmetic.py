@@ -122,6 +122,13 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
+def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
+    """Return scores that are a large negative number outside the mask ``kept``, keeping what they are inside."""
+    out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
+    spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
+    return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
+
+
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
     """Return the variation of the local scale of a Gaussian sum: energies add up, and a branch inherits its trunk's.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import masked, mixture, operand
+from wellposed.signals.algebra.arithmetic import mixture, operand, shut_out
 from wellposed.signals.algebra.products import tilt
 from wellposed.signals.algebra.softmax import interpolated_participations, off_diagonal
 from wellposed.signals.context.arguments import MASKED
@@ -95,9 +95,7 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         kept = ~mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
         if kept is None or x.shape != call.shape():
             return x if x.shape == call.shape() else None
-        out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
-        spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
-        return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
+        return shut_out(x, kept, number)
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 
@@ -161,8 +159,8 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     known = call.graph.known.get(raw.value)
     if known is not None:
         return (known if known.dtype == torch.bool else known > MASKED), 0.0
-    if isinstance(given, State):
-        return given.mask, given.pooled_var
+    if isinstance(given, State):  # of masked scores, the bias is what is let through
+        return given.mask, (given if given.scores is None else given.scores).pooled_var
     return None, 0.0
 
 

@@ -18,8 +18,10 @@ from wellposed.signals.algebra.arithmetic import (
     operand,
     reciprocal_of,
     scaled,
+    shut_out,
 )
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.registry import overloads, rule
@@ -112,12 +114,14 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
     tensors=True,
 )
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
-    """Take x where the condition holds and y elsewhere: a mixture with the condition's share."""
+    """Take x where the condition holds and y elsewhere: a mixture with the condition's share, or masked scores."""
     shape = call.shape()
     a, b = (broadcast(call, operand(call, value), shape) for value in (x, y))
     if isinstance(condition, Unknown) and condition.state is not None:
         return chosen(call, broadcast(call, condition.state, shape), a, b)
     share = 0.5
+    if isinstance(condition, torch.Tensor) and isinstance(y, (int, float)) and float(y) <= MASKED:
+        return shut_out(a, condition, float(y))
     if isinstance(condition, torch.Tensor):
         share = float(condition.double().mean()) if condition.numel() else 1.0
     return mixture(call, a, b, share)
