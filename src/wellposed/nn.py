@@ -30,7 +30,7 @@ class Centered(nn.Module):
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.f = f
-        self.mean = _gaussian_mean(f)
+        self.mean: float = _gaussian_mean(f)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``f(x) - mean``, of the shape of ``x``."""

@@ -42,7 +42,7 @@ class Problem:
         Raises:
             GradientError: no parameter requires a gradient, or one is on meta, lazy, quantised or complex.
         """
-        self.model = unwrap(model)
+        self.model: nn.Module = unwrap(model)
         self.training = training
         self.seed = seed
         self.parameters: Tensors = {}

@@ -69,7 +69,7 @@ class Scales:
                 "the model has no trainable weight of more than one dimension that is not zero, so there is nothing to "
                 "scale; initialise it first (wellposed.initialize_)"
             )
-        self.centred = {} if base is None else self._centring_biases(base)
+        self.centred: dict[str, str] = {} if base is None else self._centring_biases(base)
         for bias in self.centred:
             self.omega.pop(bias, None)
 

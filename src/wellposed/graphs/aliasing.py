@@ -28,11 +28,11 @@ class Base:
     __slots__ = ("borrowed", "known", "random", "records", "root", "value", "version")
 
     def __init__(self, value: int) -> None:
-        self.value = value
-        self.version = 0
-        self.known = False
-        self.random = False
-        self.borrowed = False
+        self.value: int = value
+        self.version: int = 0
+        self.known: bool = False
+        self.random: bool = False
+        self.borrowed: bool = False
         self.records: list[Record] = []
         self.root: Record
 
@@ -54,10 +54,10 @@ class Step:
     __slots__ = ("args", "kwargs", "op", "read", "records")
 
     def __init__(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: int) -> None:
-        self.op = op
-        self.args = args
-        self.kwargs = kwargs
-        self.read = read
+        self.op: torch._ops.OpOverload = op
+        self.args: tuple[Any, ...] = args
+        self.kwargs: Mapping[str, Any] = kwargs
+        self.read: int = read
         self.records: list[tuple[Record, int]] = []
 
 
@@ -71,12 +71,12 @@ class Record:
     __slots__ = ("base", "parent", "real", "step", "storage", "tensor", "value", "version")
 
     def __init__(self, tensor: torch.Tensor, base: Base, value: int, real: torch.Tensor | None) -> None:
-        self.tensor = tensor
-        self.storage = memory(tensor)
-        self.base = base
-        self.value = value
-        self.version = base.version
-        self.real = real
+        self.tensor: torch.Tensor = tensor
+        self.storage: int = memory(tensor)
+        self.base: Base = base
+        self.value: int = value
+        self.version: int = base.version
+        self.real: torch.Tensor | None = real
         self.parent: Record | None = None
         self.step: Step | None = None
         base.records.append(self)

@@ -45,10 +45,10 @@ class Operation:
     __slots__ = ("args", "kwargs", "op", "operands", "traits", "written")
 
     def __init__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: Operands) -> None:
-        self.op = op
-        self.args = args
-        self.kwargs = kwargs
-        self.operands = operands
+        self.op: torch._ops.OpOverload = op
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.operands: Operands = operands
         self.traits = traits(op)
         self.written: list[torch.Tensor] = []
         for position, name in self.traits.written:

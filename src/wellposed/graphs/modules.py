@@ -18,11 +18,11 @@ class Call:
     __slots__ = ("index", "leaf", "module_class", "operators", "path")
 
     def __init__(self, path: str, module_class: str, index: int, leaf: bool) -> None:
-        self.path = path
-        self.module_class = module_class
-        self.index = index
-        self.leaf = leaf
-        self.operators = 0
+        self.path: str = path
+        self.module_class: str = module_class
+        self.index: int = index
+        self.leaf: bool = leaf
+        self.operators: int = 0
 
 
 class ModuleStack:
@@ -33,9 +33,9 @@ class ModuleStack:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.paths: dict[int, str] = {id(module): path for path, module in model.named_modules()}
         self.counts: dict[int, int] = {}
-        self.outside = Call("", class_name(model), 0, leaf=False)
+        self.outside: Call = Call("", class_name(model), 0, leaf=False)
         self.stack: list[tuple[int, Call]] = []
 
     @property

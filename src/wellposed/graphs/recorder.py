@@ -57,14 +57,14 @@ class RawNode:
         source: str,
         minor: bool,
     ) -> None:
-        self.op = op
-        self.args = args
-        self.kwargs = kwargs
+        self.op: torch._ops.OpOverload = op
+        self.args: tuple[Any, ...] = args
+        self.kwargs: Mapping[str, Any] = kwargs
         self.inputs: list[int] = []
-        self.outputs = outputs
-        self.call = call
-        self.source = source
-        self.minor = minor
+        self.outputs: list[int] = outputs
+        self.call: Call = call
+        self.source: str = source
+        self.minor: bool = minor
         _collect(args, self.inputs)
         _collect(kwargs.values(), self.inputs)
 
@@ -87,11 +87,11 @@ class RawValue:
         self, kind: ValueKind, name: str, tensor: torch.Tensor, node: int | None = None, index: int = 0
     ) -> None:
         self.kind = kind
-        self.name = name
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
-        self.node = node
-        self.index = index
+        self.name: str = name
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.dtype: torch.dtype = tensor.dtype
+        self.node: int | None = node
+        self.index: int = index
 
 
 class Recorder(TorchDispatchMode):
@@ -107,8 +107,8 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
-        self.meta = engine == "meta"
-        self.execution = Execution(self.meta)
+        self.meta: bool = engine == "meta"
+        self.execution: Execution = Execution(self.meta)
         self.reads: AbstractContextManager[Any] = PythonReads(self.find) if self.meta else nullcontext()
         self.constant_name = constant_name
         self.nodes: list[RawNode] = []

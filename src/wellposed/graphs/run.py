@@ -71,8 +71,8 @@ class Interpreter:
     ) -> None:
         self.graph = graph
         self.observe = observe
-        self.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
-        self.last = _last_readers(graph)
+        self.device: torch.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
+        self.last: dict[int, int] = _last_readers(graph)
         self.env: dict[int, torch.Tensor] = {}
         for name, parameter in graph.parameters.items():
             wanted = f"run needs a tensor for parameter {name!r}; give one of shape {parameter.shape}"

@@ -39,7 +39,7 @@ class Observed:
         Raises:
             OptionError: a pattern matches no node.
         """
-        self.graph = replace(graph, example={value: t.detach().clone() for value, t in graph.example.items()})
+        self.graph: Graph = replace(graph, example={value: t.detach().clone() for value, t in graph.example.items()})
         self._chosen = _chosen(graph, nodes)
         names = {graph.values[node.outputs[0]].name for node in self._chosen.values()}
         assumed = described(self.graph, [self.graph.example])

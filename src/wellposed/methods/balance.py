@@ -140,7 +140,7 @@ class Balancer:
         """
         self.graph = graph
         self.steps = vertices.steps
-        self.shares = shares(vertices, room)
+        self.shares: dict[int, Share] = shares(vertices, room)
         self.can_scale = can_scale
         self.scale = scale
         self.balances: dict[int, Balance] = {}

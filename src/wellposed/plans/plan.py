@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -40,7 +40,7 @@ class Plan(BaseModel):
         prescriptions: every parameter of the model exactly once, tied names included.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     kind: Literal["wellposed.plan"] = _KIND
     schema_version: Literal[1] = SCHEMA

@@ -68,7 +68,7 @@ class Prescription(BaseModel):
         reason: the rule, in words that name the equation.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     name: str
     shape: tuple[int, ...] = Field(strict=False)

@@ -49,7 +49,7 @@ class Feed:
             raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
         wanted = steps if steps is not None else size
         assert wanted is not None
-        self.steps = min(ranks.gathered(wanted))
+        self.steps: int = min(ranks.gathered(wanted))
         self.device = device
         self._source: Iterable[Any] = batches
         if isinstance(batches, Iterator):
@@ -63,8 +63,8 @@ class Feed:
             seed_all(seed)
             self._start = _random_state()
         begin = time.perf_counter()
-        self.first = next(iter(self))
-        self.seconds = time.perf_counter() - begin
+        self.first: Any = next(iter(self))
+        self.seconds: float = time.perf_counter() - begin
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches.

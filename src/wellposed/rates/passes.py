@@ -243,10 +243,10 @@ class Pass:
         self.names = names
         self.inputs = inputs
         self.seed = seed
-        self.leaves = [parameters[name].detach().requires_grad_() for name in names]
+        self.leaves: list[Tensor] = [parameters[name].detach().requires_grad_() for name in names]
         whole = {**parameters, **dict(zip(names, self.leaves, strict=True))}
         with self._conditions(), torch.enable_grad():
-            self.outputs = Interpreter(graph, whole, {}, inputs, None).outputs()
+            self.outputs: list[Tensor] = Interpreter(graph, whole, {}, inputs, None).outputs()
 
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, by each parameter."""

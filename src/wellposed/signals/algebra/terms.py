@@ -31,8 +31,8 @@ class Adjoint(Call):
         self, run: Pass, node: Node, wanted: Collection[int] = (), target: tuple[int, ...] | None = None
     ) -> None:
         super().__init__(run, node)
-        self.wanted = wanted
-        self.target = target
+        self.wanted: Collection[int] = wanted
+        self.target: tuple[int, ...] | None = target
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape that a forward rule, used on gradients, is to return."""

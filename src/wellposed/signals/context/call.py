@@ -65,8 +65,8 @@ class Call:
     __slots__ = ("node", "run")
 
     def __init__(self, run: Pass, node: Node) -> None:
-        self.run = run
-        self.node = node
+        self.run: Pass = run
+        self.node: Node = node
 
     @property
     def graph(self) -> Graph:

@@ -64,8 +64,8 @@ class Samples:
         std = self._var(every).sqrt()
         self._scale = torch.where(std > 0, 1.0 / std.clamp(min=1e-300), 0.0)
         fourth = [float((self.standardised(draw) ** 4).mean()) for draw in range(len(self.values))]
-        self.kurtosis = float(np.mean(fourth)) if bool((std > 0).any()) else math.nan
-        self.kinds = self._kinds()
+        self.kurtosis: float = float(np.mean(fourth)) if bool((std > 0).any()) else math.nan
+        self.kinds: list[Kind] = self._kinds()
         self._corr = [] if fixed else [self._kernel(draw) for draw in range(len(self.values))]
 
     def draws(self) -> Iterable[Tensor]:
@@ -214,7 +214,7 @@ class MeasuredStates:
             if state is not None:
                 same = all(torch.equal(tensor, tensors[value][0]) for tensor in tensors[value][1:])
                 self.samples[value] = self._sampled(state, tensors[value], same and value in fixed)
-        self.count = min((len(given) for given in tensors.values()), default=0)
+        self.count: int = min((len(given) for given in tensors.values()), default=0)
 
     def context(self, draws: Sequence[int] | None = None) -> Pass:
         """Return a pass in which the states that enter the node are those of some of the real passes (all if None)."""

@@ -13,8 +13,8 @@ from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import levers, parameter_values
-from wellposed.signals.structure.roles import roles
+from wellposed.signals.operators.levers import Lever, levers, parameter_values
+from wellposed.signals.structure.roles import Role, roles
 
 aten = torch.ops.aten
 
@@ -78,11 +78,11 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.levers = levers(graph)
-        self.fixed = parameter_values(graph)
-        self.uses = contractions(graph, self.levers, self.fixed)
-        self.weight_at = {use.node: use.weight for use in self.uses}
-        self.roles = roles(graph, self.uses, self.levers)
+        self.levers: dict[int, Lever] = levers(graph)
+        self.fixed: frozenset[int] = parameter_values(graph)
+        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
+        self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
+        self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
@@ -176,18 +176,22 @@ class PlannedWeights(Weights):
     ) -> None:
         super().__init__(graph)
         self.target = target
-        self.scales = dict(scales or {})
+        self.scales: dict[str, float] = dict(scales or {})
         self.center = center
         self.zero_signal = zero_signal
-        self.kept = frozenset(kept)
+        self.kept: frozenset[str] = frozenset(kept)
         self.centred: dict[str, float] = {}
-        self.gains = {name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"}
+        self.gains: dict[str, float] = {
+            name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
+        }
         self.decisions: dict[str, Decision] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
-        self.zero_kept = set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
+        self.zero_kept: set[str] = (
+            set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
+        )
 
     def _is_zero(self, parameter: Parameter) -> bool:
         if parameter.tensor.is_meta or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):

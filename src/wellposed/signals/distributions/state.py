@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -313,30 +313,30 @@ class State:
     concatenation: Concatenation = WHOLE
     serial: int = field(default_factory=new_serial)
 
-    sizes = _read(lambda x: x.layout.sizes)
-    axes = _read(lambda x: x.layout.axes)
-    shape = _read(lambda x: x.layout.shape)
-    mean = _read(lambda x: x.moments.mean)
-    var = _read(lambda x: x.moments.var)
-    corr = _read(lambda x: x.moments.corr)
-    gauss = _read(lambda x: x.marginal.gauss)
-    base = _read(lambda x: x.marginal.base)
-    fn = _read(lambda x: x.marginal.fn)
-    transport = _read(lambda x: x.marginal.transport)
-    scales = _read(lambda x: x.marginal.scales)
-    excess = _read(lambda x: x.filters.excess)
-    margin = _read(lambda x: x.filters.margin)
-    links = _read(lambda x: x.ancestry.links)
-    roots = _read(lambda x: x.ancestry.roots)
-    lever = _read(lambda x: x.ancestry.lever)
-    inherited = _read(lambda x: x.spread.inherited)
-    own = _read(lambda x: x.spread.own)
-    drift = _read(lambda x: x.spread.drift)
-    mask = _read(lambda x: x.attention.mask)
-    scores = _read(lambda x: x.attention.scores)
-    softmax = _read(lambda x: x.attention.softmax)
-    blocks = _read(lambda x: x.concatenation.blocks)
-    block_axis = _read(lambda x: x.concatenation.block_axis)
+    sizes: ClassVar[tuple[int, ...]] = _read(lambda x: x.layout.sizes)
+    axes: ClassVar[Axes] = _read(lambda x: x.layout.axes)
+    shape: ClassVar[tuple[int, ...]] = _read(lambda x: x.layout.shape)
+    mean: ClassVar[Array] = _read(lambda x: x.moments.mean)
+    var: ClassVar[Array] = _read(lambda x: x.moments.var)
+    corr: ClassVar[Array] = _read(lambda x: x.moments.corr)
+    gauss: ClassVar[bool] = _read(lambda x: x.marginal.gauss)
+    base: ClassVar[State | None] = _read(lambda x: x.marginal.base)
+    fn: ClassVar[Pointwise | None] = _read(lambda x: x.marginal.fn)
+    transport: ClassVar[Transport | None] = _read(lambda x: x.marginal.transport)
+    scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
+    excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
+    margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
+    links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)
+    roots: ClassVar[int] = _read(lambda x: x.ancestry.roots)
+    lever: ClassVar[str | None] = _read(lambda x: x.ancestry.lever)
+    inherited: ClassVar[float] = _read(lambda x: x.spread.inherited)
+    own: ClassVar[float] = _read(lambda x: x.spread.own)
+    drift: ClassVar[float] = _read(lambda x: x.spread.drift)
+    mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
+    scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
+    softmax: ClassVar[tuple[float, float] | None] = _read(lambda x: x.attention.softmax)
+    blocks: ClassVar[tuple[State, ...]] = _read(lambda x: x.concatenation.blocks)
+    block_axis: ClassVar[int] = _read(lambda x: x.concatenation.block_axis)
 
     @property
     def second_moment(self) -> float:
