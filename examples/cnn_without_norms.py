@@ -50,7 +50,7 @@ own = wp.propagate(graph)
 # 2. How should every parameter be drawn instead? A plan is data; the model is only read.
 plan = wp.plan(graph, seed=0)
 planned = wp.propagate(graph, weights=plan)
-print("second moment of what a layer puts out:  PyTorch's own init      planned")
+print("second moment of the output of a layer:  PyTorch's own init      planned")
 for name in ("body.0", "body.3", "body.6", "body.12", "body.18", "head"):
     print(f"  {name:37} {own[name].second_moment:17.2g} {planned[name].second_moment:12.2g}")
 

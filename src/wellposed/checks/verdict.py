@@ -159,8 +159,8 @@ class Verdict:
         if ill := self.ill_conditioned:
             widest = max(ill, key=lambda c: c.spread)
             lines.append(
-                f"ill-conditioned: {len(ill)}; their second moment is predicted to differ from one weight draw to the "
-                f"next by up to {widest.spread:.1f} octaves ({widest.name}), and their allowance is as wide"
+                f"ill-conditioned: {len(ill)}; their second moment is predicted to vary by up to {widest.spread:.1f} "
+                f"octaves between weight draws ({widest.name}); tolerances are widened accordingly"
             )
         if self.unmatched:
             lines.append(f"known to one side only: {len(self.unmatched)}, the first {self.unmatched[0]}")

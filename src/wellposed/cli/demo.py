@@ -107,7 +107,7 @@ def _print_summary(
     table.add_row("plan", f"{escape(plan.method)}: {show.actions(plan)}")
     table.add_row("time", ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items()))
     console.print(table)
-    console.print("[dim]second moment of what every weight puts out, from the input to the output:[/]")
+    console.print("[dim]second moment of the output of every weight, from input to output:[/]")
     weighted = _weighted(plan)
     series = {
         "own init": [signal.second_moment for signal in before if signal.name in weighted],

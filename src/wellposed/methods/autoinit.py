@@ -272,8 +272,8 @@ def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
     unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
     if unsteady:
         said.append(
-            f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves from one weight draw to "
-            f"the next, first at {unsteady[0].name}: no scale holds the variance there; normalisation or scaled "
-            "residual branches do"
+            f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
+            f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
+            "scaled residual branches do"
         )
     return tuple(said)

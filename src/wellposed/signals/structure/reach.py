@@ -63,7 +63,7 @@ resolve more of one that cancels."""
 
 
 def cancelling(graph: Graph, added: Iterable[Added], second_moment: Callable[[int], float]) -> Iterator[int]:
-    """Yield the ids of parameters the gradients by which are sums that cancel: of a bias before a norm, for one.
+    """Yield the ids of parameters whose gradients cancel: of a bias before a norm, for one.
 
     Such a gradient sums over the results of the operators that add the parameter, numel(result) / numel(parameter) of
     them for each element; where they were unrelated, their powers would add up.
