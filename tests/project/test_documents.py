@@ -26,6 +26,7 @@ import wellposed as wp
 from wellposed import checks, methods, zoo
 from wellposed.signals.operators import views
 from wellposed.signals.registry import ADJOINTS, RULES
+from wellposed.signals.rules import backward  # registers the backward rules, which are else loaded when needed
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -109,6 +110,7 @@ def write_titled(document, folder):
 @pytest.fixture
 def registries():
     """Pages register rules and views of their own; other tests do not know these."""
+    assert backward.shape  # all of them are registered before the tables are kept
     tables = (RULES._rules, ADJOINTS._rules, views._VIEWS)
     before = [dict(table) for table in tables]
     yield
