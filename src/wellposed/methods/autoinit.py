@@ -148,11 +148,9 @@ def _prescriptions(
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
             prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
-    why = unscaled(graph)
-    for name in graph.parameters:
-        if name in weights.zero_kept or name not in prescriptions:
-            prescriptions[name] = _kept(graph, weights, name, uses_of[name], why)
-    return prescriptions
+    left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
+    why = unscaled(graph) if left else {}
+    return prescriptions | {name: _kept(graph, weights, name, uses_of[name], why) for name in left}
 
 
 def _kept(

@@ -44,8 +44,10 @@ def _unknown_buffer(run: Pass, value: int) -> State:
     """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
     info = run.graph.values[value]
     for node in run.graph.nodes:
+        if value not in node.inputs:
+            continue
         norm = NORMS.get(node.op)
-        if norm is not None and norm.running is not None and value in node.inputs:
+        if norm is not None and norm.running is not None:
             level = 0.0 if ref_of(node.args[norm.running[0]]) == value else 1.0
             return make_state(info.shape, level, 0.0, tag="assumed")
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
