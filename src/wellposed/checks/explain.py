@@ -331,7 +331,7 @@ class _Explained:
             came_error = _jackknife([log2_ratio(a, item.predicted) for a in seconds[1:]])
             state = states[0]
             assert state is not None
-            implied = math.sqrt(state.inherited + state.own) / math.log(2.0) / math.sqrt(self.weight_draws)
+            implied = math.sqrt(state.spread.variance) / math.log(2.0) / math.sqrt(self.weight_draws)
             base = TOLERANCE[state.tag] if self.tolerance is None else self.tolerance
             rule_allowed = base + max(student(len(seen)) * rule_standard_error, 2 * implied)
         told = Leaving(
@@ -372,7 +372,7 @@ class _Explained:
                     mean_correlations(samples.state(every)),
                     "measured", math.nan if samples is None else samples.kurtosis,
                 )  # fmt: skip
-            spread = math.sqrt(state.inherited + state.own) / math.log(2.0)
+            spread = math.sqrt(state.spread.variance) / math.log(2.0)
             foreseen = Facts(
                 state.pooled_mean, state.pooled_var, state.second_moment, spread, mean_correlations(state), state.tag
             )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
-from wellposed.signals.distributions.blocks import concatenate, joint_spread, laid_out
+from wellposed.signals.distributions.blocks import concatenate, laid_out, spread_of_parts
 from wellposed.signals.distributions.dependence import scaled_by
-from wellposed.signals.distributions.expansion import marginal
+from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal
+from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
     IDENTITY,
     Ancestry,
@@ -22,7 +25,7 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Moments,
     Pointwise,
-    Spread,
+    Standardised,
     State,
     known,
     make_state,
@@ -68,12 +71,32 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
     scales = None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales
     margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
-    return x.changed(
+    result = x.changed(
         moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr),
         marginal=Marginal(x.gauss, base, fn, transport, scales),
         filters=Filters(x.excess, margin),
         ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
     )
+    if x.statistic is not None:
+        result = result.amended(statistic=x.statistic.then(affine.call))
+    if x.standardised is not None and shift == 0.0:
+        made = x.standardised
+        factor = made.factor.then(affine.call)
+        result = result.amended(standardised=Standardised(made.of, made.centred, factor))
+    return result if shift == 0.0 or call.independent else result.amended(spread=_shifted_spread(x, result, scale))
+
+
+def _shifted_spread(x: State, result: State, scale: float) -> Spread:
+    """Return the spread of scale * x + shift: the shift does not vary with x, which therefore counts for less."""
+    level = result.second_moment
+    if level <= 0.0 or x.spread is STEADY:
+        return x.spread
+    shift = result.pooled_mean - scale * x.pooled_mean
+    share = scale * (scale * x.second_moment + shift * x.pooled_mean) / level
+    own = x.own
+    if own.amounts.size and (before := gaussian_fluctuation(x)) > 0.0:
+        own = own.times(math.copysign(math.sqrt(gaussian_fluctuation(result) / before), share))
+    return Spread(x.inherited.times(share), own, x.drift * share)
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
@@ -86,7 +109,12 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     if x.is_constant and y.shape == shape:
         return linear(call, y, b, a * x.pooled_mean)
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
-    return _sum(call, laid_out(x), laid_out(y), a, b) if one is None else one
+    one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a)
+    if one is not None:
+        return one
+    result = _sum(call, laid_out(x), laid_out(y), a, b)
+    both = jointly(x, y, lambda p, q: a * p + b * q)
+    return result if both is None else result.amended(statistic=both)
 
 
 def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
@@ -111,9 +139,36 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
         tag=weakest(x.tag, y.tag),
         marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
-        spread=joint_spread([(a * a * x.second_moment, x), (b * b * y.second_moment, y)]),
+    )
+    result = (
+        result
+        if call.independent
+        else result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
     )
     return expand(result, call.shape())
+
+
+def _spread_of_sum(
+    call: Call, parts: tuple[tuple[State, Aligned, float, Array], tuple[State, Aligned, float, Array]], result: State
+) -> Spread:
+    """Return the spread of a x + b y: each counts with its share of the second moment, and what lies between them, 2 a
+    b x y, varies from draw to draw of its own. Each part is a state, as aligned, its factor, and its covariance kernel.
+    """
+    (x, p, a, of_x), (y, q, b, of_y) = parts
+    if x.spread is STEADY and y.spread is STEADY:
+        return STEADY
+    level = result.second_moment
+    first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)
+    if level <= 1e-12 * (first + second):  # what remains of a difference is rounding
+        return STEADY
+    share = 0.5 + 0.5 * (first - second) / level  # 2 a b E x y, what is left of the sum, is shared equally
+    between = of_x * of_y
+    for mean, other in ((p.mean, of_y), (q.mean, of_x)):
+        if kernels.nonzero(mean):
+            between = between + other * kernels.autocorrelation(mean, between.shape)
+    mixed = float(kernels.pair_mean(between * (2.0 * a * b / level) ** 2, result.sizes).ravel()[0])
+    spread = x.spread.times(share) + y.spread.times(1.0 - share)
+    return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
@@ -179,7 +234,27 @@ def multiply(call: Call, x: State, y: State) -> State:
         if constant.is_constant and other.shape == shape:
             return scaled(call, other, constant.pooled_mean)
     one = fused(call, x, y, ("product",), lambda p, q: p * q)
-    return _product(call, pooled(x), pooled(y)) if one is None else one
+    one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
+    if one is not None:
+        return one
+    result = _product(call, pooled(x), pooled(y))
+    both = jointly(x, y, torch.mul)
+    return result if both is None else result.amended(statistic=both)
+
+
+def divide(call: Call, x: State, y: State) -> State | None:
+    """Return x / y: of two functions of one tensor as one function, by a statistic of x for that of one draw, else
+    through the moments of the reciprocal; None where y comes too near to 0 for that.
+    """
+    one = fused(call, x, y, ("div",), torch.div) or times_statistic(call, x, y, inverse=True)
+    if one is not None:
+        return one
+    reciprocal = reciprocal_of(call, y)
+    if reciprocal is None:
+        return None
+    result = multiply(call, x, reciprocal)
+    both = jointly(x, y, torch.div)
+    return result if both is None else result.amended(statistic=both)
 
 
 def _product(call: Call, x: State, y: State) -> State:
@@ -206,7 +281,7 @@ def _product(call: Call, x: State, y: State) -> State:
             x.roots | y.roots,
             _lever_of_product(x, y),
         ),
-        spread=Spread((x.inherited**0.5 + y.inherited**0.5) ** 2, x.own + y.own, x.drift + y.drift),
+        spread=x.spread + y.spread,
     )
     return expand(result, call.shape())
 
@@ -239,7 +314,12 @@ def reciprocal_of(call: Call, y: State) -> State | None:
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
         return None
     return pooled(y).with_moments(
-        mean=(1 + relative) / y.mean, var=relative / np.square(y.mean), gauss=False, lever=None
+        mean=(1 + relative) / y.mean,
+        var=relative / np.square(y.mean),
+        gauss=False,
+        lever=None,
+        spread=y.spread.times(-1.0),
+        statistic=None if y.statistic is None else y.statistic.then(torch.reciprocal),
     )
 
 
@@ -273,5 +353,5 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
         Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
         ancestry=Ancestry(links, x.roots | y.roots),
-        spread=joint_spread([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+        spread=spread_of_parts([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
     )

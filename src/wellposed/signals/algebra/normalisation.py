@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import (
-    STEADY,
     Ancestry,
     Dims,
     Link,
@@ -39,10 +41,13 @@ def normalise(
     dims = [i for axis in over for i in x.axes[axis]]
     parts = _centred(x, dims, read(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
-    scale = np.where(scale > 0, scale, 1.0)
+    return _divided(x, dims, parts, np.where(scale > 0, scale, 1.0), centre, read(x.excess) if per_channel else None)
+
+
+def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None) -> State:
+    """Return what is left of x, divided by a scale that its own elements have set."""
     var = parts.var / scale**2
     corr = kernels.correlation(parts.kernel / kernels.average(scale**2), var)
-    excess = read(x.excess) if per_channel else None
     if excess is not None:
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
@@ -118,6 +123,34 @@ def _with_excess(corr: Array, excess: Array) -> Array:
     padded = np.zeros(lengths)
     padded[tuple(slice(0, n) for n in excess.shape)] = excess
     return np.asarray(np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0))
+
+
+def _inside(x: State, over: frozenset[int]) -> bool:
+    """Whether the atoms ``over`` are positions within channels, so that norms read what filters differ by."""
+    return all(x.corr.shape[i] > 1 for i in over) and all(
+        n == 1 or i in over for later in (x.excess, x.margin) if (kept := read(later)) is not None
+        for i, n in enumerate(kept.shape)
+    )  # fmt: skip
+
+
+def standardised(x: State, over: frozenset[int], centre: bool, factor: Callable[[Array, Array], Array]) -> State:
+    """Return (x - mean(x) if ``centre``) times a function of the mean and the mean square of x over the atoms ``over``.
+
+    As in `normalise`, the statistics are those of one draw; ``factor`` is asked at the root of the expected square of
+    the mean, and at the expected mean square, by position.
+    """
+    dims = sorted(over)
+    within = _inside(x, over)
+    parts = _centred(x, dims, read(x.margin) if within else None)
+    total = kernels.mean_over(x.var + x.mean**2, dims)
+    first = np.copysign(np.sqrt(np.maximum(total - parts.square, 0.0)), parts.centre)
+    first, total = np.broadcast_arrays(first, total)
+    scale = 1.0 / factor(first, total)
+    kept = parts if centre else _as_it_is(x, dims)
+    result = _divided(x, dims, kept, scale, centre, read(x.excess) if within and centre else None)
+    step = 1e-4
+    grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
+    return result.amended(spread=x.spread.times(1.0 + math.log(kernels.average(grown)) / math.log1p(step)))
 
 
 def _link(x: State, dims: list[int], inverse: float, centre: bool) -> Link:

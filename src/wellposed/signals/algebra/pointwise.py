@@ -20,6 +20,7 @@ from wellposed.signals.distributions.expansion import (
     fluctuation,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
+from wellposed.signals.distributions.spread import NONE, Sources, Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
     Layout,
@@ -27,7 +28,6 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Moments,
     Pointwise,
-    Spread,
     State,
     known,
     read,
@@ -95,33 +95,46 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     else:
         powers = _without_mean(expansion)
         corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
-    drift, inherited = carried_spread(
-        clipped,
-        kernels.average(base.mean),
-        math.sqrt(kernels.average(base.var)),
-        base.drift,
-        base.inherited,
-        expansion.sensitivity,
-        transport,
-    )
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),
         Moments(mean, var, corr),
         tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
         marginal=Marginal(base=base, fn=clipped, scales=scales),
-        ancestry=Ancestry(links, base.roots | call.root()),
-        spread=Spread(inherited, _own(base, expansion, latent) if kernels.average(var) > 0 else 0.0, drift),
+        ancestry=Ancestry(
+            links,
+            base.roots | call.root(),
+            statistic=None if x.statistic is None else x.statistic.then(function.call),
+        ),
+        spread=_spread(base, clipped, expansion, latent, kernels.average(var) > 0),
     )
 
 
-def _own(base: State, expansion: Expansion, latent: Array) -> float:
+def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Array, varies: bool) -> Spread:
+    """Return the spread of a function of ``base``: inherited scales by their effect, its own by that on squares."""
+    slope = expansion.sensitivity
+    before = base.inherited.variance
+    drift, after = carried_spread(
+        function,
+        kernels.average(base.mean),
+        math.sqrt(kernels.average(base.var)),
+        base.drift,
+        before,
+        slope,
+        base.transport,
+    )
+    inherited = base.inherited.times(math.copysign(math.sqrt(after / before), slope)) if before > 0.0 else NONE
+    return Spread(inherited, _own(base, expansion, latent) if varies else NONE, drift)
+
+
+def _own(base: State, expansion: Expansion, latent: Array) -> Sources:
     """Return what the last draw contributes to the spread, after the function."""
-    if base.own <= 0.0:
+    if not base.own.amounts.size:
         return base.own
     before = fluctuation(expansion.identity_powers, latent, base.sizes)
     after = fluctuation(expansion.square_powers, latent, base.sizes)
-    return max(base.own * after / before, 0.0) if before > 0 else base.own
+    factor = math.sqrt(max(after, 0.0) / before) if before > 0 else 1.0
+    return base.own.times(math.copysign(factor, expansion.sensitivity))
 
 
 def _finite(expansion: Expansion) -> tuple[Array, Array]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
+from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Spread, State, make_state, weakest
-from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.distributions.state import Pointwise, State, make_state, weakest
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import Product
@@ -20,6 +24,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     Cov = sum over pairs (k, k') of [Kx Ky + m m Ky + m m Kx]: correlation along the summed axis adds up. Source:
     AutoInit, Appendix A (matrix multiplication), with correlations (signals.md 5.4).
     """
+    if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
+        return _squares(call, left, product)
     left, right = _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes = _sizes(left, right, product)
@@ -46,9 +52,20 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         gauss=True,
         roots=left.roots | right.roots | call.root(),
         lever=levers[0] if len(levers) == 1 else None,
-        spread=Spread(left.inherited + right.inherited, left.own + right.own),
+        spread=left.spread + right.spread,
     )
     return made if call.independent or var == 0 else made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
+
+
+def _squares(call: Call, x: State, product: Product) -> State:
+    """Return sum_k x_k² for a product of a tensor with itself, element by element."""
+    summed = [axis for axis, label in enumerate(product.left_axes) if label not in product.out_axes]
+    count = math.prod(x.shape[axis] for axis in summed)
+    square = apply_pointwise(call, x, Pointwise(("square",), torch.square))
+    mean = averaged(call, square, summed, keepdim=False) if summed else square
+    kept = [label for label in product.left_axes if label in product.out_axes]
+    total = linear(call, mean, count * product.scale)
+    return permute(total, [kept.index(label) for label in product.out_axes])
 
 
 def _sizes(left: State, right: State, product: Product) -> dict[str, int]:

@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.signals.algebra.statistics import as_mean
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.expansion import marginal, with_own_fluctuation
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import of_mean_of_squares
+
+SKEWED = 0.005
+"""Relative variance of a mean of what is never negative from which its distribution is no Gaussian."""
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
@@ -33,7 +39,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         return array.reshape([n for i, n in enumerate(array.shape) if i not in dims])
 
     layout = x.layout.without(dims)
-    return x.with_moments(
+    result = x.with_moments(
         layout=layout if keepdim else layout.dropping(over),
         mean=reduce(kernels.mean_over(x.mean, dims)),
         var=reduce(np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)])),
@@ -41,6 +47,18 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         gauss=x.gauss or count >= 8,
         lever=None,
     )
+    if call.independent:
+        return result
+    return as_mean(x, dims, result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result)))
+
+
+def _marginal(x: State, result: State) -> Marginal:
+    """Return the shape of the distribution of a mean of x: that of a Gamma where x is never negative, and few count."""
+    level = kernels.average(result.mean) ** 2
+    relative = kernels.average(result.var) / level if level > 0.0 else 0.0
+    if x.fn is None or relative < SKEWED or not bool((marginal(x) >= 0.0).all()):
+        return result.marginal
+    return Marginal(transport=of_mean_of_squares(float(f"{min(relative, 8.0):.3g}")))
 
 
 def axes_of(x: State, dim: Any) -> list[int]:

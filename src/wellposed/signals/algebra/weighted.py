@@ -6,7 +6,8 @@ import numpy as np
 
 from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, Spread, State, weakest
+from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -54,13 +55,15 @@ def fresh(
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
-    drawn = kernels.nonzero(weight.var)
-    own = 2.0 * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]) if drawn else data.own
+    spread = data.spread + Spread(weight.inherited)
+    if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
+        own = source(call.source(), 2.0 * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]))
+        spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,
         Moments(np.zeros(one), var, corr),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
         ancestry=Ancestry((), call.root()),
-        spread=Spread(data.inherited + data.own + weight.inherited, own, data.drift - 0.5 * data.own),
+        spread=spread,
     )

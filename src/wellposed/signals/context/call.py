@@ -91,6 +91,10 @@ class Call:
         """Return a new independent source for the part of a result that depends on nothing before it."""
         return self.run.root()
 
+    def source(self) -> int:
+        """Return the number of a new random number by which second moments vary over weight draws."""
+        return self.run.dependence.source()
+
     def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
         """Return the covariance kernel of two aligned states in their common atoms, None when they are independent."""
         return None if self.independent else self.run.dependence.between(x, y, x_dims, y_dims)

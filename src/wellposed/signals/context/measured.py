@@ -18,6 +18,7 @@ from torch import Tensor
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import Dims, State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -99,7 +100,7 @@ class Samples:
             mean=(self.centre + shift).numpy(), var=var, corr=corr, excess=template.excess, scales=template.scales,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
             transport=template.transport, base=None, fn=None, links=(), blocks=(), block_axis=-1, scores=None,
-            inherited=0.0, own=0.0, drift=0.0, tag="measured",
+            spread=STEADY, tag="measured",
         )  # fmt: skip
         if template.softmax is not None and template.second_moment > 0.0:
             logits, participation = template.softmax

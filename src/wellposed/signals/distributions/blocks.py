@@ -11,6 +11,7 @@ from operator import or_
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
+from wellposed.signals.distributions.spread import Spread, mean_spread
 from wellposed.signals.distributions.state import (
     WHOLE,
     Ancestry,
@@ -18,7 +19,6 @@ from wellposed.signals.distributions.state import (
     Layout,
     Marginal,
     Moments,
-    Spread,
     State,
     weakest,
 )
@@ -113,7 +113,7 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         tag=weakest(*(s.tag for s in states)),
         marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
         ancestry=_joint_ancestry(states),
-        spread=joint_spread([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
+        spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
 
@@ -163,17 +163,10 @@ def _by_position(
     return _stacked([a.mean for a in aligned], widths), _stacked([a.var for a in aligned], widths), covariance
 
 
-def joint_spread(parts: Sequence[tuple[float, State]]) -> Spread:
-    """Return the spread of ln(second moment) of a sum whose parts have these shares of the second moment.
-
-    What parts inherit from earlier draws is common to them; what their own last contraction adds is not.
-    """
+def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
+    """Return the spread of a tensor whose parts have these second moments, and nothing in common."""
     total = sum(share for share, _ in parts) or 1.0
-    return Spread(
-        inherited=float(sum(share / total * s.inherited**0.5 for share, s in parts) ** 2),
-        own=float(sum((share / total) ** 2 * s.own for share, s in parts)),
-        drift=float(sum(share / total * s.drift for share, s in parts)),
-    )
+    return mean_spread((share / total, s.spread) for share, s in parts)
 
 
 def _are_alike(aligned: Sequence[Aligned]) -> bool:

@@ -15,12 +15,18 @@ class Dependence:
     def __init__(self) -> None:
         self._memo: dict[tuple[int, int, Dims], Array | None] = {}
         self._next_root = 0
+        self._next_source = 0
 
     def root(self) -> int:
         """Return a bit that no state has yet."""
         bit = 1 << self._next_root
         self._next_root += 1
         return bit
+
+    def source(self) -> int:
+        """Return a number that no random number of a `Spread` has yet."""
+        self._next_source += 1
+        return self._next_source - 1
 
     def between(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:
         """Return the covariance kernel of two states in common atoms, or None when they are independent.

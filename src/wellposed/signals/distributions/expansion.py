@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv, roots_genlaguerre
 
+from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import IDENTITY, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
@@ -129,13 +130,14 @@ def _conditioning(
 ) -> tuple[float, Array, Array]:
     x = mean + std * (NODES if transport is None else transport.values)
     with np.errstate(all="ignore"):
-        values = function(x)
-        squares = values * values
+        # where the function is not defined nothing counts: the root of what is positive but for its Gaussian tail
+        squares = np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
         q = float(WEIGHTS @ squares)
         step = 1e-3
-        up = function((1 + step) * x)
-        down = function((1 - step) * x)
-        q_up, q_down = float(WEIGHTS @ (up * up)), float(WEIGHTS @ (down * down))
+        q_up, q_down = (
+            float(WEIGHTS @ np.nan_to_num(function(scale * x) ** 2, nan=0.0, posinf=np.inf))
+            for scale in (1 + step, 1 - step)
+        )
     if not (q > 0 and q_up > 0 and q_down > 0 and np.isfinite(q_up)):
         return 1.0, np.zeros(ORDER + 1), np.zeros(ORDER + 1)
     sensitivity = float(np.log(q_up / q_down) / (2 * np.log((1 + step) / (1 - step))))
@@ -351,3 +353,26 @@ def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
     return float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])
+
+
+def gaussian_fluctuation(x: State) -> float:
+    """Return the relative variance of the second moment over a tensor of Gaussian elements: 2 K² + 4 m m' K, averaged
+    over pairs.
+    """
+    q = x.second_moment
+    if q <= 0.0:
+        return 0.0
+    covariance = x.covariance()
+    kernel = 2.0 * covariance * covariance
+    if kernels.nonzero(x.mean):
+        kernel = kernel + 4.0 * covariance * kernels.autocorrelation(x.mean, covariance.shape)
+    return max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0) / (q * q)
+
+
+def with_own_fluctuation(before: State, after: State) -> Spread:
+    """Return the spread of ``after``, a mean of elements of ``before``, whose own part is that of its moments."""
+    spread = before.spread
+    variance = spread.own.variance
+    if variance <= 0.0:
+        return spread
+    return Spread(spread.inherited, spread.own.times(math.sqrt(gaussian_fluctuation(after) / variance)), spread.drift)

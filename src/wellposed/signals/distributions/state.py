@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 import numpy as np
 import torch
 
+from wellposed.signals.distributions.spread import STEADY, Sources, Spread
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport
@@ -71,6 +72,43 @@ class Link:
     parent: State
     operate: Operate
     dims: Dims | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistic:
+    """A function of the means of functions of one tensor, taken over some of its atoms.
+
+    Attributes:
+        source: the tensor.
+        over: its atoms that means are taken over.
+        means: the functions that means are taken of, and the states of their means.
+        function: maps the means, as many tensors, to the statistic.
+        places: for each atom of the statistic the source's (None where it is broadcast).
+    """
+
+    source: State
+    over: frozenset[int]
+    means: tuple[tuple[Pointwise, State], ...]
+    function: Callable[..., torch.Tensor]
+    places: Dims
+
+    def then(self, outer: Callable[[torch.Tensor], torch.Tensor]) -> Statistic:
+        """Return a function of the statistic."""
+        inner = self.function
+        return replace(self, function=lambda *means: outer(inner(*means)))
+
+    def expanded(self, count: int) -> Statistic:
+        """Return the statistic of a tensor with so many atoms, along those that are new to it broadcast."""
+        return replace(self, places=self.places + (None,) * (count - len(self.places)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standardised:
+    """How a tensor was made of another one and its own statistics: (x - mean(x) if ``centred``) times ``factor``."""
+
+    of: State
+    centred: bool
+    factor: Statistic
 
 
 class Later:
@@ -189,26 +227,15 @@ class Ancestry:
         links: linear dependence on earlier states; with none, the state is independent of all others.
         roots: bit set of the independent sources that the tensor depends on.
         lever: parameter that scales this value linearly and whose scale is still to be chosen.
+        statistic, standardised: where the tensor is a statistic of another one, or another one standardised by its own
+            statistics, how; such a quotient has no scale of its own.
     """
 
     links: tuple[Link, ...] = ()
     roots: int = 0
     lever: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How the second moment of one weight draw varies.
-
-    Attributes:
-        inherited: variance of ln(second moment) that comes from weight draws before the last contraction.
-        own: the same from the last contraction's draw.
-        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
-    """
-
-    inherited: float = 0.0
-    own: float = 0.0
-    drift: float = 0.0
+    statistic: Statistic | None = None
+    standardised: Standardised | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,8 +262,6 @@ class Concatenation:
 
 _GAUSSIAN, _OTHER = Marginal(gauss=True), Marginal()
 _FILTERS, _ANCESTRY, _ATTENTION, WHOLE = Filters(), Ancestry(), Attention(), Concatenation()
-STEADY = Spread()
-"""No spread: every weight draw has the second moment that is predicted."""
 
 
 class Changes(TypedDict, total=False):
@@ -263,9 +288,11 @@ class Changes(TypedDict, total=False):
     links: tuple[Link, ...]
     roots: int
     lever: str | None
+    statistic: Statistic | None
+    standardised: Standardised | None
     spread: Spread
-    inherited: float
-    own: float
+    inherited: Sources
+    own: Sources
     drift: float
     mask: torch.Tensor | None
     scores: State | None
@@ -329,8 +356,10 @@ class State:
     links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)
     roots: ClassVar[int] = _read(lambda x: x.ancestry.roots)
     lever: ClassVar[str | None] = _read(lambda x: x.ancestry.lever)
-    inherited: ClassVar[float] = _read(lambda x: x.spread.inherited)
-    own: ClassVar[float] = _read(lambda x: x.spread.own)
+    statistic: ClassVar[Statistic | None] = _read(lambda x: x.ancestry.statistic)
+    standardised: ClassVar[Standardised | None] = _read(lambda x: x.ancestry.standardised)
+    inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
+    own: ClassVar[Sources] = _read(lambda x: x.spread.own)
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
     mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
     scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
@@ -396,7 +425,7 @@ class State:
         states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
         """
         ancestry = self.ancestry
-        if ancestry.links:
+        if ancestry.links or ancestry.statistic or ancestry.standardised:
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}

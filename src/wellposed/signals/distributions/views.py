@@ -187,4 +187,5 @@ def expand(state: State, shape: Sequence[int]) -> State:
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
-    return state.with_moments(sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr)
+    wider = state.with_moments(sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr)
+    return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))

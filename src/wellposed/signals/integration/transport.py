@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
@@ -108,3 +108,11 @@ def _laid(values: Array) -> Array:
     ahead = values - place
     result = np.bincount(place + half, WEIGHTS * (1.0 - ahead), minlength=2 * half + 1)
     return np.asarray(result + np.bincount(place + half + 1, WEIGHTS * ahead, minlength=2 * half + 1), dtype=np.float64)
+
+
+@lru_cache(maxsize=256)
+def of_mean_of_squares(relative_variance: float) -> Transport:
+    """Return the transport of a mean of squares of Gaussians (Gamma-distributed, to two moments), given Var / E²."""
+    shape = 1.0 / relative_variance
+    tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
+    return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)

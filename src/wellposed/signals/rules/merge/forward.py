@@ -10,6 +10,7 @@ from wellposed.signals.algebra.arithmetic import (
     broadcast,
     chosen,
     combine,
+    divide,
     filled,
     fused,
     linear,
@@ -84,15 +85,10 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
         number = b.pooled_mean
         if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
             return scaled(call, a, 1.0 / number)
-    one = fused(call, a, b, ("div",), torch.div) if isinstance(a, State) else None
-    if one is not None:
-        return one
+    if isinstance(a, State):
+        return divide(call, a, b)
     reciprocal = reciprocal_of(call, b)
-    if reciprocal is None:
-        return None
-    if isinstance(a, float):
-        return linear(call, reciprocal, a)
-    return multiply(call, a, reciprocal)
+    return None if reciprocal is None else linear(call, reciprocal, a)
 
 
 @rule(overloads("addcmul.default"), source="signals: products, 5.4", tensors=True)

@@ -23,7 +23,8 @@ from wellposed.signals.algebra.boxes import (
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
-from wellposed.signals.distributions.state import IDENTITY, Ancestry, Dims, Link, Moments, Pointwise, Spread, State
+from wellposed.signals.distributions.spread import Spread
+from wellposed.signals.distributions.state import IDENTITY, Ancestry, Dims, Link, Moments, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array

@@ -11,6 +11,7 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of
+from wellposed.signals.algebra.statistics import jointly
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
@@ -56,7 +57,31 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
     level = max(second.pooled_mean - first.second_moment, 0.0) * factor
-    return second.with_moments(mean=np.full((1,) * len(second.sizes), level), var=second.var * factor**2)
+    both = jointly(second, first, lambda square, mean: factor * (square - mean * mean))
+    level = np.full((1,) * len(second.sizes), level)
+    return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
+
+
+@rule(overloads("var_mean.correction", "var_mean.dim", "var_mean.default"), source="definition, as var and mean")
+def variance_and_mean(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> tuple[State, State]:
+    """Variance and mean over axes."""
+    var = _variance(call, x, dim, unbiased, keepdim, correction)
+    return var, averaged(call, x, axes_of(x, dim), keepdim=keepdim)
+
+
+@rule(
+    overloads("std_mean.correction", "std_mean.dim", "std_mean.default"),
+    tag="approximate",
+    source="definition, as std and mean",
+)
+def deviation_and_mean(
+    call: Call, x: State, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> tuple[State, State]:
+    """Standard deviation and mean over axes."""
+    var, mean = variance_and_mean(call, x, dim, unbiased, keepdim, correction=correction)
+    return _root(call, var), mean
 
 
 @rule(overloads("std.dim", "std.correction", "std.default"), tag="approximate", source="square root of the variance")
@@ -68,10 +93,16 @@ def deviation(
 
 
 def _root(call: Call, x: State) -> State:
+    """Return the square root of x, the mean of which is well above 0: its second moment is that mean."""
     level = max(x.pooled_mean, 0.0)
-    value = math.sqrt(level)
-    relative = x.pooled_var / (4 * level) if level > 0 else 0.0
-    return x.with_moments(mean=np.full((1,) * len(x.sizes), value), var=np.full((1,) * len(x.sizes), relative))
+    relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
+    one = (1,) * len(x.sizes)
+    return x.with_moments(
+        mean=np.full(one, math.sqrt(level - relative)),
+        var=np.full(one, relative),
+        spread=x.spread.times(0.5),
+        statistic=None if x.statistic is None else x.statistic.then(torch.sqrt),
+    )
 
 
 @rule(overloads("linalg_vector_norm.default"), tag="approximate", source="square root of the sum of squares")

@@ -188,7 +188,7 @@ def _picked(call: Call, x: State) -> State:
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
-    return state.amended(roots=x.roots | call.root(), inherited=x.inherited, own=x.own, tag=x.tag, lever=x.lever)
+    return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, lever=x.lever)
 
 
 @rule(

@@ -1,0 +1,168 @@
+"""Statistics of a tensor, and the tensor divided by them, in whatever operators a model writes that.
+
+A norm that a model writes itself (x rsqrt(mean x²), (x - mean) / sqrt(var + eps), x / |x|) is a quotient of a signal
+and a statistic of itself. What a state depends on is followed, not how the quotient is written: means of functions of
+one tensor are kept as such (`Statistic`), so are functions of several of them, and a product of the tensor with one of
+these is worked out for the statistics of one draw, as a norm's own operator is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.normalisation import standardised
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.expansion import NODES
+from wellposed.signals.distributions.state import IDENTITY, Standardised, State, Statistic
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+
+def as_mean(x: State, over: list[int], result: State) -> State:
+    """Return the mean of x over some of its atoms, kept as a statistic of what x is a function of."""
+    base, fn = x.gaussian_source()
+    if not over or not base.roots or base.sizes != x.sizes:
+        return result
+    places = tuple(i for i in range(len(x.sizes)) if i not in over)
+    made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
+    return result.amended(statistic=made)
+
+
+def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
+    """Return a function of two statistics of one tensor as one statistic; None where they are not."""
+    first, second = x.statistic, y.statistic
+    if first is None or second is None or x.layout != y.layout:
+        return None
+    return _joint(first, second, function)
+
+
+def _joint(
+    first: Statistic, second: Statistic, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Statistic | None:
+    if first.source.serial != second.source.serial or first.over != second.over or first.places != second.places:
+        return None
+    count, f, g = len(first.means), first.function, second.function
+    return Statistic(
+        first.source,
+        first.over,
+        first.means + second.means,
+        lambda *means: function(f(*means[:count]), g(*means[count:])),
+        first.places,
+    )
+
+
+def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
+    """Return x y (x / y with ``inverse``) for a statistic y of x or of what x was standardised from; None elsewhere."""
+    form = _form(call, x, y)
+    if form is None or y.statistic is None:
+        return None
+    statistic = y.statistic.then(torch.reciprocal) if inverse else y.statistic
+    factor = _joint(form.factor, statistic, torch.mul)
+    return None if factor is None else _standardised(x, Standardised(form.of, form.centred, factor))
+
+
+def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State | None:
+    """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
+    form = _form(call, x, y)
+    if form is None or form.centred or y.statistic is None:
+        return None
+    before = form.factor.then(lambda value: a * value)
+    after = _joint(before, y.statistic, lambda scale, shift: torch.stack(torch.broadcast_tensors(scale, b * shift)))
+    if after is None:
+        return None
+    # y is tried at made-up means: no other function of them is -a mean(x) s at all
+    unit = form.of.second_moment**0.5
+    first = unit * torch.tensor([0.5, -1.0, 0.3, 2.0], dtype=torch.float64)
+    second = first**2 + unit**2 * torch.tensor([0.4, 1.5, 3.0, 0.1], dtype=torch.float64)
+    scale, shift = after.function(*_given(form.of, after, first, second, [second] * len(after.means)))
+    if not bool(((shift + first * scale).abs() <= 1e-6 * (first * scale).abs()).all()):
+        return None
+    return _standardised(x, Standardised(form.of, True, after.then(lambda both: both[0])))
+
+
+def _form(call: Call, x: State, y: State) -> Standardised | None:
+    """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
+    statistic = y.statistic
+    if statistic is None or call.independent or x.shape != call.shape() or x.blocks:
+        return None
+    made = x.standardised
+    if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:
+        if x.gaussian_source()[0].serial != statistic.source.serial or x.sizes != statistic.source.sizes:
+            return None
+        one = Statistic(
+            statistic.source, statistic.over, (), lambda: torch.ones((), dtype=torch.float64), statistic.places
+        )
+        made = Standardised(x, False, one)
+    return made if _on_its_groups(x, y, statistic) else None
+
+
+def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
+    """Whether y, where it meets x, is for each element the statistic of that element's own group."""
+    p, q, layout = align(x, y)
+    if p.dims is None or q.dims is None or layout.sizes != x.sizes:
+        return False
+    for at_x, at_y in zip(p.dims, q.dims, strict=True):
+        place = None if at_y is None else statistic.places[at_y]
+        if at_x is None or (place is None) != (at_x in statistic.over) or place not in (None, at_x):
+            return False
+    return True
+
+
+def _standardised(x: State, form: Standardised) -> State | None:
+    """Return the state of a standardised form that has the axes of x; None where no mean tells the scale of x."""
+    of, factor = form.of, form.factor
+    if not form.centred and all(kind == "mean" for kind, _ in _kinds(of, factor)):
+        return None
+    others = [np.expand_dims(mean.mean, sorted(factor.over)) for _, mean in factor.means]
+
+    def at(first: Array, second: Array) -> Array:
+        tensors = [
+            torch.from_numpy(np.array(np.broadcast_to(array, first.shape))) for array in (first, second, *others)
+        ]
+        value = factor.function(*_given(of, factor, tensors[0], tensors[1], tensors[2:]))
+        return np.broadcast_to(value.numpy(), first.shape)
+
+    result = standardised(of, factor.over, form.centred, at)
+    if not (np.isfinite(result.mean).all() and np.isfinite(result.var).all()):
+        return None
+    return result.amended(axes=x.axes, standardised=form)
+
+
+def _given(
+    of: State, statistic: Statistic, first: torch.Tensor, second: torch.Tensor, others: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the means that a statistic is a function of, given those of the tensor, of its square, and the others."""
+    values = {"mean": first, "square": second}
+    return [
+        factor * values[kind] if kind in values else other
+        for (kind, factor), other in zip(_kinds(of, statistic), others, strict=True)
+    ]
+
+
+def _kinds(of: State, statistic: Statistic) -> list[tuple[str, float]]:
+    """Return of each mean whether it is a multiple of that of the tensor (mean), of that of its square (square) or of
+    something else (other), and the multiple.
+    """
+    base, fn = of.gaussian_source()
+    units = _Z if base.transport is None else np.interp(_Z, NODES, base.transport.values)
+    z = kernels.average(base.mean) + kernels.average(base.var) ** 0.5 * units
+    kinds = []
+    with np.errstate(all="ignore"):
+        x = z if fn is None else fn(z)
+        for function, _ in statistic.means:
+            y = function(z)
+            for kind, power in (("mean", x), ("square", x * x)):
+                factor = float(y @ power) / max(float(power @ power), 1e-300)
+                if np.allclose(y, factor * power, rtol=1e-6, atol=1e-8 * float(np.abs(y).max())):
+                    kinds.append((kind, factor))
+                    break
+            else:
+                kinds.append(("other", 1.0))
+    return kinds
+
+
+_Z = np.linspace(-3.0, 3.0, 25)

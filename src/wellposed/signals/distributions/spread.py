@@ -1,0 +1,98 @@
+"""How the second moment of a signal varies from one weight draw to another, by the draws that it varies with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from wellposed.signals.integration.kernels import Array
+
+
+class Sources(NamedTuple):
+    """A sum of independent random numbers of variance 1: ``amounts[i]`` times the one with number ``start + i``.
+
+    Two signals that vary with the same draw hold the same number, so that what they have in common cancels in a
+    quotient and adds up in a product.
+    """
+
+    start: int
+    amounts: Array
+
+    @property
+    def variance(self) -> float:
+        """Variance of the sum."""
+        return float(self.amounts @ self.amounts)
+
+    def times(self, factor: float) -> Sources:
+        """Return a multiple of the sum."""
+        if factor == 1.0 or not self.amounts.size:
+            return self
+        return Sources(self.start, self.amounts * factor) if factor else NONE
+
+    def __add__(self, other: Sources) -> Sources:  # type: ignore[override]
+        """Return the sum of two sums."""
+        if not other.amounts.size or not self.amounts.size:
+            return self if self.amounts.size else other
+        start = min(self.start, other.start)
+        end = max(self.start + self.amounts.size, other.start + other.amounts.size)
+        amounts = np.zeros(end - start)
+        for part in (self, other):
+            at = part.start - start
+            amounts[at : at + part.amounts.size] += part.amounts
+        return Sources(start, amounts)
+
+
+NONE = Sources(0, np.zeros(0))
+"""What varies with no draw."""
+
+
+def source(number: int, variance: float) -> Sources:
+    """Return a multiple, of this variance, of the random number ``number``."""
+    return Sources(number, np.array([variance**0.5])) if variance > 0.0 else NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How ln(second moment) of a signal varies over weight draws.
+
+    Attributes:
+        inherited: what comes from draws before the last contraction; a scale that all elements share.
+        own: what comes from the last contraction's draw, by which elements vary one by one.
+        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
+    """
+
+    inherited: Sources = NONE
+    own: Sources = NONE
+    drift: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """Variance of ln(second moment) over weight draws."""
+        return (self.inherited + self.own).variance if self is not STEADY else 0.0
+
+    def times(self, power: float) -> Spread:
+        """Return the spread of a power of the signal, of its inverse for -1."""
+        if self is STEADY or power == 1.0:
+            return self
+        return Spread(self.inherited.times(power), self.own.times(power), self.drift * power)
+
+    def __add__(self, other: Spread) -> Spread:
+        """Return the spread of a product: logarithms add up."""
+        if self is STEADY or other is STEADY:
+            return other if self is STEADY else self
+        return Spread(self.inherited + other.inherited, self.own + other.own, self.drift + other.drift)
+
+
+STEADY = Spread()
+"""No spread: every weight draw has the second moment that is predicted."""
+
+
+def mean_spread(parts: Iterable[tuple[float, Spread]]) -> Spread:
+    """Return the spread of a sum whose parts have these shares of its second moment (their sum is 1)."""
+    result = STEADY
+    for share, spread in parts:
+        result = result + spread.times(share)
+    return result
