@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 aten: torch._ops._OpNamespace = torch.ops.aten
-Factors: TypeAlias = Mapping[int, tuple[Tensor, Tensor]]
+Factors: TypeAlias = Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 """By the identity of a weight: a twin of it, which collects the gradient of its products, and its factor."""
 
 
