@@ -12,10 +12,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels_out)
-        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.conv1: nn.Conv2d = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.norm1: nn.BatchNorm2d = nn.BatchNorm2d(channels_out)
+        self.conv2: nn.Conv2d = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.norm2: nn.BatchNorm2d = nn.BatchNorm2d(channels_out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
@@ -32,8 +32,8 @@ class SmallResNet(nn.Module):
 
     def __init__(self, blocks: int = 3, width: int = 16, classes: int = 10) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
+        self.stem: nn.Conv2d = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.norm: nn.BatchNorm2d = nn.BatchNorm2d(width)
         stages = []
         channels = width
         for stage in range(3):
@@ -41,8 +41,8 @@ class SmallResNet(nn.Module):
                 stride = 2 if stage > 0 and block == 0 else 1
                 stages.append(ResidualBlock(channels, width * 2**stage, stride))
                 channels = width * 2**stage
-        self.blocks = nn.Sequential(*stages)
-        self.head = nn.Linear(channels, classes)
+        self.blocks: nn.Sequential = nn.Sequential(*stages)
+        self.head: nn.Linear = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``[batch, 3, height, width]`` to logits ``[batch, classes]``."""
@@ -58,12 +58,12 @@ class DecoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.expand = nn.Linear(width, 4 * width)
-        self.contract = nn.Linear(4 * width, width)
+        self.norm1: nn.LayerNorm = nn.LayerNorm(width)
+        self.qkv: nn.Linear = nn.Linear(width, 3 * width)
+        self.project: nn.Linear = nn.Linear(width, width)
+        self.norm2: nn.LayerNorm = nn.LayerNorm(width)
+        self.expand: nn.Linear = nn.Linear(width, 4 * width)
+        self.contract: nn.Linear = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[batch, time, width]`` to the same shape."""
@@ -81,11 +81,11 @@ class SmallGPT(nn.Module):
 
     def __init__(self, vocabulary: int = 1000, context: int = 64, width: int = 128, depth: int = 6) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(DecoderBlock(width, heads=4) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.tokens: nn.Embedding = nn.Embedding(vocabulary, width)
+        self.positions: nn.Embedding = nn.Embedding(context, width)
+        self.blocks: nn.ModuleList = nn.ModuleList(DecoderBlock(width, heads=4) for _ in range(depth))
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.head: nn.Linear = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map token ids ``[batch, time]`` to logits ``[batch, time, vocabulary]``."""

@@ -15,13 +15,12 @@ from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
+from wellposed.signals.inputs import Described
 from wellposed.signals.passes.forward import describe_inputs
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-Described: TypeAlias = Input | Tensor | Mapping[str, Input | Tensor] | None
-"""Inputs that are described, as `wellposed.propagate` takes them."""
 Inputs: TypeAlias = Described | Iterable[Any] | Callable[[int], Any]
 """Inputs of a measurement: described, or given as batches (an iterable, or a function of the draw's index)."""
 

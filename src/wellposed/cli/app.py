@@ -25,7 +25,7 @@ from wellposed.cli.arguments import (
 )
 from wellposed.errors import OptionError, WellposedError, near_matches
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="wellposed",
     help="Everything a network needs before its first training step.",
     no_args_is_help=True,

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-aten = torch.ops.aten
-Factors: TypeAlias = Mapping[int, tuple[Tensor, Tensor]]
+aten: torch._ops._OpNamespace = torch.ops.aten
+Factors: TypeAlias = Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 """By the identity of a weight: a twin of it, which collects the gradient of its products, and its factor."""
 
 

@@ -139,7 +139,7 @@ def _check_finite(losses: Tensor) -> None:
         )
 
 
-Parts = Iterator[tuple[Mapping[str, Rows], Tensor]]
+Parts = Iterator[tuple[Mapping[str, Rows], torch.Tensor]]
 """The gradients of some samples, and their losses."""
 
 

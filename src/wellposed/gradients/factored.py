@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wellposed.gradients.problem import wide
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class Use(Protocol):

@@ -24,8 +24,8 @@ from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
-from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
+from wellposed.signals.inputs import Described
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import levers
 from wellposed.signals.operators.product import describe
@@ -33,7 +33,6 @@ from wellposed.signals.passes.forward import describe_inputs
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 
-Described: TypeAlias = Input | Tensor | Mapping[str, Input | Tensor] | None
 Part: TypeAlias = tuple[int, float, float]
 """Count, mean and variance of what one rank's output holds."""
 Goals: TypeAlias = Mapping[str, tuple[Contraction, float]]

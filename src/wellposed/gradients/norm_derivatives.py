@@ -15,7 +15,7 @@ from torch.autograd.function import Function
 
 from wellposed.gradients.recomputed import Recipe, Recomputed
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class _BatchNorm(Function):

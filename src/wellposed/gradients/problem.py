@@ -20,7 +20,7 @@ from wellposed.plans.names import parameters_by_name, unwritable
 
 LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""
-Tensors: TypeAlias = dict[str, Tensor]
+Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
 class Problem:

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wellposed.gradients.factored import Direct, Factored, Use, convolved, looked_up, multiplied
 from wellposed.gradients.problem import Batch, Problem, Tensors, leaves_of, of_single, out_of_memory, wide
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class Unsupported(Exception):
@@ -71,7 +71,7 @@ class Recorder(TorchDispatchMode):
         """Take the parameters by name."""
         TorchDispatchMode.__init__(self)
         self.calls: list[_Call] = []
-        self.bytes = 0
+        self.bytes: int = 0
         self._roots = {_memory(p): _Root(p, (name,)) for name, p in parameters.items() if p.numel()}
         self._pending: list[tuple[_Call, Tensor]] = []
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from wellposed.graphs.aliasing import Record, memory
-from wellposed.graphs.operators import traits
+from wellposed.graphs.operators import Traits, traits
 from wellposed.graphs.shapes import quick_result
 
 _aten = torch.ops.aten
@@ -49,7 +49,7 @@ class Operation:
         self.args: tuple[Any, ...] = args
         self.kwargs: dict[str, Any] = kwargs
         self.operands: Operands = operands
-        self.traits = traits(op)
+        self.traits: Traits = traits(op)
         self.written: list[torch.Tensor] = []
         for position, name in self.traits.written:
             target = args[position] if position is not None and position < len(args) else kwargs.get(name)

@@ -44,7 +44,7 @@ class Observed:
         names = {graph.values[node.outputs[0]].name for node in self._chosen.values()}
         assumed = described(self.graph, [self.graph.example])
         predicted = propagate(self.graph, inputs=assumed)
-        self.predicted = Signals(tuple(signal for signal in predicted if signal.name in names), predicted.source)
+        self.predicted: Signals = Signals(tuple(s for s in predicted if s.name in names), predicted.source)
         device = next((p.tensor.device.type for p in graph.parameters.values()), "cpu")
         self._autocast = torch.autocast(
             device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)

@@ -25,6 +25,7 @@ from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import RULES
+from wellposed.signals.structure.branches import Step
 from wellposed.signals.structure.vertices import Branch, Vertex, Vertices
 
 _WIDEST = 7.0
@@ -139,7 +140,7 @@ class Balancer:
             scale: scales the weights of a branch by a factor.
         """
         self.graph = graph
-        self.steps = vertices.steps
+        self.steps: Mapping[int, Step] = vertices.steps
         self.shares: dict[int, Share] = shares(vertices, room)
         self.can_scale = can_scale
         self.scale = scale

@@ -14,7 +14,7 @@ from wellposed.signals.operators.contraction import Contraction
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.signals.operators.views import view_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 def op_of(node: Node) -> str:

@@ -30,11 +30,10 @@ from wellposed.rates.passes import (
     without_noise,
 )
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals import Input
 from wellposed.signals.drawing import draw_inputs
+from wellposed.signals.inputs import Described, Input
 from wellposed.signals.passes.forward import describe_inputs
 
-Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 Rows = slice | EllipsisType
 NAME = "maximal_update"
 NOISY = 0.25

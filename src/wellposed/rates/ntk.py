@@ -7,9 +7,6 @@ backward second moments, Yang 2020 (arXiv 2006.14548), section 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-
-from torch import Tensor
 
 from wellposed.errors import RateError
 from wellposed.graphs import Graph
@@ -17,12 +14,11 @@ from wellposed.options import check_positive
 from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals import Input
 from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.inputs import Described
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.backward import Gradients, back_propagate
 
-Described = Input | Tensor | Mapping[str, Input | Tensor] | None
 NAME = "ntk"
 
 

@@ -20,7 +20,7 @@ from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.signals import Input
 from wellposed.signals.operators.contraction import Contraction, contractions
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 COUPLED = 8
 """Samples that run together where a batch norm makes each depend on the others."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -204,6 +204,10 @@ class Input:
         ]
         power = np.maximum(np.real(np.fft.fftn(table[np.ix_(*index)])), 0.0)  # no profile of a field: made one
         return np.asarray(power / power.mean(), dtype=np.float64)
+
+
+Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
+"""Inputs that are described, as `wellposed.propagate` takes them."""
 
 
 @lru_cache(maxsize=32)

@@ -20,7 +20,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 
-Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+Loaded = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 
 _TORCHVISION_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

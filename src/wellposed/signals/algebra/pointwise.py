@@ -37,7 +37,7 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 def _functional(op: torch._ops.OpOverload) -> Any:

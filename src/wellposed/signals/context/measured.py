@@ -54,11 +54,11 @@ class Samples:
         if sorted(i for axis in template.axes for i in axis) != list(range(len(template.sizes))):
             template = make_state(tuple(tensors[0].shape), tag="measured")
         self.template = template
-        self.values = [_in_atoms(tensor, template) for tensor in tensors]
+        self.values: list[Tensor] = [_in_atoms(tensor, template) for tensor in tensors]
         self.fixed = fixed
         self._level = self._alike(template.mean.shape, 1)
         self._spread = self._alike(template.var.shape, 2)
-        self.centre = torch.stack([_mean(value, self._level) for value in self.draws()]).mean(dim=0)
+        self.centre: Tensor = torch.stack([_mean(value, self._level) for value in self.draws()]).mean(dim=0)
         every = range(len(self.values))
         self._shifts = torch.stack([_mean(self.centred(draw), self._level) for draw in every])
         self._squares = torch.stack([_mean(self.centred(draw) ** 2, self._spread) for draw in every])

@@ -16,7 +16,7 @@ from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
 from wellposed.signals.structure.roles import Role, roles
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class Prescribed(Protocol):

@@ -18,7 +18,7 @@ from wellposed.signals.operators.levers import Lever, levers, parameter_values
 from wellposed.signals.operators.product import GROUPED, Product, Window, describe
 from wellposed.signals.operators.views import Cut, Shape, Steps, carried, is_cut, view_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 Kind = Literal["linear", "conv", "conv_transpose", "matmul", "embedding", "recurrent"]
 

@@ -19,7 +19,7 @@ from wellposed.signals.operators.product import describe
 from wellposed.signals.operators.schema import named_arguments, plain_name, ref_of
 from wellposed.signals.operators.views import Shape, carried, view_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 ParameterAxes = tuple["int | None", ...]
 
 

@@ -10,7 +10,7 @@ import torch
 from wellposed.graphs import Node
 from wellposed.signals.operators.schema import position_of, ref_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)

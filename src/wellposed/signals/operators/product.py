@@ -13,7 +13,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import overloads
 from wellposed.signals.operators.schema import argument_of, ref_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 GROUPED = overloads("_grouped_mm.default", optional=True)
 """Products of experts whose rows lie one after another: one operator, which older versions of torch lack."""

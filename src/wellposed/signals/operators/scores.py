@@ -12,7 +12,7 @@ from wellposed.signals.operators.levers import parameter_values
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import describe
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 _SOFTMAXES = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
 _NORMS = {op: norm for op, norm in NORMS.items() if not norm.by_channel}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.schema import named_arguments, ref_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 Shape = tuple[int, ...]
 
 

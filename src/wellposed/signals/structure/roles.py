@@ -12,7 +12,7 @@ from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "weight_norm", "other"]

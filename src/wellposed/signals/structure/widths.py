@@ -37,7 +37,7 @@ from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import Product, describe
 from wellposed.signals.operators.views import carried, view_of
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)

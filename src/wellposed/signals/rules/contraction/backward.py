@@ -32,7 +32,7 @@ from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import embedding
 from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
 _DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 

@@ -19,7 +19,7 @@ from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 LONGEST = 1024
 """Longest axis that a linear map is written out for, as a matrix."""
 VALUES = 1 << 18

@@ -28,7 +28,7 @@ from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import reordered
 
-aten = torch.ops.aten
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 def source(call: Adjoint) -> int:
