@@ -90,7 +90,7 @@ NETS = {
 def explained(graph: Graph, names: list[str], **options: Any) -> list[Explanation]:
     given = list(batches(graph, options.pop("batches", None), options.pop("draws", 8), 0))
     plan = options.pop("plan", None) or wp.plan(graph)
-    return explain_nodes(graph, [graph[name] for name in names], plan, given, options.pop("told", None), 0)
+    return explain_nodes(graph, [graph[name] for name in names], plan, given, options.pop("inputs", None), 0)
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_images_that_were_told_to_be_white_come_in() -> None:
     torch.manual_seed(0)
     graph = wp.trace(nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.AvgPool2d(3)), torch.zeros(16, 3, 12, 12))
     images = wp.Input.image()
-    first, pool = explained(graph, ["0", "1"], batches=images, told=wp.Input.white())
-    true = explained(graph, ["1"], batches=images, told=images)[0]
+    first, pool = explained(graph, ["0", "1"], batches=images, inputs=wp.Input.white())
+    true = explained(graph, ["1"], batches=images, inputs=images)[0]
     assert first.entering[0].surprises()
     assert (pool.finding, true.finding) == ("came in", "as predicted")
     assert pool.leaving[0].on_measured == pytest.approx(true.leaving[0].on_measured, rel=1e-3)

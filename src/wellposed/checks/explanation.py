@@ -12,7 +12,7 @@ from wellposed.checks.verdict import TOLERANCE, log2_ratio
 from wellposed.signals.signal import Tag
 
 Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "cannot be told apart"]
-"""Where an error was made: nowhere, before the node, at the node, at both, or what the passes made cannot say."""
+"""Where an error was made: nowhere, before the node, at the node, at both, or undecided by the passes made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Facts:
         spread: standard deviation of the second moment from one weight draw to the next, in octaves (NaN for one).
         correlations: for each axis, the mean correlation of two elements that differ along it alone (NaN for one of
             length 1).
-        tag: how the figures were come by.
+        tag: how the figures were obtained.
         kurtosis: E z⁴ of the standardised elements, 3 where they are Gaussian (measured ones only, else NaN).
     """
 
@@ -72,17 +72,18 @@ class Entering:
         """Return in words what differs between prediction and measurement by enough to matter."""
         if self.measured is None:
             return []
-        found = []
+        words = []
         if not abs(self.error) <= TOLERANCE["exact"]:
-            found.append(
+            words.append(
                 f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
             )
-        for axis, (said, seen) in enumerate(zip(self.predicted.correlations, self.measured.correlations, strict=True)):
-            if abs(said - seen) > 0.05:
-                found.append(f"elements correlated by {seen:.2f} along axis {axis} where {said:.2f} was predicted")
+        pairs = zip(self.predicted.correlations, self.measured.correlations, strict=True)
+        for axis, (expected, seen) in enumerate(pairs):
+            if abs(expected - seen) > 0.05:
+                words.append(f"elements correlated by {seen:.2f} along axis {axis} where {expected:.2f} was predicted")
         if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
-            found.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
-        return found
+            words.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +245,8 @@ class Explanation:
             text += (
                 f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
             )
-        told = [f"{item.name!r}: {', '.join(said)}" for item in self.entering if (said := item.surprises())]
-        return text + (f". What enters is not as predicted: {'; '.join(told)}" if told else "")
+        unexpected = [f"{item.name!r}: {', '.join(words)}" for item in self.entering if (words := item.surprises())]
+        return text + (f". What enters is not as predicted: {'; '.join(unexpected)}" if unexpected else "")
 
     def __str__(self) -> str:
         return self.summary()
@@ -294,8 +295,8 @@ class Explanation:
             asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving
         ]
         entering = [asdict(item) | {"error": item.error, "surprises": item.surprises()} for item in self.entering]
-        found = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
-        return asdict(self) | found
+        derived = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
+        return asdict(self) | derived
 
 
 def _excess(item: Leaving) -> float:
@@ -309,5 +310,5 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _correlated(facts: Facts) -> str:
     """Return the correlations that are there, by axis."""
-    found = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
-    return ", correlated " + ", ".join(found) if found else ""
+    shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
+    return ", correlated " + ", ".join(shown) if shown else ""

@@ -360,7 +360,7 @@ def _uses(graph: Graph, prefix: str, names: Collection[str]) -> dict[str, Contra
 
 def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, Contraction], seed: int) -> Plan:
     """Return the plan that draws orthogonal matrices of unit scale and sets the biases beside them to 0."""
-    said: dict[str, Prescription] = {}
+    planned: dict[str, Prescription] = {}
     for name, use in uses.items():
         shape = tuple(problem.parameters[name].shape)
         if math.prod(shape) < math.prod(graph.values[use.weight].shape):
@@ -368,7 +368,7 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         blocks = use.blocks(shape)
         rows = shape[use.output_axis] // (blocks if use.output_axis == 0 else 1)
         longer = max(rows, math.prod(shape) // (blocks * rows))
-        said[name] = Drawn(
+        planned[name] = Drawn(
             name=name,
             shape=shape,
             distribution="orthogonal",
@@ -383,7 +383,7 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         )
         bias = None if use.bias is None else use.bias.removeprefix(prefix)
         if bias in problem.parameters and bias not in uses:
-            said[bias] = Constant(
+            planned[bias] = Constant(
                 name=bias,
                 shape=tuple(problem.parameters[bias].shape),
                 constant=0.0,
@@ -394,5 +394,5 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         method="orthogonal",
         seed=seed,
         model=type(problem.model).__name__,
-        prescriptions=completed(problem.model, said, "left alone: no contraction sums over it"),
+        prescriptions=completed(problem.model, planned, "left alone: no contraction sums over it"),
     )

@@ -58,13 +58,13 @@ def autoinit(
     ``zero_signal="fan_in"`` gives a weight that meets a signal of zeros (queries that start at 0) the variance
     ν / fan-in, where ``"error"`` raises `PlanError`.
 
-    ``direction="backward"`` chooses each variance such that the gradient by what enters the contraction has the second
-    moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
+    ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
+    second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
     forward and the backward variance, which for a linear layer is 2 / (fan_in + fan_out) (Glorot & Bengio 2010, eq.
     12). A weight whose scale a norm takes out of the gradient again is left to the forward pass.
 
     ``objective="isometry"`` asks for singular values of the input-output Jacobian near 1: orthogonal weights with gain²
-    1 / E φ'², behind signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
+    1 / E φ'², and signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
     the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
     check_positive(target_variance=target_variance)
@@ -167,18 +167,18 @@ def _kept(
     return left_alone(graph, name, "autoinit", why)
 
 
-def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]) -> dict[str, Prescription]:
+def _fixed(graph: Graph, weights: PlannedWeights, uses: tuple[Contraction, ...]) -> dict[str, Prescription]:
     """Return the constants: biases and shifts 0, gains 1 or what the model sets them to (0 in a closed branch)."""
-    said = constants(graph, found)
-    for name, prescription in list(said.items()):
+    prescriptions = constants(graph, uses)
+    for name, prescription in list(prescriptions.items()):
         if name in weights.decisions or weights.roles[name] == "weight_norm":
-            del said[name]
+            del prescriptions[name]
         elif prescription.role == "gain":
             own = weights.gain(graph.parameters[name])
             if own != 1.0:
                 reason = f"gain: {own:g}, as the model sets it"
-                said[name] = prescription.changed(constant=own, reason=reason)
-    return said
+                prescriptions[name] = prescription.changed(constant=own, reason=reason)
+    return prescriptions
 
 
 def _weight(
@@ -261,17 +261,17 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
 
 
 def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
-    said = []
+    warnings = []
     for tag, words in (("assumed", "taken as leaving the signal as it is"), ("sampled", "measured on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
-            said.append(f"operators without a rule, {words}: {listed}")
+            warnings.append(f"operators without a rule, {words}: {listed}")
     unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
     if unsteady:
-        said.append(
+        warnings.append(
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
             f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
             "scaled residual branches do"
         )
-    return tuple(said)
+    return tuple(warnings)

@@ -288,14 +288,14 @@ def _tied_readouts(where: Vertices, weights: _Weights) -> list[str]:
 
 
 def _with_signals(
-    graph: Graph, said: Prescription, use: Contraction, decision: Decision, signals: Signals
+    graph: Graph, before: Prescription, use: Contraction, decision: Decision, signals: Signals
 ) -> Prescription:
     """Put the predicted second moments before and after a weight on record."""
     seen = {"signal_before": decision.before, "signal_after": None}
     for side, value in (("signal_before", use.data), ("signal_after", graph.nodes[use.node].outputs[0])):
         if graph.values[value].kind == "intermediate":
             seen[side] = signals[graph.values[value].name].second_moment
-    return said.changed(**seen)
+    return before.changed(**seen)
 
 
 def _growth(graph: Graph, where: Vertices, signals: Signals, merge: str) -> list[str]:

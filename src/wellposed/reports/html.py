@@ -235,19 +235,19 @@ def _off(report: Record) -> str:
     """Return what is off and why: explanations of the first, and how to ask for that of the others."""
     parts = []
     for item in report.initialisations:
-        explained = {name.name: found for found in item.explanations for name in found.leaving}
+        explained = {name.name: why for why in item.explanations for name in why.leaving}
         shown = []
         for comparison in item.off[:LISTED]:
-            found = explained.get(comparison.name) if comparison.direction == "forward" else None
+            why = explained.get(comparison.name) if comparison.direction == "forward" else None
             if comparison.direction == "backward":
                 shown.append(f"<li>the gradient by {escape(str(comparison))}</li>")
-            elif found is None:
+            elif why is None:
                 command = explain_command(report, item, comparison.name)
                 shown.append(f"<li>{escape(str(comparison))}; why: <code>{escape(command)}</code></li>")
             else:
                 shown.append(
-                    f"<li><details><summary><code>{escape(comparison.name)}</code> {escape(found.sentence)}</summary>"
-                    f'<pre tabindex="0">{escape(found.summary())}</pre></details></li>'
+                    f"<li><details><summary><code>{escape(comparison.name)}</code> {escape(why.sentence)}</summary>"
+                    f'<pre tabindex="0">{escape(why.summary())}</pre></details></li>'
                 )
         if shown:
             more = len(item.off) - len(shown)

@@ -185,7 +185,7 @@ def _entering(run: Pass, node: Node) -> str:
 
 
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
-    """Return what leaves a node given the states that enter it in ``run``, the tag of what told it, and a note."""
+    """Return what leaves a node given the states that enter it in ``run``, with the tag of its source and a note."""
     graph = run.graph
     shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
@@ -220,7 +220,7 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
-    """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
+    """Compute the state of a condition on signals, for `where` and masks; others are left unknown."""
     rule = RULES.get(node.op)
     if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return

@@ -154,18 +154,18 @@ def _edge(steps: Mapping[int, Step], value: int, target: int) -> Edge:
     return Edge(step.base, target, value, int(not counted and (gate or step.active)))
 
 
-def kernel_sizes(found: Branches, *, taps: bool = False) -> tuple[float, ...]:
+def kernel_sizes(structure: Branches, *, taps: bool = False) -> tuple[float, ...]:
     """Return the kernel size of every convolution on a way: the geometric mean over its axes, or its taps.
 
     Convolutions whose windows do not overlap (patch embeddings) are matrix products, and left out; those with a
     kernel of 1 count as 1.
     """
     sizes = []
-    for target in dict.fromkeys(edge.target for edge in found.edges):
-        step = found.steps.get(target)
+    for target in dict.fromkeys(edge.target for edge in structure.edges):
+        step = structure.steps.get(target)
         if step is None or step.kind != "contraction" or step.node is None:
             continue
-        product = describe(found.graph, found.graph.nodes[step.node])
+        product = describe(structure.graph, structure.graph.nodes[step.node])
         window = product.window if product is not None else None
         if window is None:
             continue

@@ -86,23 +86,23 @@ class Vertices:
     steps: Mapping[int, Step]
 
 
-def vertices(found: Branches) -> Vertices:
+def vertices(structure: Branches) -> Vertices:
     """Return where the branches of a graph merge."""
-    return _Finder(found).result()
+    return _Finder(structure).result()
 
 
 _CARRYING = ("pool", "normalisation", "concatenation")
 
 
 class _Finder:
-    def __init__(self, found: Branches) -> None:
-        self.steps = found.steps
+    def __init__(self, structure: Branches) -> None:
+        self.steps = structure.steps
         self.leaving: dict[int, list[Edge]] = {}
         self.entering: dict[int, list[Edge]] = {}
-        for edge in found.edges:
+        for edge in structure.edges:
             self.leaving.setdefault(edge.source, []).append(edge)
             self.entering.setdefault(edge.target, []).append(edge)
-        self.junctions = [value for value in found.steps if value in self.leaving]
+        self.junctions = [value for value in structure.steps if value in self.leaving]
         self.contracted = {
             node: value
             for value in self.junctions
@@ -135,7 +135,7 @@ class _Finder:
 
     def _vertex(self, value: int) -> Vertex:
         inner: list[int] = []
-        found: list[Branch] = []
+        branches: list[Branch] = []
 
         def visit(junction: int) -> None:
             for edge in self.entering[junction]:
@@ -143,10 +143,10 @@ class _Finder:
                     inner.append(edge.source)
                     visit(edge.source)
                 else:
-                    found.append(self._branch(edge))
+                    branches.append(self._branch(edge))
 
         visit(value)
-        return Vertex(value, tuple(inner), tuple(found))
+        return Vertex(value, tuple(inner), tuple(branches))
 
     def _branch(self, edge: Edge) -> Branch:
         weights: list[int] = []
@@ -181,7 +181,7 @@ class _Finder:
         return None
 
     def _add_endings(self) -> None:
-        """Add vertices of degree 1, and let identity branches that bring their values say so."""
+        """Add vertices of degree 1, and record them as the origin of identity branches that bring their values."""
         entered = {node for vertex in self.vertices.values() for branch in vertex.branches for node in branch.weights}
         for node, value in self.contracted.items():
             ending = None if node in entered else self._ending(value)
