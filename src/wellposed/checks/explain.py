@@ -114,8 +114,8 @@ def node_named(graph: Graph, name: str) -> Node:
         readers = [graph.nodes[i].name for value in node.outputs for i in graph.users().get(value, [])]
         hint = f"; explain a node that reads it: {', '.join(map(repr, readers[:3]))}" if readers else ""
         raise InputError(
-            f"node {name!r} ({node.op_name}) of {graph.model} makes no floating-point signal, and nothing is predicted "
-            f"of it{hint}"
+            f"node {name!r} ({node.op_name}) of {graph.model} makes no floating-point signal, so that there is no "
+            f"prediction for it{hint}"
         )
     return node
 
@@ -253,7 +253,7 @@ class _Explained:
         self.rule_tag: Tag = outcome.tag if outcome is not None else "exact"
         self.notes = [outcome.note] if outcome is not None and outcome.note else []
         if all(value in self.graph.known for value in node.outputs):
-            self.notes.append("no rule is asked: the values are known beforehand, and the finite ones are counted")
+            self.notes.append("no rule is used: the values are known beforehand; moments are of the finite ones")
         self.rule = None if self.notes else RULES.get(node.op)
         if self.rule is not None and (doc := inspect.getdoc(self.rule.function)):
             self.notes.append(" ".join(doc.partition("\n\n")[0].split()))
@@ -460,7 +460,7 @@ def _finding(item: Leaving, base: float, errors: float) -> Finding:
     if not item.off:
         return "as predicted"
     if math.isnan(item.rule_error):
-        return "cannot be told apart"
+        return "undecided"
     made, came = abs(item.rule_error), abs(item.came)
     if not made <= item.rule_allowed:
         return "both" if came > max(base, 0.25 * made) else "made here"
@@ -470,4 +470,4 @@ def _finding(item: Leaving, base: float, errors: float) -> Finding:
         return "came in"
     if made > chance:  # a miss that the rule is allowed, and the larger part
         return "both" if shows and came > 0.25 * made else "made here"
-    return "cannot be told apart"
+    return "undecided"

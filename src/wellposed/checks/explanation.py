@@ -11,7 +11,7 @@ from wellposed.checks.strict_json import to_json
 from wellposed.checks.verdict import TOLERANCE, log2_ratio
 from wellposed.signals.signal import Tag
 
-Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "cannot be told apart"]
+Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "undecided"]
 """Where an error was made: nowhere, before the node, at the node, at both, or undecided by the passes made."""
 
 
@@ -50,7 +50,7 @@ class Entering:
         kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
         shape: of the tensor.
         predicted, measured: what is known of it; ``measured`` is None where it is not (values known beforehand).
-        gaussian: whether its elements are taken as Gaussian; of a weight that is summed with, nothing hangs on it.
+        gaussian: whether its elements are taken as Gaussian; irrelevant for a weight that is summed with.
         drawn: of a parameter: what the plan draws it from, and why; ``""`` otherwise.
     """
 
@@ -74,15 +74,13 @@ class Entering:
             return []
         words = []
         if not abs(self.error) <= TOLERANCE["exact"]:
-            words.append(
-                f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
-            )
+            words.append(f"E[x²] {self.measured.second_moment:.3g} (predicted {self.predicted.second_moment:.3g})")
         pairs = zip(self.predicted.correlations, self.measured.correlations, strict=True)
         for axis, (expected, seen) in enumerate(pairs):
             if abs(expected - seen) > 0.05:
-                words.append(f"elements correlated by {seen:.2f} along axis {axis} where {expected:.2f} was predicted")
+                words.append(f"elements correlated by {seen:.2f} along axis {axis} (predicted {expected:.2f})")
         if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
-            words.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
+            words.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} instead of 3")
         return words
 
 
@@ -166,24 +164,22 @@ class Leaving:
     @property
     def sentence(self) -> str:
         """The finding in a sentence."""
-        rule = f"{self.rule_error:+.2f} octaves where ±{self.rule_allowed:.2f} is allowed"
-        parts = f"of {self.error:+.2f} octaves, {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
-        misses = f"on measured inputs too the rule misses by {rule}"
+        rule = f"{self.rule_error:+.2f} octaves (allowed ±{self.rule_allowed:.2f})"
+        both = f"{self.error:+.2f} octaves, of which {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
+        misses = f"on measured inputs the rule is off by {rule}"
         if self.finding == "as predicted":
-            text = f"as predicted: off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            text = f"as predicted: off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
             return text + (f"; {misses}" if abs(self.rule_error) > self.rule_allowed else "")
         if math.isnan(self.on_measured):
-            return (
-                f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
-            )
+            return f"undecided: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
         if self.finding == "came in":
-            return f"came in: {parts}; on measured inputs the rule is right ({rule})"
-        if self.finding == "cannot be told apart":
+            return f"came in: {both}; on measured inputs the rule is right, {rule}"
+        if self.finding == "undecided":
             return (
-                f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and "
-                f"{self.rule_standard_error:.2f} octaves, ask for more draws"
+                f"undecided: {both}; standard errors {self.came_error:.2f} and "
+                f"{self.rule_standard_error:.2f} octaves; increase draws"
             )
-        return f"{self.finding}: {parts}; {misses}"
+        return f"{self.finding}: {both}; {misses}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,16 +233,15 @@ class Explanation:
     def sentence(self) -> str:
         """The finding in a sentence, with what stands out among the entering states."""
         if self.decisive is None:
-            return "as predicted: nothing with elements leaves this node"
+            return "as predicted: the node has no result with elements"
         text = self.decisive.sentence
-        if self.finding == "as predicted" or self.finding == "cannot be told apart":
+        if self.finding in ("as predicted", "undecided"):
             return text
         if self.finding != "came in" and self.met_before:
-            text += (
-                f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
-            )
+            met = ", ".join(map(repr, self.met_before))
+            text += f". Its input depends on {met}, which the rule takes as independent"
         unexpected = [f"{item.name!r}: {', '.join(words)}" for item in self.entering if (words := item.surprises())]
-        return text + (f". What enters is not as predicted: {'; '.join(unexpected)}" if unexpected else "")
+        return text + (f". Inputs not as predicted: {'; '.join(unexpected)}" if unexpected else "")
 
     def __str__(self) -> str:
         return self.summary()

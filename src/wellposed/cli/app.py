@@ -181,7 +181,7 @@ def explain(
 
 @app.command()
 def ops(
-    pattern: Annotated[str, typer.Argument(help="Show the operators whose name holds this.")] = "",
+    pattern: Annotated[str, typer.Argument(help="Show the operators whose name contains this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -226,7 +226,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
     titles = {"rate": "learning rate", "ratio": "× base", "relative": "relative"}
     for column in shown:
         table.add_column(titles[column], justify="right")
-    table.add_column("why", overflow="fold", style="dim")
+    table.add_column("reason", overflow="fold", style="dim")
     for row in rows:
         numbers = [f"{row[column]:.4g}" if column in row else "–" for column in shown]
         table.add_row(row["rule"], *numbers, escape(row.get("reason") or row["error"]))
@@ -234,9 +234,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
     for warning in dict.fromkeys(w for row in rows for w in row.get("warnings", ())):
         console.print(f"[yellow]warning:[/] {escape(warning)}")
     if base is None:
-        console.print(
-            "[dim]A relative rate means something only beside another model's, under the same rule: --base.[/]"
-        )
+        console.print("[dim]A relative rate is meaningful only beside another one under the same rule: use --base.[/]")
 
 
 def rate(result: Rate) -> None:

@@ -55,7 +55,7 @@ def lsuv(
     training: bool = True,
     seed: int = 0,
 ) -> Plan:
-    """Scale every weight so that what it makes of real (or described) inputs has unit variance; changes nothing.
+    """Scale every weight so that its output on real (or described) inputs has unit variance; changes nothing.
 
     The pass is walked once: when a contraction with a parameter is met, its weight is scaled, and the pass goes on with
     what the scaled weight makes. That gives what passing through the model anew for each layer does, in one pass, and
@@ -286,7 +286,7 @@ class _Walk(Interpreter):
         if now == 0.0:
             self.notes.append(
                 f"{node.name}: the output of {name!r} has no {self._rule.statistic} on {self._rule.data}, so its "
-                "weight keeps its scale; a zero gate before it, or a signal that does not vary, makes it so"
+                "weight keeps its scale; the cause is a zero gate before it, or a signal that does not vary"
             )
         self.factors[name] = factor
         self.moments[node.name] = (first, now)
@@ -388,7 +388,7 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
                 shape=tuple(problem.parameters[bias].shape),
                 constant=0.0,
                 role="bias",
-                reason="bias: 0, so that the weight alone makes the variance",
+                reason="bias: 0, so that the weight alone determines the variance",
             )
     return Plan(
         method="orthogonal",

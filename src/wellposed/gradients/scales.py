@@ -218,7 +218,7 @@ def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Rescaled:
         channel_std=None if channels is None else tuple(channels.tolist()),
         output_axis=0 if by_channel else None,
         role="weight" if value.ndim > 1 else "gain",
-        reason=f"{_times(omega)} what the model holds: {why}",
+        reason=f"{_times(omega)} the model's values: {why}",
     )
 
 

@@ -159,7 +159,7 @@ def _kept(
     """Return the prescription of a parameter that is left as it is, with the reason."""
     shape, role = graph.parameters[name].shape, weights.roles[name]
     if name in weights.zero_kept:
-        return keep(name, shape, "the model initialises it to zero; kept so (zeros='write' draws it)", "weight")
+        return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
     if role == "weight":
@@ -197,7 +197,7 @@ def _weight(
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
         kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
-        reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
+        reason = f"embedding: variance ν = {target:.4g} for its rows, which are its output"
     else:
         kind = distribution
         reason = (
@@ -209,7 +209,7 @@ def _weight(
             )
         )
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
-        reason += "; also looked up as an embedding: its use as a weight decides"
+        reason += "; also used as an embedding: its use as a weight decides its scale"
     role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
@@ -245,7 +245,7 @@ def _weight(
 def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
     """Return why a weight that scales its contractions linearly was given no scale by any of them."""
     where = ", ".join(op_of(graph.nodes[use.node]) for use in uses[:3])
-    return f"no rule gives it a scale at {where}, which is measured on samples"
+    return f"no rule gives it a scale at {where}, which is run on samples"
 
 
 def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:
@@ -262,7 +262,7 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
 
 def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
     warnings = []
-    for tag, words in (("assumed", "taken as leaving the signal as it is"), ("sampled", "measured on samples")):
+    for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))

@@ -189,7 +189,7 @@ def _weight(
         return keep(name, shape, "recurrent weights keep their default scheme", role)
     factor = constant_factor(graph, use.weight)
     if factor is None:
-        return keep(name, shape, f"the weight of {op_of(graph.nodes[use.node])} is no constant multiple of it", role)
+        return keep(name, shape, f"the weight of {op_of(graph.nodes[use.node])} is not a constant multiple of it", role)
     size, reason = std(use)
     size /= factor
     if factor != 1.0:

@@ -89,7 +89,7 @@ def _readout(before: Prescription, width: int, kind: Literal["mean_field", "zero
         return zero(before, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
     if not isinstance(before, Drawn):
         return before
-    reason = f"readout: that over the width {width} (μP, {_TABLE}); {before.reason}"
+    reason = f"readout: variance divided by the width {width} (μP, {_TABLE}); {before.reason}"
     return before.changed(std=before.std / math.sqrt(width), reason=reason)
 
 
@@ -149,6 +149,6 @@ def _absorb(graph: Graph, prescriptions: dict[str, Prescription], score: Scores,
         prescriptions[one.name] = one.changed(
             **{field: value * factor for field, value in scale.items() if value is not None},
             absorbed=factor,
-            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores go as 1/head size (μP)",
+            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores scale as 1/head size (μP)",
         )
     return True

@@ -12,7 +12,7 @@ class _Record(BaseModel):
 
 
 class RelativeRate(_Record):
-    """A learning rate up to one constant: only ratios between models, under one rule, mean something.
+    """A learning rate up to one constant: only ratios between models, under one rule, are meaningful.
 
     Attributes:
         value: the relative rate, positive.

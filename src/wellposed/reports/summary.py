@@ -50,7 +50,7 @@ def check_summary(report: Record) -> list[str]:
         octaves = checked.percentile(95)
         lines.append(
             f"{item.title}: {len(checked.comparisons):,} predictions compared with {checked.draws} real passes, "
-            + (f"{off:,} beyond their allowance" if off else "all within their allowance")
+            + (f"{off:,} off" if off else "all as predicted")
             + (f"; 95 % within a factor of {2**octaves:.2g}" if math.isfinite(octaves) else "")
         )
     if not lines and report.initialisations:

@@ -75,7 +75,7 @@ def _enters_softmax(graph: Graph, value: int, users: dict[int, list[int]]) -> bo
 
 
 def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Contraction]) -> set[int]:
-    """Return the nodes that set the scale of ``value``: the first weights, or norms with a gain, on every way back."""
+    """Return the nodes that set the scale of ``value``: the first weights, or norms with a gain, on every path back."""
     nodes: set[int] = set()
     todo, seen = [value], set()
     while todo:
@@ -93,7 +93,7 @@ def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Co
 
 
 def _feeds_only(graph: Graph, source: int, target: Node, users: dict[int, list[int]]) -> bool:
-    """Whether what the node ``source`` makes is used on ways to ``target`` alone."""
+    """Whether what the node ``source`` makes is used on paths to ``target`` alone."""
     todo, seen = list(graph.nodes[source].outputs), set()
     while todo:
         for index in users.get(todo.pop(), ()):

@@ -78,7 +78,7 @@ class Gradients:
             return ()
         listed = ", ".join(assumed)
         return (
-            f"gradients were taken to pass {listed} unchanged: it has no backward rule and cannot be run on samples",
+            f"gradients were assumed to pass {listed} unchanged: it has no backward rule and cannot be run on samples",
         )
 
 

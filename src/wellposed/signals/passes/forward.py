@@ -213,7 +213,7 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
         rule, tag, note = None, "sampled", "no rule: run on samples"
         results = sample_operator(run.graph, node, args, kwargs, run.root)
     if results is None:
-        note = "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+        note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
     return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
