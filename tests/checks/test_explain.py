@@ -118,7 +118,7 @@ def test_a_wrong_rule_is_made_here_and_comes_in_behind_it() -> None:
     assert behind.finding == "came in"
     assert behind.leaving[0].rule_error == pytest.approx(0.0, abs=0.1)
     assert behind.leaving[0].came == pytest.approx(2.0, abs=0.15)
-    assert "where" in behind.sentence
+    assert "(predicted" in behind.sentence
     assert "'1': E[x²]" in behind.sentence
     assert again.finding == "both"
     assert again.leaving[0].came == pytest.approx(2.0, abs=0.15)

@@ -249,7 +249,7 @@ def _share(graph: Graph, where: Vertices, balancer: Balancer, use: Contraction, 
     if not balance.identity:
         count = "one weighted branch adds" if vertex.degree == 1 else f"{vertex.degree} weighted branches add"
         return f"{exact}: {count} second moment {balance.target:.4g} to {name}"
-    grown = f"; identity branches leave too little room, so that {name} grows" if balance.target > 1.0 + 1e-9 else ""
+    grown = f"; too little room is left, so that {name} grows" if balance.target > 1.0 + 1e-9 else ""
     return (
         f"{exact}: at {name} identity branches add {balance.identity:.4g} of {balance.target:.4g}, weighted ones the "
         f"rest{grown}"
