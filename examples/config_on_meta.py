@@ -38,8 +38,8 @@ print(f"{count:,} parameters on {model.device}")
 ids = torch.zeros(2, 32, dtype=torch.long)
 plan = wp.plan(model, input_ids=ids, seed=0)
 for name in ("model.embed_tokens", "model.layers.0.self_attn.q_proj", "model.layers.3.mlp.down_proj", "lm_head"):
-    said = plan.prescriptions[f"{name}.weight"]
-    print(f"{name:32} {said.how}")
+    prescription = plan.prescriptions[f"{name}.weight"]
+    print(f"{name:32} {prescription.how}")
 
 # 3. A plan is plain JSON, keyed by parameter name: make it here, write it on another machine.
 with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 >>> import wellposed as wp
 >>> plan = wp.initialize_(model, example)  # doctest: +SKIP
 
-The public names are found on first use, so that ``import wellposed`` and ``wellposed --help`` do not wait for torch.
+Public names are imported on first use, so that ``import wellposed`` and ``wellposed --help`` do not wait for torch.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"wellposed.{name}")
     if name in _HOMES:
-        found = getattr(importlib.import_module(f"wellposed.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
+        public = getattr(importlib.import_module(f"wellposed.{_HOMES[name]}"), name)
+        globals()[name] = public
+        return public
     raise AttributeError(f"module 'wellposed' has no attribute {name!r}")
 
 

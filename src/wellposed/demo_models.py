@@ -53,7 +53,7 @@ class SmallResNet(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention and a GELU network, each behind a layer norm and beside a shortcut."""
+    """Causal self-attention and a GELU network, each after a layer norm and beside a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -46,18 +46,18 @@ def exchanging() -> Iterator[Callable[[T], list[T]]]:
     Where the block raises on one rank, it raises on all, when they gather next or at the end; none waits for ever.
 
     Raises:
-        RankError: the block failed on another rank (names it, and what it said).
+        RankError: the block failed on another rank (names it, with its message).
     """
     heard = False
 
     def gather(value: T) -> list[T]:
         nonlocal heard
-        said = gathered((index(), "", "", value))
-        for rank, kind, words, _ in said:
+        messages = gathered((index(), "", "", value))
+        for rank, kind, words, _ in messages:
             if kind:
                 heard = True
                 raise RankError(f"rank {rank} failed: {kind}: {words}", kind)
-        return [each for *_, each in said]
+        return [each for *_, each in messages]
 
     try:
         yield gather
@@ -73,7 +73,7 @@ def failing_together() -> Iterator[None]:
     """Run a block without messages on every rank; where it raises on one, it raises on all, and none waits for ever.
 
     Raises:
-        RankError: the block failed on another rank (names it, and what it said).
+        RankError: the block failed on another rank (names it, with its message).
     """
     with exchanging():
         yield

@@ -116,7 +116,7 @@ def test_nan_is_off_and_is_the_worst() -> None:
 def test_signals_of_one_side_only_are_listed() -> None:
     result = verdict([signal("a", 1.0), signal("p", 1.0)], [signal("a", 1.0), signal("m", 1.0)])
     assert result.unmatched == ("p", "m")
-    assert "known to one side only: 2, the first p" in result.summary()
+    assert "without a counterpart: 2, the first p" in result.summary()
     with pytest.raises(InputError, match="no signal is both predicted and measured"):
         verdict([signal("a", 1.0)], [signal("b", 1.0)])
 

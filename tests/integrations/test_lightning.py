@@ -209,7 +209,7 @@ class Parts(Module):
 
 
 def test_modules_that_are_not_called_are_asked_for(tmp_path):
-    with pytest.raises(PlanError, match=r"a step was made without a call.*\(module=\)"):
+    with pytest.raises(PlanError, match=r"an optimizer step came before any call.*\(module=\)"):
         trainer_for(tmp_path, [WellposedCallback("autoinit")]).fit(Parts(), data())
     callback = WellposedCallback("autoinit", module="net.one")
     with pytest.warns(UserWarning, match=r"'net.one', the module that is called first.*'net.two.weight'"):

@@ -208,7 +208,7 @@ def test_rates_that_a_scheduler_collapses():
     assert [record[0][f"rates_over_plan/{name}"] for name in names] == pytest.approx([1.0] * len(names), rel=1e-12)
     for group in optimizer.param_groups:
         group["lr"] = 1e-3
-    with pytest.warns(CollapsedRatesWarning, match="should be as"):
+    with pytest.warns(CollapsedRatesWarning, match="should be in the ratio"):
         train(model, optimizer, 1)
     assert [record[1][f"rates/{name}"] for name in names] == [1.0] * len(names)
     over = [record[1][f"rates_over_plan/{name}"] for name in names]
@@ -355,7 +355,7 @@ def test_a_step_without_a_call_of_the_model():
     optimizer = sgd(model)
     watch(model, optimizer, initialize="autoinit")
     loss_of(model[2:], torch.randn(24, 32)).backward()
-    with pytest.raises(PlanError, match=r"was to be initialised \(autoinit\) when it is first called"):
+    with pytest.raises(PlanError, match=r"was to be initialised \(autoinit\) at its first call"):
         optimizer.step()
 
 

@@ -180,7 +180,7 @@ def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch
     assert not wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
     monkeypatch.setattr("wellposed.signals.passes.backward.LIMIT", 0)  # nothing may be run on samples
     (said,) = wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
-    assert said.startswith("gradients were taken to pass maximum.default unchanged")
+    assert said.startswith("gradients were assumed to pass maximum.default unchanged")
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:

@@ -63,7 +63,7 @@ def test_initialize_writes_its_plan():
 def test_selection_keeps_the_rest_with_the_reason():
     said = plan(net(), X, method="lecun", only=["0.*", "4.*"], skip="*.bias").prescriptions
     assert [name for name, one in said.items() if one.action == "write"] == ["0.weight", "4.weight"]
-    assert said["1.weight"].reason == "left alone: no pattern of only= matches it"
+    assert said["1.weight"].reason == "left alone: not matched by only="
     assert said["4.bias"].reason == "left alone: skip='*.bias'"
     with pytest.raises(PlanError, match=r"skip='5.\*' matches no parameter"):
         plan(net(), X, method="lecun", skip="5.*")

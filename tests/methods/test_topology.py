@@ -187,7 +187,7 @@ def test_preserve_grows_by_its_share_where_nothing_can_be_scaled():
     model = Residual(blocks=4, stem=False)
     plan = made(model, merge="preserve")
     agree(model, plan, [1.0 + 0.5 * k / 4 for k in range(5)])
-    assert "no room" in plan.prescriptions["blocks.0.weight"].reason
+    assert "too little room" in plan.prescriptions["blocks.0.weight"].reason
 
 
 class Pooled(nn.Module):

@@ -116,7 +116,7 @@ def test_a_grid_that_is_too_narrow_is_widened(curvature: float) -> None:
     assert tried[0] < 1 / curvature < tried[-1]
     assert np.diff(np.log2(tried)) == pytest.approx(1, abs=1e-9)
     assert rate.value == pytest.approx(1 / curvature, rel=0.42)  # half a step of the grid
-    assert "the grid was continued" in rate.reason
+    assert "the grid was extended" in rate.reason
     assert not rate.warnings
 
 

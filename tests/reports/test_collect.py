@@ -291,12 +291,12 @@ def test_what_is_off_is_explained(monkeypatch):
     section = section[: section.index("</section>")]
     assert '<a href="#off">What is off</a>' in shown
     assert section.count("<details>") == 4
-    assert "made here: of -" in section
-    assert "the gradient by 0 (input)" in section
+    assert "made here: -" in section
+    assert "the gradient with respect to 0 (input)" in section
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report.table())
     text = console.export_text()
-    assert "plan, first off: linear: made here: of -" in text
+    assert "plan, first off: linear: made here: -" in text
     assert "more: wp.explain(model, 'linear', ..., plan=plan)" in text
     monkeypatch.setattr(parts, "EXPLAINED", 1)
     short = wp.report(Tied(), torch.randn(16, 64), draws=4)

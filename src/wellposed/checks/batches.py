@@ -1,4 +1,4 @@
-"""The inputs of real passes: drawn as a descriptor says, or taken from the user's batches."""
+"""The inputs of real passes: drawn from a descriptor, or taken from the user's batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stream(seed: int, draw: int, purpose: str) -> int:
 
 
 def is_described(inputs: Inputs) -> TypeIs[Described]:
-    """Whether ``inputs`` are described, as against given as batches."""
+    """Whether ``inputs`` are described, rather than given as batches."""
     return inputs is None or isinstance(inputs, Input | Tensor | Mapping)
 
 

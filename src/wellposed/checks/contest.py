@@ -106,7 +106,7 @@ class Contest:
             if p < 0.05:
                 lines.append(f"{better.name} reaches a lower loss than {worse.name} (p = {p:.2g})")
             else:
-                lines.append(f"{one.name} and {other.name} cannot be told apart (p = {p:.2g})")
+                lines.append(f"{one.name} and {other.name} do not differ significantly (p = {p:.2g})")
         lines += [f"warning ({e.name}): {text}" for e in self.entrants for text in e.warnings]
         return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Real backward passes: the gradient with respect to every tensor of a graph, measured as it passes and let go."""
+"""Real backward passes: the gradient with respect to every tensor of a graph, measured as it passes and released."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.context.measured import (
     MeasuredStates,
     mean_correlations,
-    values_behind,
+    values_needed,
 )
 from wellposed.signals.context.weights import PrescribedWeights, Weights
 from wellposed.signals.distributions.state import State
@@ -39,7 +39,7 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Signals, Tag
 
 LARGEST = 2**27
-"""Elements that are kept of the real passes for one node; of larger signals fewer passes are."""
+"""Elements that are kept of the real passes for one node; of larger signals fewer passes are kept."""
 
 
 def explain(
@@ -54,7 +54,7 @@ def explain(
     training: bool = True,
     **kwargs: Any,
 ) -> Explanation:
-    """Tell everything about one node of a model, and whether its error was made there or came in.
+    """Explain one node of a model: what enters and leaves it, and whether its error was made there or came in.
 
     The node's rule runs twice: on the predicted states, and on states whose moments, correlations and dependence are
     those of the real tensors that entered it. Where the second is right and the first is not, the error came in; where
@@ -85,9 +85,9 @@ def explain(
         check_not_negative(tolerance=tolerance)
     graph = graph_of(model, args, kwargs, training)
     given: Sequence[Mapping[int, Tensor]] = list(batches(graph, inputs, draws, seed))
-    told = inputs if is_described(inputs) else described(graph, given)
+    descriptors = inputs if is_described(inputs) else described(graph, given)
     if node is None:
-        predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
+        predicted = propagate(graph, inputs=descriptors, weights="current" if plan is None else plan)
         measured = passes(graph, given, plan, seed)
         weight_draws = 1 if plan is None else draws
         verdict = compare(predicted, measured, draws=draws, weight_draws=weight_draws, tolerance=tolerance)
@@ -96,7 +96,7 @@ def explain(
             raise InputError(f"{graph.model} makes no floating-point signal: there is nothing to explain")
         node = chosen.name
     asked = node_named(graph, node)
-    return explain_nodes(graph, [asked], plan, given, told, seed, tolerance)[0]
+    return explain_nodes(graph, [asked], plan, given, descriptors, seed, tolerance)[0]
 
 
 def node_named(graph: Graph, name: str) -> Node:
@@ -114,8 +114,8 @@ def node_named(graph: Graph, name: str) -> Node:
         readers = [graph.nodes[i].name for value in node.outputs for i in graph.users().get(value, [])]
         hint = f"; explain a node that reads it: {', '.join(map(repr, readers[:3]))}" if readers else ""
         raise InputError(
-            f"node {name!r} ({node.op_name}) of {graph.model} makes no floating-point signal, and nothing is predicted "
-            f"of it{hint}"
+            f"node {name!r} ({node.op_name}) of {graph.model} makes no floating-point signal, so that there is no "
+            f"prediction for it{hint}"
         )
     return node
 
@@ -125,45 +125,45 @@ def explain_nodes(
     nodes: Sequence[Node],
     plan: Plan | None,
     given: Sequence[Mapping[int, Tensor]],
-    told: Any,
+    descriptors: Any,
     seed: int,
     tolerance: float | None = None,
 ) -> list[Explanation]:
-    """Return what `explain` does of several nodes, from one prediction and the same real passes for all of them.
+    """Return what `explain` does for several nodes, from one prediction and the same real passes for all of them.
 
     Args:
         graph: the graph.
         nodes: its nodes.
         plan: how the weights are drawn; None keeps the model's.
         given: the inputs of each pass, by value id.
-        told: what the prediction is told of the inputs.
+        descriptors: what is known of the inputs.
         seed: of weights and random operators.
         tolerance: as for `explain`.
     """
     weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
-    predicted, prediction = run_pass(graph, weights, inputs=told, keep=True)
+    predicted, prediction = run_pass(graph, weights, inputs=descriptors, keep=True)
     uses, fixed = contractions(graph), parameter_values(graph)
     seen = [_Seen(prediction, node) for node in nodes]
     _look(graph, seen, plan, given, seed)
     weight_draws = 1 if plan is None else len(given)
-    found = []
+    explanations = []
     for node, of_node in zip(nodes, seen, strict=True):
         names = of_node.names()
         foreseen = Signals(tuple(signal for signal in predicted if signal.name in names))
         compared = compare(
             foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
         ).comparisons
-        found.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
+        explanations.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
         of_node.tensors.clear()
-    return found
+    return explanations
 
 
 class _Seen:
-    """What real passes show of one node: tensors behind its arguments, and moments of all that enters and leaves."""
+    """What real passes measure at one node: the tensors of its arguments, and moments of all that enters and leaves."""
 
     def __init__(self, run_: Pass, node: Node) -> None:
         self.graph, self.node = run_.graph, node
-        self.tensors: dict[int, list[Tensor]] = {value: [] for value in values_behind(run_, node)}
+        self.tensors: dict[int, list[Tensor]] = {value: [] for value in values_needed(run_, node)}
         self.seconds: dict[int, list[float]] = {value: [] for value in node.outputs}
         self.accumulator = Accumulator()
         self.draws = 0
@@ -253,17 +253,17 @@ class _Explained:
         self.rule_tag: Tag = outcome.tag if outcome is not None else "exact"
         self.notes = [outcome.note] if outcome is not None and outcome.note else []
         if all(value in self.graph.known for value in node.outputs):
-            self.notes.append("no rule is asked: the values are known beforehand, and the finite ones are counted")
+            self.notes.append("no rule is used: the values are known beforehand; moments are of the finite ones")
         self.rule = None if self.notes else RULES.get(node.op)
-        if self.rule is not None and (said := inspect.getdoc(self.rule.function)):
-            self.notes.append(" ".join(said.partition("\n\n")[0].split()))
+        if self.rule is not None and (doc := inspect.getdoc(self.rule.function)):
+            self.notes.append(" ".join(doc.partition("\n\n")[0].split()))
         self.measured = self._measured_states()
 
     def explanation(self, compared: Sequence[Comparison]) -> Explanation:
         graph, node = self.graph, self.node
-        found = self._on_measured()
+        outcomes = self._on_measured()
         by_name = {graph.values[value].name: place for place, value in enumerate(node.outputs)}
-        leaving = tuple(self._leaving(item, by_name[item.name], found) for item in compared)
+        leaving = tuple(self._leaving(item, by_name[item.name], outcomes) for item in compared)
         rule = self.rule
         return Explanation(
             model=graph.model,
@@ -316,9 +316,9 @@ class _Explained:
             self.notes.append(f"not run on measured inputs: {error}")
             return []
 
-    def _leaving(self, item: Comparison, place: int, found: Sequence[Sequence[State | None]]) -> Leaving:
+    def _leaving(self, item: Comparison, place: int, outcomes: Sequence[Sequence[State | None]]) -> Leaving:
         value = self.node.outputs[place]
-        states = [results[place] for results in found]
+        states = [results[place] for results in outcomes]
         seconds = [state.second_moment for state in states if state is not None]
         seen = np.array(self.seen.seconds[value])
         on_measured = rule_error = rule_allowed = rule_standard_error = came_error = math.nan
@@ -334,7 +334,7 @@ class _Explained:
             implied = math.sqrt(state.spread.variance) / math.log(2.0) / math.sqrt(self.weight_draws)
             base = TOLERANCE[state.tag] if self.tolerance is None else self.tolerance
             rule_allowed = base + max(student(len(seen)) * rule_standard_error, 2 * implied)
-        told = Leaving(
+        leaving = Leaving(
             name=item.name,
             shape=item.shape,
             tag=item.tag,
@@ -350,7 +350,7 @@ class _Explained:
             came_error=came_error,
             finding="as predicted",
         )
-        return replace(told, finding=_finding(told, base, student(len(seen))))
+        return replace(leaving, finding=_finding(leaving, base, student(len(seen))))
 
     def _entering(self) -> Iterable[Entering]:
         seen = {signal.name: signal for signal in self.seen.entering()}
@@ -385,7 +385,7 @@ class _Explained:
         """Return the parameters that scale a weight of this node and that its other operand depends on."""
         made = {value: made for made in self.graph.nodes[: self.node.index] for value in made.outputs}
         names = {parameter.value: name for name, parameter in self.graph.parameters.items()}
-        found: dict[str, None] = {}
+        met: dict[str, None] = {}
         for use in self.uses:
             if use.node != self.node.index or use.parameter is None:
                 continue
@@ -397,16 +397,16 @@ class _Explained:
                         seen.add(value)
                         todo.append(value)
             if use.parameter in {names.get(value) for value in seen}:
-                found[use.parameter] = None
-        return tuple(found)
+                met[use.parameter] = None
+        return tuple(met)
 
     def _drawn(self, value: int) -> str:
         info = self.graph.values[value]
         name = self.graph.aliases.get(info.name, info.name)
         if info.kind != "parameter":
             return ""
-        said = None if self.plan is None else self.plan.prescriptions.get(name)
-        return "its current values" if said is None else f"{said.how}: {said.reason}"
+        prescription = None if self.plan is None else self.plan.prescriptions.get(name)
+        return "its current values" if prescription is None else f"{prescription.how}: {prescription.reason}"
 
     def _fan(self, use: Contraction) -> Fan:
         product = describe(self.graph, self.node)
@@ -420,11 +420,11 @@ class _Explained:
 
 def _arguments(node: Node) -> dict[int, str]:
     """Return the name that the operator's schema has for each value it reads."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
 
     def visit(argument: Any, name: str) -> None:
         if isinstance(argument, Ref):
-            found.setdefault(argument.value, name)
+            names.setdefault(argument.value, name)
         elif isinstance(argument, list | tuple):
             for place, item in enumerate(argument):
                 visit(item, f"{name}[{place}]")
@@ -433,7 +433,7 @@ def _arguments(node: Node) -> dict[int, str]:
         visit(argument, schema.name)
     for name, argument in node.kwargs.items():
         visit(argument, name)
-    return found
+    return names
 
 
 def _jackknife(estimates: Sequence[float]) -> float:
@@ -446,7 +446,7 @@ def _jackknife(estimates: Sequence[float]) -> float:
 
 
 def _finding(item: Leaving, base: float, errors: float) -> Finding:
-    """Say where an error was made.
+    """Return where an error was made.
 
     What the rule makes of measured inputs decides, since it shares the measurement's chance: beyond its allowance it is
     at fault; where it accounts for less than half of the error, or for less than what the states that enter change,
@@ -460,7 +460,7 @@ def _finding(item: Leaving, base: float, errors: float) -> Finding:
     if not item.off:
         return "as predicted"
     if math.isnan(item.rule_error):
-        return "cannot be told apart"
+        return "undecided"
     made, came = abs(item.rule_error), abs(item.came)
     if not made <= item.rule_allowed:
         return "both" if came > max(base, 0.25 * made) else "made here"
@@ -470,4 +470,4 @@ def _finding(item: Leaving, base: float, errors: float) -> Finding:
         return "came in"
     if made > chance:  # a miss that the rule is allowed, and the larger part
         return "both" if shows and came > 0.25 * made else "made here"
-    return "cannot be told apart"
+    return "undecided"

@@ -11,8 +11,8 @@ from wellposed.checks.strict_json import to_json
 from wellposed.checks.verdict import TOLERANCE, log2_ratio
 from wellposed.signals.signal import Tag
 
-Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "cannot be told apart"]
-"""Where an error was made: nowhere, before the node, at the node, at both, or what the passes made cannot say."""
+Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "undecided"]
+"""Where an error was made: nowhere, before the node, at the node, at both, or undecided by the passes made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Facts:
         spread: standard deviation of the second moment from one weight draw to the next, in octaves (NaN for one).
         correlations: for each axis, the mean correlation of two elements that differ along it alone (NaN for one of
             length 1).
-        tag: how the figures were come by.
+        tag: how the figures were obtained.
         kurtosis: E z⁴ of the standardised elements, 3 where they are Gaussian (measured ones only, else NaN).
     """
 
@@ -50,7 +50,7 @@ class Entering:
         kind: ``input``, ``parameter``, ``buffer``, ``constant`` or ``intermediate``.
         shape: of the tensor.
         predicted, measured: what is known of it; ``measured`` is None where it is not (values known beforehand).
-        gaussian: whether its elements are taken as Gaussian; of a weight that is summed with, nothing hangs on it.
+        gaussian: whether its elements are taken as Gaussian; irrelevant for a weight that is summed with.
         drawn: of a parameter: what the plan draws it from, and why; ``""`` otherwise.
     """
 
@@ -72,17 +72,16 @@ class Entering:
         """Return in words what differs between prediction and measurement by enough to matter."""
         if self.measured is None:
             return []
-        found = []
+        words = []
         if not abs(self.error) <= TOLERANCE["exact"]:
-            found.append(
-                f"E[x²] {self.measured.second_moment:.3g} where {self.predicted.second_moment:.3g} was predicted"
-            )
-        for axis, (said, seen) in enumerate(zip(self.predicted.correlations, self.measured.correlations, strict=True)):
-            if abs(said - seen) > 0.05:
-                found.append(f"elements correlated by {seen:.2f} along axis {axis} where {said:.2f} was predicted")
+            words.append(f"E[x²] {self.measured.second_moment:.3g} (predicted {self.predicted.second_moment:.3g})")
+        pairs = zip(self.predicted.correlations, self.measured.correlations, strict=True)
+        for axis, (expected, seen) in enumerate(pairs):
+            if abs(expected - seen) > 0.05:
+                words.append(f"elements correlated by {seen:.2f} along axis {axis} (predicted {expected:.2f})")
         if self.gaussian and abs(self.measured.kurtosis - 3.0) > 0.3:
-            found.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} in place of 3")
-        return found
+            words.append(f"taken as Gaussian, with a kurtosis of {self.measured.kurtosis:.1f} instead of 3")
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +164,22 @@ class Leaving:
     @property
     def sentence(self) -> str:
         """The finding in a sentence."""
-        rule = f"{self.rule_error:+.2f} octaves where ±{self.rule_allowed:.2f} is allowed"
-        parts = f"of {self.error:+.2f} octaves, {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
-        misses = f"on measured inputs too the rule misses by {rule}"
+        rule = f"{self.rule_error:+.2f} octaves (allowed ±{self.rule_allowed:.2f})"
+        both = f"{self.error:+.2f} octaves, of which {self.came:+.2f} came in and {self.rule_error:+.2f} were made here"
+        misses = f"on measured inputs the rule is off by {rule}"
         if self.finding == "as predicted":
-            text = f"as predicted: off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            text = f"as predicted: off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
             return text + (f"; {misses}" if abs(self.rule_error) > self.rule_allowed else "")
         if math.isnan(self.on_measured):
-            return (
-                f"cannot be told apart: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
-            )
+            return f"undecided: off by {self.error:+.2f} octaves, and the rule was not run on measured inputs"
         if self.finding == "came in":
-            return f"came in: {parts}; on measured inputs the rule is right ({rule})"
-        if self.finding == "cannot be told apart":
+            return f"came in: {both}; on measured inputs the rule is right, {rule}"
+        if self.finding == "undecided":
             return (
-                f"cannot be told apart: {parts}; standard errors {self.came_error:.2f} and "
-                f"{self.rule_standard_error:.2f} octaves, ask for more draws"
+                f"undecided: {both}; standard errors {self.came_error:.2f} and "
+                f"{self.rule_standard_error:.2f} octaves; increase draws"
             )
-        return f"{self.finding}: {parts}; {misses}"
+        return f"{self.finding}: {both}; {misses}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +233,15 @@ class Explanation:
     def sentence(self) -> str:
         """The finding in a sentence, with what stands out among the entering states."""
         if self.decisive is None:
-            return "as predicted: nothing with elements leaves this node"
+            return "as predicted: the node has no result with elements"
         text = self.decisive.sentence
-        if self.finding == "as predicted" or self.finding == "cannot be told apart":
+        if self.finding in ("as predicted", "undecided"):
             return text
         if self.finding != "came in" and self.met_before:
-            text += (
-                f". What enters depends on {', '.join(map(repr, self.met_before))}, which the rule takes as independent"
-            )
-        told = [f"{item.name!r}: {', '.join(said)}" for item in self.entering if (said := item.surprises())]
-        return text + (f". What enters is not as predicted: {'; '.join(told)}" if told else "")
+            met = ", ".join(map(repr, self.met_before))
+            text += f". Its input depends on {met}, which the rule takes as independent"
+        unexpected = [f"{item.name!r}: {', '.join(words)}" for item in self.entering if (words := item.surprises())]
+        return text + (f". Inputs not as predicted: {'; '.join(unexpected)}" if unexpected else "")
 
     def __str__(self) -> str:
         return self.summary()
@@ -294,8 +290,8 @@ class Explanation:
             asdict(item) | {"came": item.came, "off": item.off, "sentence": item.sentence} for item in self.leaving
         ]
         entering = [asdict(item) | {"error": item.error, "surprises": item.surprises()} for item in self.entering]
-        found = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
-        return asdict(self) | found
+        derived = {"finding": self.finding, "sentence": self.sentence, "leaving": leaving, "entering": entering}
+        return asdict(self) | derived
 
 
 def _excess(item: Leaving) -> float:
@@ -309,5 +305,5 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _correlated(facts: Facts) -> str:
     """Return the correlations that are there, by axis."""
-    found = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
-    return ", correlated " + ", ".join(found) if found else ""
+    shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
+    return ", correlated " + ", ".join(shown) if shown else ""

@@ -40,7 +40,7 @@ class Comparison:
 
     Attributes:
         name, module, op, shape: as in `Signal`.
-        direction: ``forward`` for a signal, ``backward`` for a gradient; one by a parameter or an input of the model
+        direction: ``forward`` for a signal, ``backward`` for a gradient; that of a parameter or an input of the model
             has ``parameter`` or ``input`` as its op.
         tag: the prediction's tag.
         predicted, measured: second moments.
@@ -85,7 +85,7 @@ class Comparison:
         what = "E[x²]" if self.direction == "forward" else "E[g²]"
         return (
             f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
-            f"off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            f"off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
         )
 
 
@@ -163,7 +163,7 @@ class Verdict:
                 f"octaves between weight draws ({widest.name}); tolerances are widened accordingly"
             )
         if self.unmatched:
-            lines.append(f"known to one side only: {len(self.unmatched)}, the first {self.unmatched[0]}")
+            lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
         return "\n".join(lines)
 
     def table(self, limit: int = 10) -> Group:

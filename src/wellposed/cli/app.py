@@ -155,7 +155,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say why NODE of MODEL is off: what entered, what its rule makes of that alone, and where the error was made."""
+    """Explain why NODE of MODEL is off: what entered, what its rule makes of that, and where the error was made."""
     options = method_options(target_variance, distribution, only, skip, option)
     if own and (plan_file is not None or options or method != "autoinit"):
         raise OptionError("--own takes the weights that the model was built with: leave out the plan and its options")
@@ -172,16 +172,16 @@ def explain(
         else:
             planned = None if own else methods.plan(graph, method=method, seed=seed, **options)
         stages.next()
-        found = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
+        explanation = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
     if as_json:
-        show.json_text(found.to_json())
+        show.json_text(explanation.to_json())
     else:
-        show.explanation(found)
+        show.explanation(explanation)
 
 
 @app.command()
 def ops(
-    pattern: Annotated[str, typer.Argument(help="Show the operators whose name holds this.")] = "",
+    pattern: Annotated[str, typer.Argument(help="Show the operators whose name contains this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -136,17 +136,17 @@ def verdict_lines(result: Verdict) -> None:
     out().print(f"{mark} {escape(result.summary())}")
 
 
-def explanation(found: Explanation) -> None:
+def explanation(why: Explanation) -> None:
     """Print why a node is off: the finding, its rule, what enters, and what leaves as predicted, and as measured."""
     console = out()
-    place = " · ".join(part for part in (found.module, found.source) if part)
-    console.print(f"[bold]{escape(found.model)}: {escape(found.node)}[/] ({found.op}) [dim]{escape(place)}[/]")
-    console.print(escape(found.sentence), style="green" if found.finding == "as predicted" else "bold red")
-    rule = f"rule {escape(found.rule)}" if found.rule else "no rule"
-    console.print(f"{rule}, [{TAG_STYLES[found.rule_tag]}]{found.rule_tag}[/] [dim]{escape(found.rule_source)}[/]")
-    for note in found.notes:
+    place = " · ".join(part for part in (why.module, why.source) if part)
+    console.print(f"[bold]{escape(why.model)}: {escape(why.node)}[/] ({why.op}) [dim]{escape(place)}[/]")
+    console.print(escape(why.sentence), style="green" if why.finding == "as predicted" else "bold red")
+    rule = f"rule {escape(why.rule)}" if why.rule else "no rule"
+    console.print(f"{rule}, [{TAG_STYLES[why.rule_tag]}]{why.rule_tag}[/] [dim]{escape(why.rule_source)}[/]")
+    for note in why.notes:
         console.print(f"[dim]{escape(note)}[/]")
-    for fan in found.fans:
+    for fan in why.fans:
         console.print(escape(str(fan)))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
@@ -154,7 +154,7 @@ def explanation(found: Explanation) -> None:
     for title in ("E[x²]", "mean", "octaves"):
         table.add_column(escape(title), justify="right", no_wrap=True)
     table.add_column("correlated, by axis", overflow="fold")
-    for item in found.entering:
+    for item in why.entering:
         predicted, seen = item.predicted, item.measured
         table.add_row(
             "enters", f"{escape(item.name)} as {item.argument}", f"{predicted.second_moment:.3g}",
@@ -165,15 +165,13 @@ def explanation(found: Explanation) -> None:
             table.add_row("", "[dim]measured[/]", *figures)
         if item.drawn:
             table.add_row("", f"[dim]{escape(item.drawn)}[/]")
-    for result in found.leaving:
+    for result in why.leaving:
         table.add_row("leaves", escape(result.name), f"{result.predicted:.3g}", "", f"{result.error:+.2f}")
-        alone = (f"{result.on_measured:.3g}", "", f"{result.rule_error:+.2f}") if found.kept > 1 else ("–", "", "–")
+        alone = (f"{result.on_measured:.3g}", "", f"{result.rule_error:+.2f}") if why.kept > 1 else ("–", "", "–")
         table.add_row("", "[dim]rule on measured inputs[/]", *alone)
         table.add_row("", "[dim]measured[/]", f"{result.measured:.3g}")
     console.print(table)
-    console.print(
-        f"[dim]{plural(found.draws, 'pass').replace('passs', 'passes')}, weights drawn {found.weight_draws} ×[/]"
-    )
+    console.print(f"[dim]{plural(why.draws, 'pass').replace('passs', 'passes')}, weights drawn {why.weight_draws} ×[/]")
 
 
 def _by_axis(correlations: Sequence[float]) -> str:
@@ -228,7 +226,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
     titles = {"rate": "learning rate", "ratio": "× base", "relative": "relative"}
     for column in shown:
         table.add_column(titles[column], justify="right")
-    table.add_column("why", overflow="fold", style="dim")
+    table.add_column("reason", overflow="fold", style="dim")
     for row in rows:
         numbers = [f"{row[column]:.4g}" if column in row else "–" for column in shown]
         table.add_row(row["rule"], *numbers, escape(row.get("reason") or row["error"]))
@@ -236,9 +234,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
     for warning in dict.fromkeys(w for row in rows for w in row.get("warnings", ())):
         console.print(f"[yellow]warning:[/] {escape(warning)}")
     if base is None:
-        console.print(
-            "[dim]A relative rate means something only beside another model's, under the same rule: --base.[/]"
-        )
+        console.print("[dim]A relative rate is meaningful only beside another one under the same rule: use --base.[/]")
 
 
 def rate(result: Rate) -> None:

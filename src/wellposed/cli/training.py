@@ -116,7 +116,7 @@ def compare(
     option: Option = None,
     as_json: Json = False,
 ) -> None:
-    """Train from several starts, each at its own best learning rate, and tell whether one is better."""
+    """Train from several starts, each at its own best learning rate, and report whether one is better."""
     from wellposed import zoo
     from wellposed.checks.contest import OWN, compare_starts
 

@@ -5,8 +5,8 @@ takes a *factor* on request, a scalar s of value one on the weight W: with y = C
 
     ∂J/∂s = ⟨G, Cᵀ(ḡ, W)⟩ + ⟨x, Cᵀ(c, W)⟩,
 
-for the cotangents G of the gradient by x and c of y, whose products are formed anyway. A second derivative by the
-scale of a weight so takes four products where the one by the weight itself takes six.
+for the cotangents G of ∂J/∂x and c of y, whose products are formed anyway. A second derivative with respect to the
+scale of a weight so takes four products, where one with respect to the weight itself takes six.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class Use(Protocol):
-    """What one operator says of the gradients of samples with respect to its operand."""
+    """The gradients of samples with respect to an operator's operand, as that operator gives them."""
 
     @property
     def operand(self) -> Tensor:
@@ -161,7 +161,7 @@ def _count(sizes: Sequence[int]) -> int:
 
 
 def convolved(args: tuple[Any, ...], cotangent: Tensor, count: int) -> Outer:
-    """Return what a convolution (ATen's arguments) says of the gradients with respect to its weight."""
+    """Return the gradients with respect to the weight of a convolution (ATen's arguments)."""
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
     dims = weight.ndim - 2
     options = (*(list(o) * (dims // len(o)) for o in (stride, padding, dilation)), transposed, output_padding, groups)
@@ -173,13 +173,13 @@ def convolved(args: tuple[Any, ...], cotangent: Tensor, count: int) -> Outer:
 
 
 def multiplied(operand: Tensor, x: Tensor, cotangent: Tensor, count: int) -> Outer:
-    """Return what ``x @ operand`` says of the gradients for ``operand``; rows of ``x`` are sorted by sample."""
+    """Return the gradients of ``x @ operand`` with respect to ``operand``; rows of ``x`` are sorted by sample."""
     left = x.detach().reshape(count, 1, -1, x.shape[-1])
     return Outer(operand, left, cotangent.reshape(count, 1, -1, cotangent.shape[-1]))
 
 
 def looked_up(operand: Tensor, indices: Tensor, cotangent: Tensor, count: int, padding: int) -> Outer:
-    """Return what looking up ``indices`` says of the gradients with respect to a table; index ``padding`` has none."""
+    """Return the gradients with respect to a table in which ``indices`` are looked up; index ``padding`` has none."""
     right = cotangent.reshape(count, 1, -1, cotangent.shape[-1])
     left = indices.reshape(count, 1, -1)
     if padding >= 0:

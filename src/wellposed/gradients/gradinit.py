@@ -1,4 +1,4 @@
-"""GradInit: scales that make the loss after one optimizer step as small as it gets, under a bound on the gradient."""
+"""GradInit: scales that minimise the loss after one optimizer step, under a bound on the gradient."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def lsuv(
     training: bool = True,
     seed: int = 0,
 ) -> Plan:
-    """Scale every weight so that what it makes of real (or described) inputs has unit variance; changes nothing.
+    """Scale every weight so that its output on real (or described) inputs has unit variance; changes nothing.
 
     The pass is walked once: when a contraction with a parameter is met, its weight is scaled, and the pass goes on with
     what the scaled weight makes. That gives what passing through the model anew for each layer does, in one pass, and
@@ -285,7 +285,7 @@ class _Walk(Interpreter):
         if now == 0.0:
             self.notes.append(
                 f"{node.name}: the output of {name!r} has no {self._rule.statistic} on {self._rule.data}, so its "
-                "weight keeps its scale; a zero gate before it, or a signal that does not vary, makes it so"
+                "weight keeps its scale; the cause is a zero gate before it, or a signal that does not vary"
             )
         self.factors[name] = factor
         self.moments[node.name] = (first, now)
@@ -359,7 +359,7 @@ def _uses(graph: Graph, prefix: str, names: Collection[str]) -> dict[str, Contra
 
 def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, Contraction], seed: int) -> Plan:
     """Return the plan that draws orthogonal matrices of unit scale and sets the biases beside them to 0."""
-    said: dict[str, Prescription] = {}
+    planned: dict[str, Prescription] = {}
     for name, use in uses.items():
         shape = tuple(problem.parameters[name].shape)
         if math.prod(shape) < math.prod(graph.values[use.weight].shape):
@@ -367,7 +367,7 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         blocks = use.blocks(shape)
         rows = shape[use.output_axis] // (blocks if use.output_axis == 0 else 1)
         longer = max(rows, math.prod(shape) // (blocks * rows))
-        said[name] = Drawn(
+        planned[name] = Drawn(
             name=name,
             shape=shape,
             distribution="orthogonal",
@@ -382,16 +382,16 @@ def _orthogonal(problem: Problem, graph: Graph, prefix: str, uses: Mapping[str, 
         )
         bias = None if use.bias is None else use.bias.removeprefix(prefix)
         if bias in problem.parameters and bias not in uses:
-            said[bias] = Constant(
+            planned[bias] = Constant(
                 name=bias,
                 shape=tuple(problem.parameters[bias].shape),
                 constant=0.0,
                 role="bias",
-                reason="bias: 0, so that the weight alone makes the variance",
+                reason="bias: 0, so that the weight alone determines the variance",
             )
     return Plan(
         method="orthogonal",
         seed=seed,
         model=type(problem.model).__name__,
-        prescriptions=completed(problem.model, said, "left alone: no contraction sums over it"),
+        prescriptions=completed(problem.model, planned, "left alone: no contraction sums over it"),
     )

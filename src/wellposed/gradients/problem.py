@@ -195,7 +195,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out, on whatever device or rank."""
+    """Whether an error means that memory ran out, on whatever device or rank."""
     kind = error.kind if isinstance(error, RankError) else type(error).__name__
     return kind == torch.OutOfMemoryError.__name__ or "can't allocate memory" in str(error)
 

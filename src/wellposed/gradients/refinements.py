@@ -1,4 +1,4 @@
-"""The refinements by name, for whoever chooses one by a word."""
+"""The refinements by name."""
 
 from __future__ import annotations
 

@@ -218,26 +218,26 @@ def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Rescaled:
         channel_std=None if channels is None else tuple(channels.tolist()),
         output_axis=0 if by_channel else None,
         role="weight" if value.ndim > 1 else "gain",
-        reason=f"{_times(omega)} what the model holds: {why}",
+        reason=f"{_times(omega)} the model's values: {why}",
     )
 
 
-def _scaled(said: Prescription, omega: Tensor, value: Tensor, why: str) -> Prescription:
+def _scaled(before: Prescription, omega: Tensor, value: Tensor, why: str) -> Prescription:
     """Return a prescription that draws the same numbers times ω."""
-    reason = f"{said.reason}; {_times(omega)}: {why}"
-    if isinstance(said, Centering):
-        return said.changed(reason=reason)
+    reason = f"{before.reason}; {_times(omega)}: {why}"
+    if isinstance(before, Centering):
+        return before.changed(reason=reason)
     if omega.ndim:
         scaled = value.double() * omega.double()
         channels = tuple(scaled.flatten(1).square().mean(1).sqrt().tolist())
-        return said.changed(channel_std=channels, output_axis=0, reason=reason)
+        return before.changed(channel_std=channels, output_axis=0, reason=reason)
     factor = float(omega)
-    if isinstance(said, Constant):
-        return said.changed(constant=said.constant * factor, reason=reason)
-    if isinstance(said, Rescaled):
-        return said.changed(std=said.std * factor, reason=reason)
-    assert isinstance(said, Drawn)
-    return said.changed(mean=said.mean * factor, std=said.std * factor, reason=reason)
+    if isinstance(before, Constant):
+        return before.changed(constant=before.constant * factor, reason=reason)
+    if isinstance(before, Rescaled):
+        return before.changed(std=before.std * factor, reason=reason)
+    assert isinstance(before, Drawn)
+    return before.changed(mean=before.mean * factor, std=before.std * factor, reason=reason)
 
 
 def _ones(value: Tensor, per_channel: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 The loss runs under `torch.func.vmap` over the samples, so that each has the loss that it has alone; parameters are not
 batched there, and every operator is run once for a chunk of samples. Where one takes a parameter, its other operand and
-the cotangent of its output say all about the gradients of the samples: of a product with a matrix these are sums of
+the cotangent of its output determine the gradients of the samples: for a product with a matrix these are sums of
 outer products over positions, G = Σ_p a_p cᵀ_p, with
 
     ‖G‖² = Σ_{p,q} (a_p · a_q) (c_p · c_q)    and    Σ_i w_i G_i = Σ_{i,p} w_i a_ip cᵀ_ip.
@@ -199,7 +199,7 @@ def chunk_of(
 
 
 def _use(call: _Call, cotangent: Tensor, count: int) -> Use:
-    """Return what one operator says of the gradients of ``count`` samples with respect to its operand."""
+    """Return the gradients of ``count`` samples with respect to one operator's operand."""
     operand = call.args[call.where]
     packet, where = call.func.overloadpacket, call.where
     if packet is aten.convolution and where == 1:

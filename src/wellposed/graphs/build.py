@@ -19,7 +19,7 @@ _KNOWN_LIMIT = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One distinct parameter as it was found in the model; ``names`` grows while ties are met."""
+    """One distinct parameter of the model; ``names`` grows while ties are met."""
 
     names: list[str]
     tensor: torch.Tensor

@@ -67,7 +67,7 @@ _FILLS = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}
 )
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
-"""Operators whose outputs are memory as it was found: no signal until something is written there."""
+"""Operators whose outputs are uninitialised memory: no signal until something is written there."""
 
 
 def uninitialised(op: str) -> bool:
@@ -155,14 +155,14 @@ def overloads(*names: str, optional: bool = False) -> list[torch._ops.OpOverload
     Raises:
         OptionError: there is no such overload.
     """
-    found = []
+    ops = []
     for name in names:
         packet, _, overload = name.partition(".")
         known = getattr(torch.ops.aten, packet, None)
         op = getattr(known, overload or "default", None)
         if isinstance(op, torch._ops.OpOverload):
-            found.append(op)
+            ops.append(op)
         elif not optional:
             near = near_matches(overload, known.overloads()) if known is not None else ""
             raise OptionError(f"torch.ops.aten has no overload {name!r}{near}")
-    return found
+    return ops

@@ -27,7 +27,7 @@ Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
 """Engines in the order in which they are tried, and whether they let the forward differentiate."""
 _NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
-"""What PyTorch says to a forward that differentiates, while it runs in inference mode."""
+"""PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
 def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:

@@ -97,7 +97,7 @@ class WellposedCallback(_Callback):
         if self._trainer is None:
             return None
         kinds = tuple(_transformers.integrations.get_reporting_integration_callbacks(args.report_to))
-        reporters = [found for found in self._trainer.callback_handler.callbacks if isinstance(found, kinds)]
+        reporters = [callback for callback in self._trainer.callback_handler.callbacks if isinstance(callback, kinds)]
 
         def log(figures: Figures, step: int) -> None:
             for reporter in reporters:

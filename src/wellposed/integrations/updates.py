@@ -55,7 +55,7 @@ class Updates:
 def _norms(tensors: Iterable[Tensor]) -> list[float]:
     """Return the Euclidean norms of whole tensors, also where ranks hold shards of them; one transfer for all.
 
-    Each tensor is let go before the next one is asked for.
+    Each tensor is released before the next one is requested.
     """
     norms: list[Tensor] = []
     for tensor in tensors:

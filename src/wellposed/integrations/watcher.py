@@ -144,7 +144,7 @@ class Watcher:
             self.plan = fresh
         if self._method is not None and self._sharded:
             raise PlanError(
-                f"{type(model).__name__} is sharded: its parameters are in parts when its first batch arrives; make "
+                f"{type(model).__name__} is sharded: its parameters are split before its first batch arrives; make "
                 f"plan = wellposed.plan(model, example, method={self._method!r}) before wrapping, and pass that"
             )
         if self._method is not None or (self._measures and not self._sharded):
@@ -184,8 +184,8 @@ class Watcher:
     def _after_step(self, steps: _Steps) -> None:
         if self._method is not None and self.plan is None:
             raise PlanError(
-                f"{type(self._model).__name__} was to be initialised ({self._method}) when it is first called, and a "
-                "step was made without a call; watch the module that is called, or name it (module=)"
+                f"{type(self._model).__name__} was to be initialised ({self._method}) at its first call, but an "
+                "optimizer step came before any call; watch the module that is called, or name it (module=)"
             )
         if steps.due:
             figures = steps.figures | steps.updates.end() | rate_figures(steps.optimizer.param_groups)
@@ -255,7 +255,7 @@ class Watcher:
         others = [name for name, parameter in trainable.items() if id(parameter) not in inside]
         if others:
             warnings.warn(
-                f"{path!r}, the module that is called first, is initialised; outside it {listed(others)} keep their "
+                f"only {path!r}, the module that is called first, is initialised; {listed(others)} keep their "
                 "values: initialise them yourself (wellposed.initialize_), or name another module",
                 stacklevel=2,
             )

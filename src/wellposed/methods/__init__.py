@@ -166,7 +166,7 @@ def _complete(
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
     scaled = widths(graph)
-    said: dict[str, Prescription] = {}
+    planned: dict[str, Prescription] = {}
     for name, parameter in graph.parameters.items():
         if name in kept:
             mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])
@@ -176,16 +176,16 @@ def _complete(
         else:
             mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
         sides = scaled[name]
-        said[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
+        planned[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
         for alias in parameter.names[1:]:
-            said[alias] = Tied(
+            planned[alias] = Tied(
                 name=alias,
                 shape=parameter.shape,
                 role=mine.role,
                 tied_to=name,
                 reason=f"the same tensor as {name}, which is written once" + (f" as {mine.op}" if mine.op else ""),
             )
-    return said
+    return planned
 
 
 def _plain(value: object) -> JsonValue:

@@ -58,13 +58,13 @@ def autoinit(
     ``zero_signal="fan_in"`` gives a weight that meets a signal of zeros (queries that start at 0) the variance
     ν / fan-in, where ``"error"`` raises `PlanError`.
 
-    ``direction="backward"`` chooses each variance such that the gradient by what enters the contraction has the second
-    moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
+    ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
+    second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
     forward and the backward variance, which for a linear layer is 2 / (fan_in + fan_out) (Glorot & Bengio 2010, eq.
     12). A weight whose scale a norm takes out of the gradient again is left to the forward pass.
 
     ``objective="isometry"`` asks for singular values of the input-output Jacobian near 1: orthogonal weights with gain²
-    1 / E φ'², behind signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
+    1 / E φ'², and signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
     the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
     check_positive(target_variance=target_variance)
@@ -159,7 +159,7 @@ def _kept(
     """Return the prescription of a parameter that is left as it is, with the reason."""
     shape, role = graph.parameters[name].shape, weights.roles[name]
     if name in weights.zero_kept:
-        return keep(name, shape, "the model initialises it to zero; kept so (zeros='write' draws it)", "weight")
+        return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
     if role == "weight":
@@ -167,18 +167,18 @@ def _kept(
     return left_alone(graph, name, "autoinit", why)
 
 
-def _fixed(graph: Graph, weights: PlannedWeights, found: tuple[Contraction, ...]) -> dict[str, Prescription]:
+def _fixed(graph: Graph, weights: PlannedWeights, uses: tuple[Contraction, ...]) -> dict[str, Prescription]:
     """Return the constants: biases and shifts 0, gains 1 or what the model sets them to (0 in a closed branch)."""
-    said = constants(graph, found)
-    for name, prescription in list(said.items()):
+    prescriptions = constants(graph, uses)
+    for name, prescription in list(prescriptions.items()):
         if name in weights.decisions or weights.roles[name] == "weight_norm":
-            del said[name]
+            del prescriptions[name]
         elif prescription.role == "gain":
             own = weights.gain(graph.parameters[name])
             if own != 1.0:
                 reason = f"gain: {own:g}, as the model sets it"
-                said[name] = prescription.changed(constant=own, reason=reason)
-    return said
+                prescriptions[name] = prescription.changed(constant=own, reason=reason)
+    return prescriptions
 
 
 def _weight(
@@ -197,7 +197,7 @@ def _weight(
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
         kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
-        reason = f"embedding: rows have variance ν = {target:.4g}, so that what is looked up has"
+        reason = f"embedding: variance ν = {target:.4g} for its rows, which are its output"
     else:
         kind = distribution
         reason = (
@@ -209,7 +209,7 @@ def _weight(
             )
         )
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
-        reason += "; also looked up as an embedding: its use as a weight decides"
+        reason += "; also used as an embedding: its use as a weight decides its scale"
     role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
@@ -245,7 +245,7 @@ def _weight(
 def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
     """Return why a weight that scales its contractions linearly was given no scale by any of them."""
     where = ", ".join(op_of(graph.nodes[use.node]) for use in uses[:3])
-    return f"no rule gives it a scale at {where}, which is measured on samples"
+    return f"no rule gives it a scale at {where}, which is run on samples"
 
 
 def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:
@@ -261,17 +261,17 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
 
 
 def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
-    said = []
-    for tag, words in (("assumed", "taken as leaving the signal as it is"), ("sampled", "measured on samples")):
+    warnings = []
+    for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
-            said.append(f"operators without a rule, {words}: {listed}")
+            warnings.append(f"operators without a rule, {words}: {listed}")
     unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
     if unsteady:
-        said.append(
+        warnings.append(
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
             f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
             "scaled residual branches do"
         )
-    return tuple(said)
+    return tuple(warnings)

@@ -34,11 +34,11 @@ _WIDEST = 7.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the weights at one place of a stream bring to it.
+    """What the weights at one place of a stream add to it.
 
     Attributes:
-        own: second moment that the weighted branches of a vertex bring together, or a contraction makes.
-        last: whether nothing brings the vertex on by an identity branch; it is then filled up to 1.
+        own: second moment that the weighted branches of a vertex add together, or that a contraction makes.
+        last: whether no identity branch leads on from the vertex; it is then filled up to 1.
     """
 
     own: float
@@ -62,7 +62,7 @@ class Balance:
 
 
 def shares(vertices: Vertices, room: float) -> dict[int, Share]:
-    """Return what weights bring, for every vertex and every contraction that identity branches bring on.
+    """Return what weights add, for every vertex and every contraction from which identity branches lead on.
 
     Identity branches link vertices to streams. Of the second moment 1 with which a stream ends, its starts make
     1 - ``room`` and the B vertices along it that take weighted branches in make ``room``, 1/B of it each: residual
@@ -88,7 +88,7 @@ def shares(vertices: Vertices, room: float) -> dict[int, Share]:
 def _shares_of_stream(
     origins: Mapping[int, Sequence[int | None]], paths: Mapping[int, int], room: float
 ) -> dict[int, float]:
-    """Return what weights bring at every place of one stream, from the number of paths from there to its end."""
+    """Return what weights add at every place of one stream, from the number of paths from there to its end."""
     joined = [value for value in paths if origins.get(value)]
     unknown = sum(origin is None for value in joined for origin in origins[value])
     starts = len(paths) - len(joined) + unknown

@@ -99,12 +99,12 @@ def default(graph: Graph, request: Request) -> Draft:
     A model on meta has no values, so nothing is on record there.
     """
     uses = _weight_uses(graph)
-    said = {}
+    prescriptions = {}
     for name, parameter in graph.parameters.items():
         values = parameter.tensor.detach()
         known = not values.is_meta and values.numel() > 0
         use = uses.get(name)
-        said[name] = Default(
+        prescriptions[name] = Default(
             name=name,
             shape=parameter.shape,
             mean=float(values.double().mean()) if known else 0.0,
@@ -116,7 +116,7 @@ def default(graph: Graph, request: Request) -> Draft:
             reason="as the model's own initialisation made it"
             + ("; mean and std as they are now" if known else "; on meta, so its values are not known yet"),
         )
-    return Draft(said)
+    return Draft(prescriptions)
 
 
 def _by_fan(graph: Graph, name: str, source: str, distribution: RandomDistribution, mode: str, gain: float) -> Draft:
@@ -189,7 +189,7 @@ def _weight(
         return keep(name, shape, "recurrent weights keep their default scheme", role)
     factor = constant_factor(graph, use.weight)
     if factor is None:
-        return keep(name, shape, f"the weight of {op_of(graph.nodes[use.node])} is no constant multiple of it", role)
+        return keep(name, shape, f"the weight of {op_of(graph.nodes[use.node])} is not a constant multiple of it", role)
     size, reason = std(use)
     size /= factor
     if factor != 1.0:

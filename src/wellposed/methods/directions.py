@@ -92,7 +92,7 @@ def balanced(
 
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
     the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle. A scale that
-    a norm takes out again moves the gradient by nothing; such parameters are left to the forward choice.
+    a norm takes out again does not change the gradient; such parameters are left to the forward choice.
 
     Args:
         graph: from `wellposed.trace`.

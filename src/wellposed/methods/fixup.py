@@ -156,16 +156,16 @@ class _Junctions:
         return frozenset(last)
 
 
-def _scaled(said: Prescription, count: int, depth: int) -> Prescription:
+def _scaled(base: Prescription, count: int, depth: int) -> Prescription:
     factor = float(count ** (-1.0 / (2 * depth - 2)))
-    field = "constant" if isinstance(said, Constant) else "std"
-    value = getattr(said, field)
-    reason = f"{said.reason}; × {count}^(-1/{2 * depth - 2}) for {count} residual branches of {depth} layers ({_PAPER})"
-    return said.changed(**{field: value * factor}, reason=reason)
+    field = "constant" if isinstance(base, Constant) else "std"
+    value = getattr(base, field)
+    reason = f"{base.reason}; × {count}^(-1/{2 * depth - 2}) for {count} residual branches of {depth} layers ({_PAPER})"
+    return base.changed(**{field: value * factor}, reason=reason)
 
 
-def _zero(said: Prescription, reason: str) -> Prescription:
-    return zero(said, f"{reason} ({_PAPER})", output_axis=said.output_axis, groups=said.groups)
+def _zero(base: Prescription, reason: str) -> Prescription:
+    return zero(base, f"{reason} ({_PAPER})", output_axis=base.output_axis, groups=base.groups)
 
 
 def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[str, ...]:

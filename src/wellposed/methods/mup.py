@@ -81,16 +81,16 @@ def _is_zero(graph: Graph, name: str) -> bool:
     return not tensor.is_meta and not bool(tensor.any())
 
 
-def _readout(said: Prescription, width: int, kind: Literal["mean_field", "zero"]) -> Prescription:
+def _readout(before: Prescription, width: int, kind: Literal["mean_field", "zero"]) -> Prescription:
     """Return the prescription of a readout; one that is left alone stays so."""
-    if said.action != "write":
-        return said
+    if before.action != "write":
+        return before
     if kind == "zero":
-        return zero(said, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
-    if not isinstance(said, Drawn):
-        return said
-    reason = f"readout: that over the width {width} (μP, {_TABLE}); {said.reason}"
-    return said.changed(std=said.std / math.sqrt(width), reason=reason)
+        return zero(before, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
+    if not isinstance(before, Drawn):
+        return before
+    reason = f"readout: variance divided by the width {width} (μP, {_TABLE}); {before.reason}"
+    return before.changed(std=before.std / math.sqrt(width), reason=reason)
 
 
 def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:
@@ -134,21 +134,21 @@ def _attention(
     ]
 
 
-def _absorb(graph: Graph, said: dict[str, Prescription], score: Scores, head_dim: float) -> bool:
+def _absorb(graph: Graph, prescriptions: dict[str, Prescription], score: Scores, head_dim: float) -> bool:
     """Scale the parameters that set the scale of the queries; whether that could be done."""
     factor = math.sqrt(head_dim / score.head_dim)
     if factor == 1.0:
         return True
-    mine = [said[name] for name in score.query]
+    mine = [prescriptions[name] for name in score.query]
     if not mine or any(one.action != "write" or isinstance(one, Centering) for one in mine):
         return False
     for one in mine:
         if one.absorbed != 1.0:  # a module that runs twice
             continue
         scale = {"std": one.std} if one.constant is None else {"constant": one.constant}
-        said[one.name] = one.changed(
+        prescriptions[one.name] = one.changed(
             **{field: value * factor for field, value in scale.items() if value is not None},
             absorbed=factor,
-            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores go as 1/head size (μP)",
+            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores scale as 1/head size (μP)",
         )
     return True

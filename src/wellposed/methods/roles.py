@@ -25,12 +25,12 @@ def op_of(node: Node) -> str:
 def parameter_of(graph: Graph, value: int) -> str | None:
     """Return the parameter that ``value`` is, casts aside, or None."""
     while True:
-        found = graph.values[value]
-        if found.kind == "parameter":
-            return graph.aliases.get(found.name, found.name)
-        if found.node is None:
+        entry = graph.values[value]
+        if entry.kind == "parameter":
+            return graph.aliases.get(entry.name, entry.name)
+        if entry.node is None:
             return None
-        node = graph.nodes[found.node]
+        node = graph.nodes[entry.node]
         if view_of(graph, node) != [()]:
             return None
         value = node.inputs[0]
@@ -55,14 +55,13 @@ def zero(before: Prescription, reason: str, **fields: Any) -> Constant:
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
     """Return constant prescriptions: 1 for gains of normalisations, 0 for their shifts and for biases.
 
-    They are found by where operators take them, whatever they are called. Where a parameter has two uses, the first
-    one decides.
+    They are identified by where operators take them, not by name. Where a parameter has two uses, the first decides.
     """
-    found: dict[str, Prescription] = {}
+    prescriptions: dict[str, Prescription] = {}
 
     def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
-        if name is not None and name not in found:
-            found[name] = Constant(
+        if name is not None and name not in prescriptions:
+            prescriptions[name] = Constant(
                 name=name,
                 shape=graph.parameters[name].shape,
                 constant=value,
@@ -87,7 +86,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
         node = graph.nodes[contraction.node]
         if contraction.kind != "recurrent":
             add(contraction.bias, 0.0, "bias", node, "bias: 0, so that it adds no mean")
-    return found
+    return prescriptions
 
 
 def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]) -> Prescription:

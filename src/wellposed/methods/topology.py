@@ -64,7 +64,7 @@ def topology(
     ``"source"`` (eq. 4 and the authors' code: it grows with the in-degree); ``readout``, for contractions that no other
     one follows, ``"mean_field"`` (variance 1/fan-in²), ``"unit"`` (as all others), ``"zero"`` or ``"keep"``; ``merge``
     ``"preserve"`` for exact second moments by the forward signals, where weighted branches get what identity branches
-    leave: 1 at every vertex that identity branches do not bring on, and at the end of every stream of B residual
+    leave: 1 at every vertex from which no identity branch leads on, and at the end of every stream of B residual
     branches, which start at 1 - ``room`` and make the share ``room``/B each (see `wellposed.methods.balance`); where
     what cannot be scaled leaves less than that (the model's input), the vertex grows by it. ``distribution``,
     ``inputs``, ``strict`` and ``zeros`` as for ``autoinit``.
@@ -183,7 +183,7 @@ class _Nominal:
                 run.states[value] = self._unit(run, node, value, state)
 
     def moments_of(self, branch: Branch) -> tuple[float, float]:
-        """Return mean and second moment of what a branch brings when its contraction makes N(0, 1)."""
+        """Return mean and second moment of what a branch adds when its contraction makes N(0, 1)."""
         return (0.0, 1.0) if branch.activation is None else self.moments[branch.activation]
 
     def _unit(self, run: Pass, node: Node, value: int, state: State) -> State:
@@ -220,7 +220,7 @@ def _constant(
         formula += "; a normalisation follows, which undoes the scale in the forward pass"
     constant = 1.0 / (divisor * fed)
     return constant, (
-        f"variance C/fan-in = {constant:.4g}/{use.fan_in}: C = {formula} ({_PAPER}); E[f²] = {fed:.4g} of what feeds it"
+        f"variance C/fan-in = {constant:.4g}/{use.fan_in}: C = {formula} ({_PAPER}); E[f²] = {fed:.4g} of its input"
     )
 
 
@@ -247,11 +247,11 @@ def _share(graph: Graph, where: Vertices, balancer: Balancer, use: Contraction, 
     if balance.factor is None:
         return f"{exact}; no scale brings the sum at {name} to {balance.target:.4g}"
     if not balance.identity:
-        count = "one weighted branch brings" if vertex.degree == 1 else f"{vertex.degree} weighted branches bring"
+        count = "one weighted branch adds" if vertex.degree == 1 else f"{vertex.degree} weighted branches add"
         return f"{exact}: {count} second moment {balance.target:.4g} to {name}"
-    grown = f"; these leave no room, and {name} grows" if balance.target > 1.0 + 1e-9 else ""
+    grown = f"; too little room is left, so that {name} grows" if balance.target > 1.0 + 1e-9 else ""
     return (
-        f"{exact}: at {name} identity branches bring {balance.identity:.4g} of {balance.target:.4g}, weighted ones the "
+        f"{exact}: at {name} identity branches add {balance.identity:.4g} of {balance.target:.4g}, weighted ones the "
         f"rest{grown}"
     )
 
@@ -288,14 +288,14 @@ def _tied_readouts(where: Vertices, weights: _Weights) -> list[str]:
 
 
 def _with_signals(
-    graph: Graph, said: Prescription, use: Contraction, decision: Decision, signals: Signals
+    graph: Graph, before: Prescription, use: Contraction, decision: Decision, signals: Signals
 ) -> Prescription:
     """Put the predicted second moments before and after a weight on record."""
     seen = {"signal_before": decision.before, "signal_after": None}
     for side, value in (("signal_before", use.data), ("signal_after", graph.nodes[use.node].outputs[0])):
         if graph.values[value].kind == "intermediate":
             seen[side] = signals[graph.values[value].name].second_moment
-    return said.changed(**seen)
+    return before.changed(**seen)
 
 
 def _growth(graph: Graph, where: Vertices, signals: Signals, merge: str) -> list[str]:
@@ -306,8 +306,8 @@ def _growth(graph: Graph, where: Vertices, signals: Signals, merge: str) -> list
     if not grown:
         return []
     worst = max(grown, key=sizes.__getitem__)
-    hint = "merge='preserve' makes room for it" if merge == "degree" else "they bring what no weight scales"
+    hint = "; merge='preserve' makes room for them" if merge == "degree" else ""
     return [
         f"{len(grown)} of {len(sizes)} vertices grow beyond second moment {2.0**GROWN:g}, {worst} to "
-        f"{sizes[worst]:.3g}: weights cannot scale what identity branches bring; {hint}"
+        f"{sizes[worst]:.3g}: weights cannot scale identity branches{hint}"
     ]

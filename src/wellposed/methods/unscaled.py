@@ -40,25 +40,25 @@ def unscaled(graph: Graph) -> dict[str, Unscaled]:
     scaling, fixed = levers(graph), parameter_values(graph)
     uses = contractions(graph, scaling, fixed)
     scaled = {use.parameter for use in uses}
-    read = _Behind(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
-    found: dict[str, Unscaled] = {}
+    read = _Sources(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
+    unscaled: dict[str, Unscaled] = {}
     for use in uses:
         if use.parameter is None and use.kind != "recurrent":
             for name in read.names(use.weight):
-                if name not in scaled and name not in found:
-                    found[name] = _between(read, use, name, {v for v, at in scaling.items() if at.parameter == name})
+                if name not in scaled and name not in unscaled:
+                    unscaled[name] = _between(read, use, name, {v for v, at in scaling.items() if at.parameter == name})
     for name, node in _met_by_constants(graph, fixed, {use.node for use in uses}):
-        if name not in scaled and name not in found:
+        if name not in scaled and name not in unscaled:
             reason = (
                 f"at {_named(node)} it meets parameters and constants alone: no signal of the input reaches it there"
             )
-            found[name] = Unscaled(name, reason, matters=False)
-    return found
+            unscaled[name] = Unscaled(name, reason, matters=False)
+    return unscaled
 
 
-def require_none_unscaled(graph: Graph, found: Iterable[Unscaled]) -> None:
+def require_none_unscaled(graph: Graph, unscaled: Iterable[Unscaled]) -> None:
     """Raise `UnsupportedError` with the list of weights whose scale matters and cannot be chosen, if there are any."""
-    lines = [f"  {one.parameter}: {one.reason}" for one in found if one.matters]
+    lines = [f"  {one.parameter}: {one.reason}" for one in unscaled if one.matters]
     if lines:
         raise UnsupportedError(
             f"{len(lines)} weight(s) of {graph.model} have no scale to choose:\n" + "\n".join(lines) + "\n"
@@ -66,9 +66,9 @@ def require_none_unscaled(graph: Graph, found: Iterable[Unscaled]) -> None:
         )
 
 
-def warning_of(found: Iterable[Unscaled]) -> list[str]:
+def warning_of(unscaled: Iterable[Unscaled]) -> list[str]:
     """Return one warning that names the weights whose scale matters and cannot be chosen, or none."""
-    mattering = [one for one in found if one.matters]
+    mattering = [one for one in unscaled if one.matters]
     if not mattering:
         return []
     listed = "; ".join(f"{one.parameter!r} ({one.reason})" for one in mattering[:8])
@@ -81,7 +81,7 @@ def _named(node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
+class _Sources:
     """The parameters that a value is made of, without going through other weights' contractions."""
 
     graph: Graph
@@ -107,9 +107,9 @@ class _Behind:
                 yield name
 
 
-def _between(behind: _Behind, use: Contraction, name: str, scaled: set[int]) -> Unscaled:
+def _between(sources: _Sources, use: Contraction, name: str, scaled: set[int]) -> Unscaled:
     """Return why a parameter is no lever of the weight that a contraction receives."""
-    graph, nodes = behind.graph, behind.nodes(use.weight)
+    graph, nodes = sources.graph, sources.nodes(use.weight)
     lost = next((n for n in nodes if scaled.intersection(n.inputs) and not scaled.intersection(n.outputs)), None)
     where = _named(lost if lost is not None else graph.nodes[use.node])
     degree = _degree(graph, nodes, use.weight, name)
@@ -117,7 +117,7 @@ def _between(behind: _Behind, use: Contraction, name: str, scaled: set[int]) -> 
         return Unscaled(
             name, f"the model normalises this weight at {where}, so its scale does not matter", matters=False
         )
-    others = [n for n in behind.names(use.weight) if n != name and lost is not None and _reads(graph, lost, n, nodes)]
+    others = [n for n in sources.names(use.weight) if n != name and lost is not None and _reads(graph, lost, n, nodes)]
     summed = f", before {_named(graph.nodes[use.node])} sums it"
     if others:
         return Unscaled(name, f"{where} joins it with {', '.join(map(repr, others[:3]))}{summed}", matters=True)
@@ -192,7 +192,7 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
 def _met_by_constants(graph: Graph, fixed: frozenset[int], used: set[int]) -> Iterator[tuple[str, Node]]:
     """Yield the parameters that products of parameters and constants take in, with the first such product."""
     first: Mapping[int, str] = {parameter.value: name for name, parameter in graph.parameters.items()}
-    read = _Behind(graph, fixed, set())
+    read = _Sources(graph, fixed, set())
     for node in graph.nodes:
         product = describe(graph, node)
         if product is None or node.index in used or not {product.left, product.right} <= fixed:

@@ -69,7 +69,7 @@ def unselected(
         if hits:
             reasons[tensor] = f"left alone: skip={hits[0]!r}"
         elif only is not None and not any(name in wanted for name in names):
-            reasons[tensor] = "left alone: no pattern of only= matches it"
+            reasons[tensor] = "left alone: not matched by only="
     return reasons
 
 

@@ -49,7 +49,7 @@ class Prescription(BaseModel):
     Attributes:
         name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
         shape: its global shape.
-        action: ``write``, ``keep`` (left alone; ``reason`` tells why) or ``tied`` (same tensor as ``tied_to``).
+        action: ``write``, ``keep`` (left alone, for the ``reason`` given) or ``tied`` (same tensor as ``tied_to``).
         distribution: what is written; ``keep`` and ``default`` write nothing.
         role: what the parameter does.
         output_axis: the axis of the tensor that indexes the outputs of its contraction.
@@ -235,7 +235,7 @@ class Rescaled(ByChannel):
 
 
 class Kept(Prescription):
-    """The parameter is left alone; ``reason`` tells why."""
+    """The parameter is left alone, for the ``reason`` given."""
 
     action: Literal["keep"] = "keep"
     distribution: Literal["keep"] = "keep"

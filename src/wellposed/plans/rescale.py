@@ -32,7 +32,7 @@ def rescaled(values: Tensor, prescription: ByChannel) -> Tensor:
     if ((now == 0) & (target > 0)).any():
         raise PlanError(
             f"{prescription.name!r} is to be rescaled, but it is zero (in whole or in a channel), so that no factor "
-            "does it; initialise the model first, or leave the parameter out with skip="
+            "can; initialise the model first, or leave the parameter out with skip="
         )
     if ((now - target).abs() <= torch.finfo(values.dtype).eps * target).all():
         return values

@@ -69,10 +69,10 @@ def table(title: str, prescriptions: Mapping[str, Prescription], *, reasons: boo
     """Return a rich table of prescriptions; long names and reasons fold, so that it fits any width."""
     shown = Table(title=title, expand=False)
     shown.add_column("parameter", overflow="fold", style="bold")
-    for column in ("shape", "drawn as", "fans"):
+    for column in ("shape", "distribution", "fans"):
         shown.add_column(column, overflow="fold")
     if reasons:
-        shown.add_column("why", overflow="fold", style="dim")
+        shown.add_column("reason", overflow="fold", style="dim")
     for name, prescription in prescriptions.items():
         shape = "×".join(map(str, prescription.shape)) or "scalar"
         fans = "" if prescription.fan_in is None else f"{prescription.fan_in} in, {prescription.fan_out} out"

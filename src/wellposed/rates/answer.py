@@ -20,7 +20,7 @@ class Exploration:
     Attributes:
         curve: every rate that was tried, ascending.
         starts: first loss of every draw of the weights, in the order of the points' losses.
-        widened: how often the grid was continued.
+        widened: how often the grid was extended.
     """
 
     curve: tuple[Point, ...]
@@ -65,19 +65,19 @@ def answer(exploration: Exploration, conditions: Conditions, how: str, warnings:
     if best is None or value is None:
         raise DivergedError(
             f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
-            "initialisation (wellposed.plan), or look for a loss that is unbounded below"
+            "initialisation (wellposed.plan), or check that the loss is bounded below"
         )
     if all(len(set(losses)) == 1 for losses in zip(*(point.losses for point in curve), strict=True)):
-        raise RateError(f"the loss is {start:.6g} at every rate ({tried}): no parameter that is trained reaches it")
+        raise RateError(f"the loss is {start:.6g} at every rate ({tried}): it depends on no trained parameter")
     bests = exploration.refined_by_draw
     draws = len(exploration.starts)
     diverged = sum(point.mean is None for point in curve)
     reason = (
-        f"{tried} of {conditions.optimizer} from {draws} draw{'s' * (draws > 1)} of the weights, trained {how}: the "
-        f"smallest mean training loss, {means[best]:.4g} (from {start:.4g}), is at {best:.3g}"
-        + (f", refined by a parabola in log rate to {value:.3g}" if value != best else "")
+        f"{tried} of {conditions.optimizer}, {draws} draw{'s' * (draws > 1)} of the weights, trained {how}: the mean "
+        f"training loss is smallest, {means[best]:.4g} ({start:.4g} before training), at rate {best:.3g}"
+        + (f", refined to {value:.3g} by a parabola in log rate" if value != best else "")
         + (f"; {diverged} rates diverged" if diverged else "")
-        + (f"; the grid was continued {exploration.widened} times" if exploration.widened else "")
+        + (f"; the grid was extended {exploration.widened} times" if exploration.widened else "")
     )
     return Rate(
         value=value,
@@ -93,18 +93,16 @@ def _warnings(means: dict[float, float | None], best: float, start: float) -> li
     """Return where the best rate means less than it seems."""
     warnings = []
     if best in (min(means), max(means)):
-        warnings.append(
-            f"the smallest loss is at an edge of the grid, {best:.3g}: give a grid that goes further, or a larger widen"
-        )
+        warnings.append(f"the smallest loss is at an edge of the grid, {best:.3g}: extend the grid, or increase widen")
     if (flat := plateau(means, start)) is not None:
         warnings.append(
-            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} are nearly the same: the best rate is known no better "
-            "than that; more steps or seeds may tell"
+            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} are nearly the same: the best rate is not determined "
+            "between them; more steps or seeds may decide"
         )
     smallest = means[best]
     assert smallest is not None
     if smallest >= start:
-        warnings.append(f"no rate brought the loss below that of the first batch ({start:.4g})")
+        warnings.append(f"no rate lowered the loss below that of the first batch ({start:.4g})")
     if ranks.ungrouped():
         warnings.append(
             "several processes, but no process group: each searched by itself, on its own batches "

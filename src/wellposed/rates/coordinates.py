@@ -137,7 +137,7 @@ def coordinate_check(
     seeds: int = 4,
     tolerance: float = TOLERANCE,
 ) -> CoordinateCheck:
-    """Train a model at several widths for a few steps, and see how the change of each activation follows the width.
+    """Train a model at several widths for a few steps, and measure how the change of each activation follows the width.
 
     ```python
     def optimizer(model):

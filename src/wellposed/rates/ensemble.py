@@ -217,7 +217,7 @@ class Single:
         return loss.detach().reshape(1)
 
     def keep(self, kept: Tensor) -> None:
-        """Nothing to let go of: a single run ends where it diverges."""
+        """Nothing to release: a single run ends where it diverges."""
 
 
 def copied(objective: Objective, draw: Draw) -> Objective:

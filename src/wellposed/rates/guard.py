@@ -17,9 +17,9 @@ TOLERANCE = 1e-6
 """Relative difference of two ratios that counts as rounding: schedulers multiply rates once per step."""
 
 _ADVICE = (
-    "OneCycleLR, CyclicLR and SWALR overwrite rates with one number: give them a list, such as "
-    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor that is one number for all (eta_min, min_lr) "
-    "must be 0 or such a list; LambdaLR multiplies, and is always right"
+    "OneCycleLR, CyclicLR and SWALR set all groups to one rate: give them a list, such as "
+    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor (eta_min, min_lr) must be 0 or a list as well; "
+    "LambdaLR multiplies, and always keeps the ratios"
 )
 
 
@@ -52,9 +52,9 @@ def check_ratios(groups: Sequence[Mapping[str, Any]]) -> None:
         base, other = first.setdefault(family, (unit, group))
         if not math.isclose(unit, base, rel_tol=TOLERANCE, abs_tol=0.0):
             raise RateError(
-                f"the rates of {_names(group)} and {_names(other)} are {float(group['lr']):.4g} and "
-                f"{float(other['lr']):.4g}, and should be as {factor:.4g} to {float(other['lr_multiplier']):.4g}: a "
-                f"scheduler has changed their ratio. {_ADVICE}"
+                f"the learning rates of {_names(group)} ({float(group['lr']):.4g}) and of {_names(other)} "
+                f"({float(other['lr']):.4g}) should be in the ratio {factor:.4g} to "
+                f"{float(other['lr_multiplier']):.4g}: a scheduler has changed it. {_ADVICE}"
             )
 
 

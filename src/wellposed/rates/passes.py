@@ -249,7 +249,7 @@ class Pass:
             self.outputs: list[Tensor] = Interpreter(graph, whole, {}, inputs, None).outputs()
 
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
-        """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, by each parameter."""
+        """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, with respect to each parameter."""
         pairs = [(o, v) for o, v in zip(self.outputs, cotangents, strict=True) if o.requires_grad]
         with self._conditions():
             return list(

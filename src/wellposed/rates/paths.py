@@ -82,7 +82,7 @@ def moments(edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, s
 def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> RelativeRate:
     """Return the relative rate (Σ_p L_p³)^(-1/2) q⁻¹ of a graph (eq. 8 and 9), to the power ``exponent``.
 
-    Paths are counted as `wellposed.signals.structure.branches` says: one for every way from an input to an output,
+    Paths are counted as `wellposed.signals.structure.branches` says: every way from an input to an output is one,
     identity edges included, dead ones and those times a constant 0 left out; L_p is the number of activations on it.
 
     Args:

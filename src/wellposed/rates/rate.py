@@ -12,7 +12,7 @@ class _Record(BaseModel):
 
 
 class RelativeRate(_Record):
-    """A learning rate up to one constant: only ratios between models, under one rule, mean something.
+    """A learning rate up to one constant: only ratios between models, under one rule, are meaningful.
 
     Attributes:
         value: the relative rate, positive.
@@ -36,7 +36,7 @@ class RelativeRate(_Record):
 
 
 class Conditions(_Record):
-    """Under what a base rate was found; None where it is not known.
+    """The conditions under which a base rate was found; None where one is not known.
 
     Attributes:
         optimizer: its family or class (``sgd``, ``adamw``).
@@ -81,7 +81,7 @@ class Rate(_Record):
         interval: the smallest and the largest best rate over seeds.
         reason: how it was found, in words.
         curve: every rate that was tried, in ascending order; empty for a transferred rate.
-        conditions: under what it was found.
+        conditions: those under which it was found.
         claims: for a transferred rate, what each axis along which the models differ rests on.
         warnings: where the figure means less than it seems.
     """

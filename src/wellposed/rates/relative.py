@@ -70,7 +70,7 @@ def relative(
 ) -> RelativeRate:
     """Return the learning rate of a model up to one constant, for plain SGD; the model is only read.
 
-    Only the ratio of two models' rates under one rule means something: find the rate of one by a search, and multiply.
+    Only the ratio of two models' rates under one rule is meaningful: find the rate of one by a search, and multiply.
 
     Args:
         model: the model, or its graph (then without ``args``).

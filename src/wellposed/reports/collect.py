@@ -1,4 +1,4 @@
-"""`report`: everything about a model before its first training step, found out once."""
+"""`report`: everything about a model before its first training step, each analysis run once."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def report(
     command: str | None = None,
     **kwargs: Any,
 ) -> Report:
-    """Find out everything about a model before its first training step; the model is only read.
+    """Collect everything about a model before its first training step; the model is only read.
 
-    What cannot be found out (a rule that refuses, passes too large to be made, a forward that fails half way) is noted
+    What cannot be computed (a rule that refuses, passes too large to be made, a forward that fails half way) is noted
     in the report, and the rest of it is made all the same.
 
     Args:

@@ -139,8 +139,8 @@ def parameter_table(report: Record) -> dict[str, Any]:
     """Return the table of every parameter."""
     columns = {
         "parameter": "text", "shape": "text", "used by": "text", "fan in": "number", "fan out": "number",
-        "drawn as": "text", "std now": "number", "std planned": "number", "rate ×": "number", "layer rate ×": "number",
-        "why": "text",
+        "distribution": "text", "std now": "number", "std planned": "number", "rate ×": "number",
+        "layer rate ×": "number", "reason": "text",
     }  # fmt: skip
     rows = [
         (
@@ -165,7 +165,7 @@ def signal_table(report: Record) -> dict[str, Any]:
 
 
 def merge_table(report: Record) -> dict[str, Any]:
-    """Return the table of the operations where branches meet, with what each branch brings."""
+    """Return the table of the operations where branches meet, with what each branch adds."""
     columns = {"where": "text", "op": "text", "branches, the oldest first": "text"}
     known = [
         (item.title, moments_by_name(signals))
@@ -175,7 +175,7 @@ def merge_table(report: Record) -> dict[str, Any]:
     for title, _ in known:
         columns |= {f"E[x²] of each, {title}": "text", f"newest / oldest, {title}": "number"}
     rows = [_merge_row(report.structure, merge, [levels for _, levels in known]) for merge in report.structure.merges]
-    return _table("Where branches meet, and what each of them brings", columns, rows)
+    return _table("Where branches meet, and what each of them adds", columns, rows)
 
 
 def _merge_row(structure: Structure, merge: int, known: Iterable[Mapping[str, float]]) -> list[Any]:

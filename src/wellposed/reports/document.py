@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report(Record):
-    """Everything that `wellposed.report` found out about a model before its first training step.
+    """Everything that `wellposed.report` collected about a model before its first training step.
 
     Attributes:
         model: class name.

@@ -201,10 +201,10 @@ def _rates(report: Record) -> str:
         for row in report.rates
     ]
     lead = (
-        "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule means "
-        "something (wellposed lr MODEL --base OTHER)."
+        "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule is "
+        "meaningful (wellposed lr MODEL --base OTHER)."
     )
-    body = static_table("The result of each learning-rate rule", ("rule", "relative rate", "why"), rows)
+    body = static_table("The result of each learning-rate rule", ("rule", "relative rate", "reason"), rows)
     return _section(
         "rates",
         "Learning-rate rules side by side",
@@ -235,19 +235,19 @@ def _off(report: Record) -> str:
     """Return what is off and why: explanations of the first, and how to ask for that of the others."""
     parts = []
     for item in report.initialisations:
-        explained = {name.name: found for found in item.explanations for name in found.leaving}
+        explained = {name.name: why for why in item.explanations for name in why.leaving}
         shown = []
         for comparison in item.off[:LISTED]:
-            found = explained.get(comparison.name) if comparison.direction == "forward" else None
+            why = explained.get(comparison.name) if comparison.direction == "forward" else None
             if comparison.direction == "backward":
-                shown.append(f"<li>the gradient by {escape(str(comparison))}</li>")
-            elif found is None:
+                shown.append(f"<li>the gradient with respect to {escape(str(comparison))}</li>")
+            elif why is None:
                 command = explain_command(report, item, comparison.name)
                 shown.append(f"<li>{escape(str(comparison))}; why: <code>{escape(command)}</code></li>")
             else:
                 shown.append(
-                    f"<li><details><summary><code>{escape(comparison.name)}</code> {escape(found.sentence)}</summary>"
-                    f'<pre tabindex="0">{escape(found.summary())}</pre></details></li>'
+                    f"<li><details><summary><code>{escape(comparison.name)}</code> {escape(why.sentence)}</summary>"
+                    f'<pre tabindex="0">{escape(why.summary())}</pre></details></li>'
                 )
         if shown:
             more = len(item.off) - len(shown)
@@ -256,8 +256,8 @@ def _off(report: Record) -> str:
     if not parts:
         return ""
     lead = (
-        "Predictions beyond what they may miss, in the order of execution. “Came in” and “made here”: the rule of the "
-        "operation was also run on the measured signals that enter it, which tells its own error from an earlier one's."
+        "Predictions off by more than allowed, in the order of execution. “Came in” and “made here”: the rule of the "
+        "operation was also run on the measured signals that enter it, which separates its own error from earlier ones."
     )
     return _section("off", "What is off, and why", "".join(parts), lead)
 
@@ -276,7 +276,7 @@ def _coverage(report: Record) -> str:
     body = static_table("Signals by how they were predicted", tags, [[f"{counts[tag]:,}" for tag in tags]])
     lead = (
         "Exact rules hold in the limit of many channels; approximate ones state their source; sampled operators were "
-        "run on samples of their inputs; assumed ones were taken to pass their input's moments on. A signal is tagged "
+        "run on samples of their inputs; assumed ones were taken to pass on their input's moments. A signal is tagged "
         "by the weakest rule on its way."
     )
     return _section("coverage", "Coverage", body + "".join(lists), lead)
@@ -315,7 +315,7 @@ def static_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _short(count: int) -> str:
-    """Return a count as people say it: ``25.6 M``."""
+    """Return a count as people write it: ``25.6 M``."""
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

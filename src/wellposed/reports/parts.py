@@ -1,4 +1,4 @@
-"""The parts of a report, each of which is found out once, or leaves a note on why it is missing."""
+"""The parts of a report, each of which is computed once, or leaves a note on why it is missing."""
 
 from __future__ import annotations
 
@@ -134,15 +134,15 @@ def signals_of(
 
 def _explained(graph: Graph, off: Sequence[str], draws: int) -> list[Node]:
     """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
-    found: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     left = LOOKED_AT
     for node in (node_named(graph, name) for name in off):
-        if node.index not in found:
+        if node.index not in nodes:
             left -= draws * sum(math.prod(graph.values[value].shape) for value in node.inputs)
-            if len(found) == EXPLAINED or (found and left < 0):
+            if len(nodes) == EXPLAINED or (nodes and left < 0):
                 break
-            found[node.index] = node
-    return list(found.values())
+            nodes[node.index] = node
+    return list(nodes.values())
 
 
 def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:

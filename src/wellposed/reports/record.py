@@ -97,7 +97,7 @@ class ParameterRow:
 class RateRow:
     """The result of one learning-rate rule for the model.
 
-    ``value`` is a rate up to one constant, or None where there is none; ``reason`` tells why.
+    ``value`` is a rate up to one constant, or None where there is none, for the ``reason`` given.
     """
 
     rule: str

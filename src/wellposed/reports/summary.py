@@ -50,7 +50,7 @@ def check_summary(report: Record) -> list[str]:
         octaves = checked.percentile(95)
         lines.append(
             f"{item.title}: {len(checked.comparisons):,} predictions compared with {checked.draws} real passes, "
-            + (f"{off:,} beyond their allowance" if off else "all within their allowance")
+            + (f"{off:,} off" if off else "all as predicted")
             + (f"; 95 % within a factor of {2**octaves:.2g}" if math.isfinite(octaves) else "")
         )
     if not lines and report.initialisations:
@@ -64,8 +64,8 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
     if words[:2] != ["wellposed", "report"] or "--training" in words or "--meta" in words:
         weights = ", plan=plan" if item.label == "plan" else ""
         return f"wp.explain(model, {name!r}, ...{weights})"
-    told = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
-    kept = [word for option, value in told if option not in ("--output", "--draws") for word in (option, value)]
+    pairs = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
+    kept = [word for option, value in pairs if option not in ("--output", "--draws") for word in (option, value)]
     if item.label == "own":
         seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
         kept = ["--own", *seed]

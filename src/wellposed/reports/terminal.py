@@ -44,9 +44,10 @@ def table(report: Record) -> Group:
         parts += [Text("worst operations:", style="dim"), _worst_table(report, rows)]
     parts += [Text(line) for line in check_summary(report)]
     for item in report.initialisations:
-        for found in item.explanations[:1]:
-            told = (f"{item.title}, first off: ", "yellow"), f"{found.node}: {found.sentence}"
-            parts += [Text.assemble(*told), Text(f"more: {explain_command(report, item, found.node)}", style="dim")]
+        for why in item.explanations[:1]:
+            headline = (f"{item.title}, first off: ", "yellow"), f"{why.node}: {why.sentence}"
+            more = f"more: {explain_command(report, item, why.node)}"
+            parts += [Text.assemble(*headline), Text(more, style="dim")]
     parts += [
         Text(f"{row.rule}: " + ("–" if row.value is None else f"relative rate {row.value:.4g}"), style="dim")
         for row in report.rates

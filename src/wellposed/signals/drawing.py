@@ -1,4 +1,4 @@
-"""Random inputs for real passes, drawn as descriptors say."""
+"""Random inputs for real passes, drawn from descriptors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wellposed.signals.inputs import Input
 _INDICES = (torch.int32, torch.int64)
 
 
-def draw_inputs(graph: Graph, told: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
+def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
     Integer inputs are drawn where they index an embedding; others, and booleans, keep the example's values.
@@ -23,7 +23,7 @@ def draw_inputs(graph: Graph, told: Mapping[int, Input], generator: torch.Genera
     """
     drawn = {}
     for value in graph.inputs:
-        entry, descriptor = graph.values[value], told[value]
+        entry, descriptor = graph.values[value], descriptors[value]
         if descriptor.kind != "tokens":
             drawn[value] = descriptor.sample(entry.shape, generator).to(entry.dtype)
             continue

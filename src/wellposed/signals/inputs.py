@@ -121,7 +121,7 @@ class Input:
         return cls.white()
 
     def describe(self) -> str:
-        """Say in words what is assumed."""
+        """Return what is assumed, in words."""
         if self.kind == "tokens":
             size = "" if self.vocabulary is None else f" of {self.vocabulary}"
             return f"tokens, independent and equally likely{size}"

@@ -1,4 +1,4 @@
-"""What is said of one intermediate tensor, predicted or measured, and the list of it for a whole graph."""
+"""The mean and variance of one intermediate tensor, predicted or measured, and their list for a whole graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Signal:
         shape: the tensor's shape.
         mean: mean over elements.
         var: variance over elements, inputs and weight draws (pooled; squared units of the tensor).
-        tag: how the figure was come by: ``exact``, ``approximate``, ``sampled`` or ``assumed`` for predictions (the
+        tag: how the figure was obtained: ``exact``, ``approximate``, ``sampled`` or ``assumed`` for predictions (the
             weakest among the rules on the way), ``measured`` for real passes.
         log2_std: standard deviation, in octaves, of the second moment from one weight draw to the next: predicted for
             predictions, seen for measurements (nan where there was one draw only).
@@ -57,10 +57,10 @@ class Signals(Sequence[Signal]):
 
     Attributes:
         items: the signals.
-        source: how they were come by, in words.
-        gradients: where gradients were followed too, dL/dv by every node's output v, under the same names.
-        parameter_gradients: the same by every parameter, under its name.
-        input_gradients: the same by every floating-point input of the model, under its name.
+        source: how they were obtained, in words.
+        gradients: where gradients were followed too, dL/dv for every node's output v, under the same names.
+        parameter_gradients: the same for every parameter, under its name.
+        input_gradients: the same for every floating-point input of the model, under its name.
     """
 
     items: tuple[Signal, ...]

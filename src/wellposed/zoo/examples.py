@@ -179,8 +179,8 @@ def find(config: Any, key: str) -> Any:
     value = getattr(config, key, None)
     if value is not None:
         return value
-    found = (find(inner, key) for inner in inner_configs(config))
-    return next((value for value in found if value is not None), None)
+    values = (find(inner, key) for inner in inner_configs(config))
+    return next((value for value in values if value is not None), None)
 
 
 def inner_configs(config: Any) -> list[Any]:

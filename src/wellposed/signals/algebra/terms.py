@@ -1,4 +1,4 @@
-"""The gradient by one tensor: a sum of terms that rules carry backwards."""
+"""The gradient of one tensor: a sum of terms that rules carry backwards."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def times(call: Adjoint, term: Term, base: State, fn: Pointwise) -> Term:
 def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
     """Return the term with its factor in the core, corrected for what a further factor ``fn(base)`` knows of it.
 
-    Behind a residual sum, an element that was positive before it is more often positive after it. With a and b the two
+    An element that was positive before a residual sum is more often positive after it. With a and b the two
     factors at one position, the variance is multiplied by E a²b² / (E a² E b²), and what is common to two positions by
     (E ab / (E a E b))², for jointly Gaussian bases.
     """
@@ -185,7 +185,7 @@ def settled(call: Adjoint, term: Term) -> State:
 
 
 def times_output(call: Adjoint, term: Term, unit: State, y: State | None) -> list[State]:
-    """Return the gradient by a tensor times that tensor, as independent parts whose sum it is.
+    """Return the gradient of a tensor times that tensor, as independent parts whose sum it is.
 
     A factor of the gradient that is a function of this very tensor, or of a sum that it entered, depends on it:
     y = c b + r, with b the tensor of the factor and r independent of it. ``unit`` is y, standardised.

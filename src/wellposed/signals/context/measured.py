@@ -1,7 +1,7 @@
-"""States told by real tensors in the form of a prediction: what a rule alone is held against.
+"""States estimated from real tensors, in the form of predicted ones: inputs for a rule that is tested alone.
 
-A predicted state says which facts its rules read: atoms, where moments vary, which profiles correlations have, of what
-Gaussian tensor it is a function. The moments, the correlations and the covariances of operands are taken from samples;
+A predicted state serves as a template: its atoms, where moments vary, which profiles correlations have, of what
+Gaussian tensor it is a function. The moments, the correlations and the covariances of operands come from samples;
 what has no estimate of its own (the shape of a marginal, the spread of local scales) stays as predicted.
 """
 
@@ -24,12 +24,12 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 Kind: TypeAlias = Literal["alone", "pairs", "profile", "constant"]
-"""What a kernel says along one atom: nothing, one number for all pairs, a profile, or that the tensor is constant."""
+"""What a kernel holds along one atom: nothing, one number for all pairs, a profile, or that the tensor is constant."""
 
 KINDS: tuple[Kind, ...] = ("constant", "alone", "pairs", "profile")
-"""By how much they say."""
+"""From the least to the most detailed."""
 THINNED = 1 << 20
-"""Elements of one pass from which profiles are taken; of more, evenly spaced maps are."""
+"""Elements of one pass from which profiles are computed; of more, only evenly spaced maps are used."""
 SIGNIFICANT = 3.0
 """Standard errors from which on elements that are predicted uncorrelated count as correlated."""
 MOST_PROFILES = 3
@@ -82,7 +82,7 @@ class Samples:
         return self.centred(draw) * self._scale
 
     def state(self, draws: Sequence[int]) -> State:
-        """Return the state that some of the passes show; of what has no estimate, the prediction's."""
+        """Return the state estimated from some of the passes; what has no estimate is the prediction's."""
         template = self.template
         shift = self._shifts[list(draws)].mean(dim=0)
         var = self._var(draws).numpy()
@@ -128,7 +128,7 @@ class Samples:
         return var
 
     def _kinds(self) -> list[Kind]:
-        """Return what the kernel says along each atom: as predicted, and more where the samples show more."""
+        """Return what the kernel holds along each atom: as predicted, and more where the samples show more."""
         lengths, sizes = self.template.corr.shape, self.template.sizes
         if self.fixed:
             return ["alone" if n == 1 else "pairs" if n == 2 else "profile" for n in lengths]
@@ -181,23 +181,23 @@ class SampledDependence(Dependence):
         places = [i for i in where if i is not None]
         order = sorted(range(len(places)), key=places.__getitem__)
         shape = [1 if kind == "constant" else n for n, kind in zip(sizes, kinds, strict=True)]
-        found = []
+        by_draw = []
         for draw in self._draws:
             other = y.centred(draw)
             other = (other.mean(dim=lost) if lost else other).permute(order).reshape(shape)
-            found.append(_covariance(x.centred(draw), other, sizes, kinds))
-        kernel: Array = np.mean(found, axis=0)
+            by_draw.append(_covariance(x.centred(draw), other, sizes, kinds))
+        kernel: Array = np.mean(by_draw, axis=0)
         caps = [kernels.lag_cap(kinds.count("profile")) if kind == "profile" else 2 for kind in kinds]
         return kernels.shorten(kernel, sizes, caps)
 
 
 class MeasuredStates:
-    """The states that enter one node, told by samples, and the pass in which its rule runs on them.
+    """The states that enter one node, estimated from samples, and the pass in which its rule runs on them.
 
     Args:
         run: the prediction's pass, with every state kept.
         node: the node.
-        tensors: for the ids that `values_behind` names, one tensor for each real pass.
+        tensors: for the ids that `values_needed` names, one tensor for each real pass.
         fixed: ids of values that depend on parameters, buffers and constants alone.
     """
 
@@ -220,9 +220,9 @@ class MeasuredStates:
     def context(self, draws: Sequence[int] | None = None) -> Pass:
         """Return a pass in which the states that enter the node are those of some of the real passes (all if None)."""
         draws = range(self.count) if draws is None else draws
-        told: dict[int, Samples] = {}
-        dependence = SampledDependence(told, draws, self.run.dependence)
-        maker = _Maker(self, draws, dependence.root(), told)
+        sampled: dict[int, Samples] = {}
+        dependence = SampledDependence(sampled, draws, self.run.dependence)
+        maker = _Maker(self, draws, dependence.root(), sampled)
         states = dict(self.run.states)
         for value in self.samples:
             template = self.run.states[value]
@@ -231,8 +231,8 @@ class MeasuredStates:
         run = self.run
         return Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states)
 
-    def found(self, template: State) -> Samples | None:
-        """Return the samples of an earlier state: of an operand, or of a value that `values_behind` names."""
+    def samples_of(self, template: State) -> Samples | None:
+        """Return the samples of an earlier state: of an operand, or of a value that `values_needed` names."""
         key = (template.serial, template.sizes)
         if key not in self._by_template:
             value = self._made_by.get(key)
@@ -248,7 +248,7 @@ class MeasuredStates:
         return self._sampled(template, tensors)
 
     def tensors_of(self, samples: Samples) -> list[Tensor]:
-        """Return the tensors behind samples, in the axes of their state."""
+        """Return the tensors that samples consist of, in the axes of their state."""
         order = [i for axis in samples.template.axes for i in axis]
         return [value.permute(order).reshape(samples.template.shape) for value in samples.values]
 
@@ -262,11 +262,11 @@ class MeasuredStates:
 class _Maker:
     """Makes the states of one choice of passes, each once, so that states that share an ancestor still do."""
 
-    def __init__(self, source: MeasuredStates, draws: Sequence[int], root: int, told: dict[int, Samples]) -> None:
+    def __init__(self, source: MeasuredStates, draws: Sequence[int], root: int, sampled: dict[int, Samples]) -> None:
         self.source = source
         self.draws = draws
         self.root = root
-        self.told = told
+        self.sampled = sampled
         self.made: dict[tuple[int, tuple[int, ...]], State] = {}
 
     def state(self, template: State, samples: Samples) -> State:
@@ -294,11 +294,11 @@ class _Maker:
             )
             state = state.amended(blocks=blocks, block_axis=axis)
         if not samples.fixed:
-            self.told[state.serial] = samples
+            self.sampled[state.serial] = samples
         return state
 
     def _earlier(self, template: State) -> State | None:
-        samples = self.source.found(template)
+        samples = self.source.samples_of(template)
         return None if samples is None else self.state(template, samples)
 
 
@@ -314,46 +314,46 @@ def entering(run: Pass, node: Node) -> list[int]:
     ]
 
 
-def values_behind(run: Pass, node: Node) -> list[int]:
+def values_needed(run: Pass, node: Node) -> list[int]:
     """Return the ids of the values that a node's rule may ask about: what enters, and what that is a function of."""
     made_by = _values_by_state(run)
-    found: dict[int, None] = {}
+    values: dict[int, None] = {}
 
     def visit(state: State) -> None:
         for part in (state.base, state.scores, *state.blocks):
             if part is not None:
                 value = made_by.get((part.serial, part.sizes))
                 if value is not None:
-                    found[value] = None
+                    values[value] = None
                 visit(part)
 
     for value in entering(run, node):
-        found[value] = None
+        values[value] = None
         state = run.states[value]
         if state is not None:
             visit(state)
-    return list(found)
+    return list(values)
 
 
 def _values_by_state(run: Pass) -> dict[tuple[int, tuple[int, ...]], int]:
     """Return the first value that each state was made for; views of it share its serial and its atoms."""
-    found: dict[tuple[int, tuple[int, ...]], int] = {}
+    makers: dict[tuple[int, tuple[int, ...]], int] = {}
     for value, state in sorted(run.states.items()):
         kind = run.graph.values[value].kind
         if state is not None and kind in ("input", "intermediate") and value not in run.graph.known:
-            found.setdefault((state.serial, state.sizes), value)
-    return found
+            makers.setdefault((state.serial, state.sizes), value)
+    return makers
 
 
 def mean_correlations(state: State) -> tuple[float, ...]:
     """Return, for each axis, the mean correlation of elements that differ along it alone; NaN for one of length 1."""
-    found = []
+    correlations = []
     for axis, atoms in enumerate(state.axes):
         size = state.shape[axis]
         others = [i for i in range(len(state.sizes)) if i not in atoms]
         mean = float(kernels.pair_mean(kernels.at_zero(state.corr, others), state.sizes, atoms).ravel()[0])
-        found.append(min(max((mean * size - 1.0) / (size - 1), -1.0), 1.0) if size > 1 else math.nan)
-    return tuple(found)
+        correlations.append(min(max((mean * size - 1.0) / (size - 1), -1.0), 1.0) if size > 1 else math.nan)
+    return tuple(correlations)
 
 
 def _in_atoms(tensor: Tensor, state: State) -> Tensor:
@@ -368,10 +368,10 @@ def _mean(values: Tensor, dims: Sequence[int]) -> Tensor:
     return values.mean(dim=list(dims), keepdim=True) if dims else values
 
 
-def _stands_out(found: Array, least: float) -> bool:
+def _stands_out(estimates: Array, least: float) -> bool:
     """Whether the mean over passes is farther from 0 than chance and ``least`` allow."""
-    error = float(np.std(found, ddof=1)) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return abs(float(np.mean(found))) > max(SIGNIFICANT * error, least)
+    error = float(np.std(estimates, ddof=1)) / math.sqrt(len(estimates)) if len(estimates) > 1 else 0.0
+    return abs(float(np.mean(estimates))) > max(SIGNIFICANT * error, least)
 
 
 def _pair_correlation(values: Tensor, atom: int) -> float:

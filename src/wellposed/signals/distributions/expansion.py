@@ -114,8 +114,8 @@ def _is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
 def clip_unseen_tails(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
     """Return the function with its tails cut off, beyond where the elements of a batch lie, if they carry its moments.
 
-    Of such a function the expectation is finite or not, but no batch shows it, and a weight scaled by it would silence
-    every batch; what batches show is the second moment of what they hold (signals.md 5.3).
+    The expectation of such a function, finite or not, is reached on no batch, and a weight scaled by it would silence
+    every batch; a batch has the second moment of the elements that occur in it (signals.md 5.3).
     """
     average = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std)))
     if not _is_carried_by_tails(function, *average, transport):
@@ -176,7 +176,7 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
 
 
 def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Expansion:
-    """Work out g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
+    """Expand g(x) for x ~ N(mean, std²) by position (arrays that broadcast against each other).
 
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
     very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
@@ -233,7 +233,7 @@ def _scale_nodes(kappa: float) -> tuple[Array, Array]:
 
 
 RARE = 1e-3
-"""Share of the positions and samples whose local scale a batch does not show."""
+"""Share of the positions and samples whose local scale is larger than any in a batch."""
 
 
 @lru_cache(maxsize=1024)
@@ -259,7 +259,7 @@ class Mixture:
 
 
 def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
-    """`expand` for a Gaussian whose local scale varies (signals.md 5.7); without scales that no batch shows (5.3)."""
+    """`expand` for a Gaussian whose local scale varies (signals.md 5.7), less scales that occur in no batch (5.3)."""
     kappa = float(f"{min(kappa, 8.0):.3g}")
     scales, weights = _scale_nodes(kappa)
     parts = _at_scales(function, mean, std, scales)
@@ -287,7 +287,7 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
 
 
 def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
-    """Return the expansion at each local scale, of what batches show of the function there."""
+    """Return the expansion at each local scale, of the function with its tails cut off where no element lies."""
     inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
     return [expand(clip_unseen_tails(function, m, s), m, s) for m, s in inputs]
 

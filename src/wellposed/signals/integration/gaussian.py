@@ -81,7 +81,7 @@ def expectations(functions: Function, mean: float, std: float, *, tolerance: flo
     """Return E[g_k(x)] for x ~ N(mean, std²) and ``functions(x)`` of shape (k, n), by adaptive quadrature.
 
     Gauss-Kronrod 7/15 over panels that cover ±38 standard deviations; panels whose error estimate is too large are
-    halved, up to ``limit`` times, so that kinks and jumps are found by themselves. Relative error below 1e-6 also for
+    halved, up to ``limit`` times, which resolves kinks and jumps automatically. Relative error below 1e-6 also for
     functions with a jump; where the integral does not exist the result is not finite.
 
     Args:

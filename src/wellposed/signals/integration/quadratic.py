@@ -87,7 +87,7 @@ def excess(
 class Inverse(NamedTuple):
     """How far dividing each channel by its own variance w'Sw is from dividing all by the mean variance.
 
-    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: of the gradient by a channel. ``through``
+    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: of a channel's own gradient. ``through``
     is E[w'w / w'Sw] E[w'Sw] / E[w'w], 1 for uncorrelated products: of the gradient that went back through w as well.
     """
 

@@ -26,12 +26,12 @@ class Dimension:
 
     def root(self) -> Dimension:
         """Return the representative of this dimension."""
-        found = self
-        while found.parent is not None:
-            found = found.parent
-        if self is not found:
-            self.parent = found
-        return found
+        at = self
+        while at.parent is not None:
+            at = at.parent
+        if self is not at:
+            self.parent = at
+        return at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ def size_of(axis: Axis) -> int:
 
 
 def unite(left: Axis, right: Axis) -> None:
-    """Say that two axes are one index; of merged axes only where they are merged alike."""
+    """Unite two axes as one index; merged axes only where they are merged alike."""
     if [atom.size for atom in left] != [atom.size for atom in right]:
         return
     for a, b in zip(left, right, strict=True):
@@ -72,7 +72,7 @@ def unite(left: Axis, right: Axis) -> None:
 
 
 def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
-    """Say of an axis that a weight makes it, or that a product sums over it."""
+    """Mark an axis as made by a weight, or as summed over by a product."""
     for atom in axis:
         root = atom.dimension.root()
         root.made |= made
@@ -81,13 +81,13 @@ def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
 
 def members(whole: Dimension) -> list[Dimension]:
     """Return the representatives of a dimension and of all that are concatenated into it."""
-    found, todo = [], [whole]
+    roots, todo = [], [whole]
     while todo:
         root = todo.pop().root()
-        if root not in found:
-            found.append(root)
+        if root not in roots:
+            roots.append(root)
             todo += [atom.dimension for axis in root.parts for atom in axis]
-    return found
+    return roots
 
 
 def is_made(dimension: Dimension) -> bool:

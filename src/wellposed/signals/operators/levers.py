@@ -25,7 +25,7 @@ ParameterAxes = tuple["int | None", ...]
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """The parameter whose scale is, linearly, that of a value; ``axes[i]`` is the parameter's axis behind axis i."""
+    """The parameter whose scale is, linearly, that of a value; ``axes[i]`` is the parameter's axis in axis i."""
 
     parameter: str
     axes: ParameterAxes
@@ -252,16 +252,16 @@ def lever_of(graph: Graph, node: Node, levers: Mapping[int, Lever]) -> list[Leve
 
 def levers(graph: Graph) -> dict[int, Lever]:
     """Return, by value id, the parameter that scales each parameter-derived value linearly."""
-    found: dict[int, Lever] = {
+    scaling: dict[int, Lever] = {
         parameter.value: Lever(name, tuple(range(len(parameter.shape)))) for name, parameter in graph.parameters.items()
     }
     fixed = parameter_values(graph)
     for node in graph.nodes:
-        if node.outputs and node.outputs[0] in fixed and any(value in found for value in node.inputs):
-            for out, lever in zip(node.outputs, lever_of(graph, node, found), strict=True):
+        if node.outputs and node.outputs[0] in fixed and any(value in scaling for value in node.inputs):
+            for out, lever in zip(node.outputs, lever_of(graph, node, scaling), strict=True):
                 if lever is not None:
-                    found[out] = lever
-    return found
+                    scaling[out] = lever
+    return scaling
 
 
 def parameter_values(graph: Graph) -> frozenset[int]:

@@ -40,7 +40,7 @@ def attention_scores(graph: Graph) -> tuple[Scores, ...]:
     fixed = parameter_values(graph)
     users = graph.users()
     uses: dict[int, Contraction] = {use.node: use for use in contractions(graph)}
-    found = []
+    products = []
     for node in graph.nodes:
         if node.op is aten.scaled_dot_product_attention.default:
             query, key = node.args[0].value, node.args[1].value
@@ -54,8 +54,8 @@ def attention_scores(graph: Graph) -> tuple[Scores, ...]:
         mine, others = _sources(graph, query, fixed, uses), _sources(graph, key, fixed, uses)
         alone = len(mine) == 1 and not mine & others and _feeds_only(graph, min(mine, default=0), node, users)
         names = _scale(graph, graph.nodes[min(mine)], uses) if alone else ()
-        found.append(Scores(node.index, graph.values[query].shape[-1], names))
-    return tuple(found)
+        products.append(Scores(node.index, graph.values[query].shape[-1], names))
+    return tuple(products)
 
 
 def _enters_softmax(graph: Graph, value: int, users: dict[int, list[int]]) -> bool:
@@ -75,8 +75,8 @@ def _enters_softmax(graph: Graph, value: int, users: dict[int, list[int]]) -> bo
 
 
 def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Contraction]) -> set[int]:
-    """Return the nodes that set the scale of ``value``: the first weights, or norms with a gain, on every way back."""
-    found: set[int] = set()
+    """Return the nodes that set the scale of ``value``: the first weights, or norms with a gain, on every path back."""
+    nodes: set[int] = set()
     todo, seen = [value], set()
     while todo:
         at = todo.pop()
@@ -86,14 +86,14 @@ def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Co
         seen.add(index)
         node = graph.nodes[index]
         if index in uses or node.op in _NORMS:
-            found.add(index)
+            nodes.add(index)
         else:
             todo.extend(node.inputs)
-    return found
+    return nodes
 
 
 def _feeds_only(graph: Graph, source: int, target: Node, users: dict[int, list[int]]) -> bool:
-    """Whether what the node ``source`` makes is used on ways to ``target`` alone."""
+    """Whether what the node ``source`` makes is used on paths to ``target`` alone."""
     todo, seen = list(graph.nodes[source].outputs), set()
     while todo:
         for index in users.get(todo.pop(), ()):

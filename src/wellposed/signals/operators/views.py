@@ -268,12 +268,12 @@ def _narrowed(before: Shape, after: Sequence[Shape], *, dim: int, start: int, le
 
 def _stretches(after: Sequence[Shape], axis: int) -> list[Steps]:
     """Return consecutive stretches of an axis, one for each result."""
-    found: list[Steps] = []
+    stretches: list[Steps] = []
     at = 0
     for shape in after:
-        found.append((Cut(axis, at, at + shape[axis]),))
+        stretches.append((Cut(axis, at, at + shape[axis]),))
         at += shape[axis]
-    return found
+    return stretches
 
 
 @_view(

@@ -1,4 +1,4 @@
-"""The backward pass over a graph: from random cotangents at its outputs to the gradient by every tensor.
+"""The backward pass over a graph: from random cotangents at its outputs to dL/dv, the gradient of every tensor v.
 
 Every operator is read the other way round (`adjoints`): a contraction's description serves both directions, a function
 of one number multiplies by its derivative at the forward state, what was copied is added up. A gradient has mean 0; its
@@ -45,15 +45,15 @@ from wellposed.signals.structure.reach import (
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What the backward pass found.
+    """The result of the backward pass: gradients dL/dv.
 
     Attributes:
         graph: the graph.
-        signals: the gradient by every floating-point result of a node from which a gradient flows on to a parameter or
-            an input, in execution order.
-        inputs: the gradient by every floating-point input of the model that reaches an output.
-        parameters: the gradient by every parameter that reaches an output.
-        states: its state by value id, where it is not zero.
+        signals: for every floating-point result v of a node from which a gradient flows on to a parameter or an input,
+            in execution order.
+        inputs: for every floating-point input of the model that reaches an output.
+        parameters: for every parameter that reaches an output.
+        states: the gradient's state by value id, where it is not zero.
         outcomes: the nodes without an exact rule.
     """
 
@@ -65,7 +65,7 @@ class Gradients:
     outcomes: tuple[Outcome, ...]
 
     def power(self, name: str) -> float:
-        """Return the expected sum of squares of the gradient by the parameter ``name``; 0 where none reaches it."""
+        """Return the expected squared norm of the gradient of the parameter ``name``; 0 where none reaches it."""
         parameter = self.graph.parameters[name]
         state = self.states.get(parameter.value)
         return 0.0 if state is None else state.second_moment * parameter.tensor.numel()
@@ -78,7 +78,7 @@ class Gradients:
             return ()
         listed = ", ".join(assumed)
         return (
-            f"gradients were taken to pass {listed} unchanged: it has no backward rule and cannot be run on samples",
+            f"gradients were assumed to pass {listed} unchanged: it has no backward rule and cannot be run on samples",
         )
 
 
@@ -105,10 +105,10 @@ def back_propagate(
 
 
 Sent = list[tuple[int, Term]]
-"""What a node adds to the gradients by its arguments, by value id."""
+"""What a node adds to the gradients of its arguments, by value id."""
 
 
-@np.errstate(all="ignore")  # what is not finite is told by the states
+@np.errstate(all="ignore")  # the states show what is not finite
 def gradients_of(
     run: Pass,
     cotangents: Mapping[int, float] | None = None,
@@ -116,9 +116,9 @@ def gradients_of(
     parameters: bool = True,
     adjust: Callable[[Adjoint, Sent], Sent] | None = None,
 ) -> Gradients:
-    """`back_propagate` behind a forward pass that has kept its states.
+    """`back_propagate` after a forward pass that has kept its states.
 
-    Without ``parameters`` only the gradients by signals and inputs are followed. ``adjust`` may change what a node
+    Without ``parameters`` only the gradients of signals and inputs are followed. ``adjust`` may change what a node
     sends to its arguments.
     """
     given = {value: 1.0 for value in run.graph.outputs if run.graph.values[value].is_signal}
@@ -189,7 +189,7 @@ class _Backward:
         )
 
     def _add(self, node: Node, value: int, term: Term) -> None:
-        """Add a term to the gradient by a value."""
+        """Add a term to the gradient of a value."""
         info = self.graph.values[value]
         if value not in self.wanted or not term.scale or not term.core.var.any():
             return
@@ -211,7 +211,7 @@ class _Backward:
         return any(state is not None and not state.second_moment < OVERFLOW**0.5 for state in entering)
 
     def _received(self, call: Adjoint, value: int) -> list[Term]:
-        """Return the gradient by a value, all of whose readers have been passed, as independent terms."""
+        """Return the gradient of a value, all of whose readers have been passed, as independent terms."""
         terms = self.terms.pop(value, None)
         if not terms:
             return []
@@ -224,7 +224,7 @@ class _Backward:
         return apart
 
     def _sent(self, call: Adjoint, received: Sequence[list[Term]]) -> Sent:
-        """Return what a node's arguments get; a rule is linear in the gradient, so that it is asked term by term."""
+        """Return what a node's arguments receive; a rule is linear in the gradient, and so called term by term."""
         node = call.node
         if stops(self.graph, node):
             return []
@@ -266,7 +266,7 @@ class _Backward:
         return [pair for part in sent if part is not None for pair in part]
 
     def _tag(self, node: Node, own: Tag) -> None:
-        """Mark the gradients by a node's arguments: the weakest of the rule, what it received and what it looked at."""
+        """Tag the gradients of a node's arguments: the weakest of the rule, what it received and what it looked at."""
         tags = [self.tags.get(out, "exact") for out in node.outputs]
         tags += [state.tag for value in node.inputs if (state := self.run.states.get(value)) is not None]
         for value in node.inputs:
@@ -282,24 +282,24 @@ class _Backward:
         return [(first, Term(white(self.graph.values[first].shape, power, self.run.root())))]
 
     def _whole(self, value: int, terms: Sequence[Term]) -> Term | None:
-        """Return the gradient by a value as one term; its sum is the state that `_received` has found."""
+        """Return the gradient of a value as one term; its sum is the state that `_received` returned."""
         if not terms:
             return None
         return terms[0] if len(terms) == 1 else Term(self.states[value])
 
     def _power(self, value: int) -> float:
-        """Return the second moment of the gradient by a value; 0 where none reaches it."""
+        """Return the second moment of the gradient of a value; 0 where none reaches it."""
         state = self.states.get(value)
         return 0.0 if state is None else state.second_moment
 
     def _signals(self, entries: Iterable[Entry]) -> Signals:
-        """Return the gradients by some values, given with their modules and operators; 0 where nothing arrives."""
-        found = []
+        """Return the gradients of some values, given with their modules and operators; 0 where nothing arrives."""
+        signals = []
         for module, op, value in entries:
             if value in self.wanted:
                 info, tag = self.graph.values[value], self.tags.get(value, "exact")
-                found.append(Signal(info.name, module, op, info.shape, 0.0, self._power(value), tag))
-        return Signals(tuple(found), "predicted gradients")
+                signals.append(Signal(info.name, module, op, info.shape, 0.0, self._power(value), tag))
+        return Signals(tuple(signals), "predicted gradients")
 
 
 # ---- operators without a rule ---------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def _differentiated(
     gradients: Sequence[State | None],
     generator: torch.Generator,
 ) -> list[torch.Tensor]:
-    """Return the gradients by the values ``wanted`` of one sample."""
+    """Return the gradients of one sample with respect to the values ``wanted``."""
     leaves: dict[int, torch.Tensor] = {}
 
     def drawn(raw: Any, resolved: Any) -> Any:
@@ -370,8 +370,8 @@ def _differentiated(
             for output, gradient in zip(outputs, gradients, strict=False)
             if gradient is not None and isinstance(output, torch.Tensor) and output.requires_grad
         ]
-        found = torch.autograd.grad(
+        slopes = torch.autograd.grad(
             [o for o, _ in pairs], [leaves[v] for v in wanted], [g.to(o.dtype) for o, g in pairs],
             allow_unused=True, materialize_grads=True,
         )  # fmt: skip
-    return list(found)
+    return list(slopes)

@@ -185,7 +185,7 @@ def _entering(run: Pass, node: Node) -> str:
 
 
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
-    """Return what leaves a node given the states that enter it in ``run``, the tag of what told it, and a note."""
+    """Return what leaves a node given the states that enter it in ``run``, with the tag of its source and a note."""
     graph = run.graph
     shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
@@ -213,14 +213,14 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
         rule, tag, note = None, "sampled", "no rule: run on samples"
         results = sample_operator(run.graph, node, args, kwargs, run.root)
     if results is None:
-        note = "no rule, and it cannot be run on samples: taken as leaving its input's signal"
+        note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
     return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
-    """Work out the state of a condition on signals, for `where` and masks; others are left unknown."""
+    """Compute the state of a condition on signals, for `where` and masks; others are left unknown."""
     rule = RULES.get(node.op)
     if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return

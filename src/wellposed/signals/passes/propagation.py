@@ -45,10 +45,10 @@ def propagate(
 
     Returns:
         Signals in execution order, each tagged exact, approximate, sampled or assumed. With ``backward``,
-        ``gradients``, ``parameter_gradients`` and ``input_gradients`` hold the gradient dL/dv by every node's output,
-        parameter and input v by which an output is differentiable, under the forward signals' names, the parameters'
-        and the inputs': mean 0, and as variance E[(dL/dv)²], pooled over elements. Weights count as independent of
-        those met on the way forward (Yang 2020, arXiv 2006.14548), which is exact at large width.
+        ``gradients``, ``parameter_gradients`` and ``input_gradients`` hold dL/dv for every node's output, parameter and
+        input v with respect to which an output is differentiable, under the forward signals' names, the parameters' and
+        the inputs': mean 0, and as variance E[(dL/dv)²], pooled over elements. Weights count as independent of those
+        met on the way forward (Yang 2020, arXiv 2006.14548), which is exact at large width.
 
     Raises:
         UnsupportedError: operators without a rule (or backward rule), under ``strict``.
@@ -76,8 +76,8 @@ def propagate(
     if strict:
         require_adjoints(graph, given)
     signals, run = run_pass(graph, provider, inputs=inputs, state=state, strict=strict, keep=True)
-    found = gradients_of(run, given)
-    return replace(signals, gradients=found.signals, parameter_gradients=found.parameters, input_gradients=found.inputs)
+    back = gradients_of(run, given)
+    return replace(signals, gradients=back.signals, parameter_gradients=back.parameters, input_gradients=back.inputs)
 
 
 def cotangent_variances(graph: Graph, cotangents: Cotangents, backward: bool) -> dict[int, float] | None:

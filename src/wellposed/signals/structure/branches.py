@@ -1,17 +1,17 @@
-"""How signals branch: what every value is made of, and the ways from the inputs to the outputs.
+"""How signals branch: what every value is made of, and the paths from the inputs to the outputs.
 
 A value is either a *junction* or a function of one junction, element by element. Junctions are inputs, results of
 contractions, sums, concatenations, gates (products of signals, attention), normalisations and pools. Everything in
-between is one function of the junction before it: ``x * sigmoid(x)`` written out is one activation and one way, as
+between is one function of the junction before it: ``x * sigmoid(x)`` written out is one activation and one path, as
 `silu` is. Conventions, in full:
 
-- **Sums and concatenations** carry the ways of each of their terms; two terms that are the same function of the same
+- **Sums and concatenations** carry the paths of each of their terms; two terms that are the same function of the same
   junction (``x + x``) count twice, two that differ (``x + sin(x)²``) are one function of it.
-- **Gates** have one way for each operand, and count as one activation together with whatever pointwise functions
-  enter and leave them: ``silu(g) * u`` is one activation on the way through g and one on that through u; attention is
-  one on the ways through query, key and value, written out or not.
-- **Normalisations**, also written out (``x * rsqrt(mean(x²))``), and pools carry the ways along.
-- **Slices** of one tensor are ways of their own (fused query, key and value count as separate ones), unless they are
+- **Gates** have one path for each operand, and count as one activation together with whatever pointwise functions
+  enter and leave them: ``silu(g) * u`` is one activation on the path through g and one on that through u; attention is
+  one on the paths through query, key and value, written out or not.
+- **Normalisations**, also written out (``x * rsqrt(mean(x²))``), and pools carry the paths along.
+- **Slices** of one tensor are paths of their own (fused query, key and value count as separate ones), unless they are
   put together again (rotary positions, patch merging).
 - A value times a constant 0 carries nothing, and neither does what depends on parameters alone.
 """
@@ -94,7 +94,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from one junction to the next.
+    """The part of a path from one junction to the next.
 
     Attributes:
         source: the junction that it leaves.
@@ -111,13 +111,13 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The ways of a graph: every value's `Step`, and the edges between junctions that lie on a way to an output.
+    """The paths of a graph: every value's `Step`, and the edges between junctions that lie on a path to an output.
 
     Attributes:
         graph: the graph.
         steps: by value id; values that no input reaches, or only times 0, have none.
         edges: in execution order of their targets, those that leave the graph last.
-        starts: junctions where ways begin, in order.
+        starts: junctions where paths begin, in order.
     """
 
     graph: Graph
@@ -127,7 +127,7 @@ class Branches:
 
 
 def branches(graph: Graph) -> Branches:
-    """Return what every value of ``graph`` is made of, and the edges that lie on ways from inputs to outputs."""
+    """Return what every value of ``graph`` is made of, and the edges that lie on paths from inputs to outputs."""
     steps = _Reader(graph).steps
     entering: dict[int, list[Edge]] = {}
     pending: list[int] = []
@@ -154,18 +154,18 @@ def _edge(steps: Mapping[int, Step], value: int, target: int) -> Edge:
     return Edge(step.base, target, value, int(not counted and (gate or step.active)))
 
 
-def kernel_sizes(found: Branches, *, taps: bool = False) -> tuple[float, ...]:
-    """Return the kernel size of every convolution on a way: the geometric mean over its axes, or its taps.
+def kernel_sizes(structure: Branches, *, taps: bool = False) -> tuple[float, ...]:
+    """Return the kernel size of every convolution on a path: the geometric mean over its axes, or its taps.
 
     Convolutions whose windows do not overlap (patch embeddings) are matrix products, and left out; those with a
     kernel of 1 count as 1.
     """
     sizes = []
-    for target in dict.fromkeys(edge.target for edge in found.edges):
-        step = found.steps.get(target)
+    for target in dict.fromkeys(edge.target for edge in structure.edges):
+        step = structure.steps.get(target)
         if step is None or step.kind != "contraction" or step.node is None:
             continue
-        product = describe(found.graph, found.graph.nodes[step.node])
+        product = describe(structure.graph, structure.graph.nodes[step.node])
         window = product.window if product is not None else None
         if window is None:
             continue
@@ -334,7 +334,7 @@ class _Reader:
         same = all(other.key == step.key for _, other in rest)
         if name in _SUMS:
             if same:
-                return False  # the same thing twice: two ways
+                return False  # the same thing twice: two paths
             self._function(node, first, active=any(other.active for _, other in elements), whole=None)
         else:
             self._function(node, first, active=True, whole=None)

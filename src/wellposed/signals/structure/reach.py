@@ -18,7 +18,7 @@ def stops(graph: Graph, node: Node) -> bool:
 
 
 def differentiable(graph: Graph, outputs: Collection[int]) -> frozenset[int]:
-    """Return the values by which ``outputs`` have a gradient, as automatic differentiation sees it (zeros included).
+    """Return the values that have a gradient of ``outputs``, as automatic differentiation sees it (zeros included).
 
     Args:
         graph: from `wellposed.trace`.
@@ -70,7 +70,7 @@ def cancelling(graph: Graph, added: Iterable[Added], second_moment: Callable[[in
 
     Args:
         graph: from `wellposed.trace`.
-        added: what `added_parameters` found.
+        added: from `added_parameters`.
         second_moment: of the gradient, by value id.
     """
     summands: dict[int, float] = {}
@@ -93,10 +93,10 @@ def added_parameters(graph: Graph, uses: Iterable[Contraction]) -> tuple[Added, 
         graph: from `wellposed.trace`.
         uses: its contractions.
     """
-    found = [(graph.parameters[u.bias].value, graph.nodes[u.node].outputs[0]) for u in uses if u.bias is not None]
+    pairs = [(graph.parameters[u.bias].value, graph.nodes[u.node].outputs[0]) for u in uses if u.bias is not None]
     for node in graph.nodes:
         norm = NORMS.get(node.op)
         for value in () if norm is None else (norm.gain_of(node), norm.shift_of(node)):
             if value is not None and graph.values[value].kind == "parameter":
-                found.append((value, node.outputs[0]))
-    return tuple(found)
+                pairs.append((value, node.outputs[0]))
+    return tuple(pairs)

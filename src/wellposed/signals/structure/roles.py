@@ -25,14 +25,14 @@ def roles(
 
     ``known`` are the graph's contractions and ``scaling`` its levers, where they are at hand.
     """
-    found: dict[str, Role] = {}
+    by_name: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
 
     def offer(name: str | None, role: Role) -> None:
-        if name is not None and (name not in found or order.index(role) < order.index(found[name])):
-            found[name] = role
+        if name is not None and (name not in by_name or order.index(role) < order.index(by_name[name])):
+            by_name[name] = role
 
-    behind = {value: lever.parameter for value, lever in (levers(graph) if scaling is None else scaling).items()}
+    parameter_of = {value: lever.parameter for value, lever in (levers(graph) if scaling is None else scaling).items()}
     for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")
         role: Role = "weight"
@@ -48,14 +48,14 @@ def roles(
             )
             for value, use in places:
                 if value is not None:
-                    offer(behind.get(value), use)
+                    offer(parameter_of.get(value), use)
         elif node.op in WEIGHT_NORMS:
-            gain = behind.get(node.args[1].value)
+            gain = parameter_of.get(node.args[1].value)
             if gain is not None:
-                found[gain] = "weight_norm"
-            direction = behind.get(node.args[0].value)
+                by_name[gain] = "weight_norm"
+            direction = parameter_of.get(node.args[0].value)
             if direction is not None:
-                found[direction] = "other"
+                by_name[direction] = "other"
     for name in graph.parameters:
-        found.setdefault(name, "other")
-    return found
+        by_name.setdefault(name, "other")
+    return by_name

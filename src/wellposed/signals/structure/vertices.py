@@ -1,7 +1,7 @@
 """Vertices: where the branches of a graph merge, and which weights set the scale of what enters them.
 
 A vertex in the sense of Chen et al. (arXiv 2402.17440) is a junction where values are summed. Each of its branches is
-either *weighted*, when nothing else receives what its last contraction makes, or an *identity* that brings a value
+either *weighted*, when nothing else receives what its last contraction makes, or an *identity* that carries a value
 which others receive too. Concatenations put branches side by side; they add no variances, and carry a branch along.
 """
 
@@ -22,7 +22,7 @@ class Branch:
         weights: indices of the contractions that set its scale; none for an identity branch.
         activation: result of the activation between the contraction and the vertex, None without one.
         normalised: whether a normalisation lies between them, which undoes the scale.
-        origin: for an identity branch the vertex or contraction whose value it brings as it is (pools and constant
+        origin: for an identity branch the vertex or contraction whose value it carries as it is (pools and constant
             factors aside); None where it is a function of one, or something else.
     """
 
@@ -86,23 +86,23 @@ class Vertices:
     steps: Mapping[int, Step]
 
 
-def vertices(found: Branches) -> Vertices:
+def vertices(structure: Branches) -> Vertices:
     """Return where the branches of a graph merge."""
-    return _Finder(found).result()
+    return _Finder(structure).result()
 
 
 _CARRYING = ("pool", "normalisation", "concatenation")
 
 
 class _Finder:
-    def __init__(self, found: Branches) -> None:
-        self.steps = found.steps
+    def __init__(self, structure: Branches) -> None:
+        self.steps = structure.steps
         self.leaving: dict[int, list[Edge]] = {}
         self.entering: dict[int, list[Edge]] = {}
-        for edge in found.edges:
+        for edge in structure.edges:
             self.leaving.setdefault(edge.source, []).append(edge)
             self.entering.setdefault(edge.target, []).append(edge)
-        self.junctions = [value for value in found.steps if value in self.leaving]
+        self.junctions = [value for value in structure.steps if value in self.leaving]
         self.contracted = {
             node: value
             for value in self.junctions
@@ -135,7 +135,7 @@ class _Finder:
 
     def _vertex(self, value: int) -> Vertex:
         inner: list[int] = []
-        found: list[Branch] = []
+        branches: list[Branch] = []
 
         def visit(junction: int) -> None:
             for edge in self.entering[junction]:
@@ -143,10 +143,10 @@ class _Finder:
                     inner.append(edge.source)
                     visit(edge.source)
                 else:
-                    found.append(self._branch(edge))
+                    branches.append(self._branch(edge))
 
         visit(value)
-        return Vertex(value, tuple(inner), tuple(found))
+        return Vertex(value, tuple(inner), tuple(branches))
 
     def _branch(self, edge: Edge) -> Branch:
         weights: list[int] = []
@@ -181,7 +181,7 @@ class _Finder:
         return None
 
     def _add_endings(self) -> None:
-        """Add vertices of degree 1, and let identity branches that bring their values say so."""
+        """Add vertices of degree 1, and record them as the origin of identity branches that carry their values."""
         entered = {node for vertex in self.vertices.values() for branch in vertex.branches for node in branch.weights}
         for node, value in self.contracted.items():
             ending = None if node in entered else self._ending(value)

@@ -61,21 +61,21 @@ def widths(graph: Graph) -> dict[str, Widths]:
     a readout's bias none.
     """
     dimensions = _Reader(graph)
-    found: dict[str, Widths] = {}
+    fans: dict[str, Widths] = {}
     for use in contractions(graph):
-        for name in dimensions.behind(use.weight):
+        for name in dimensions.parameters_of(use.weight):
             mine = dimensions.of_use(use)
             size = math.prod(graph.values[use.weight].shape)
             # what is smaller than the weight only scales its rows: the gain of a weight normalisation
             if math.prod(graph.parameters[name].shape) >= size and use.kind != "embedding":
-                before = found.get(name)
+                before = fans.get(name)
                 if before is None or before.fan_in is None:
-                    found[name] = mine
-                if use.bias is not None and found[name] is mine:
-                    found[use.bias] = Widths(None, mine.fan_out)
+                    fans[name] = mine
+                if use.bias is not None and fans[name] is mine:
+                    fans[use.bias] = Widths(None, mine.fan_out)
     for name, parameter in graph.parameters.items():
-        found.setdefault(name, Widths(None, dimensions.width_of_axes(dimensions.axes[parameter.value])))
-    return found
+        fans.setdefault(name, Widths(None, dimensions.width_of_axes(dimensions.axes[parameter.value])))
+    return fans
 
 
 class _Reader:
@@ -101,9 +101,9 @@ class _Reader:
             self._follow(node)
         self._settle()
 
-    # ---- what is asked of it ----------------------------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------------------------------
 
-    def behind(self, value: int) -> Iterator[str]:
+    def parameters_of(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters that ``value``, which depends on parameters alone, is made of."""
         seen: set[int] = set()
         todo = [value]
@@ -148,8 +148,8 @@ class _Reader:
 
     def width_of_axes(self, axes: Iterable[Axis]) -> int | None:
         """Return the product of the sizes that are widths, None where none is."""
-        found = [size for axis in axes for atom in axis if (size := self._width(atom))]
-        return math.prod(found) if found else None
+        sizes = [size for axis in axes for atom in axis if (size := self._width(atom))]
+        return math.prod(sizes) if sizes else None
 
     def _of_recurrent(self, use: Contraction) -> Widths:
         node = self.graph.nodes[use.node]
@@ -194,8 +194,8 @@ class _Reader:
     # ---- one operator -----------------------------------------------------------------------------------------------
 
     def _follow(self, node: Node) -> None:
-        found = self._outputs(node)
-        for out, axes in zip(node.outputs, found, strict=True):
+        results = self._outputs(node)
+        for out, axes in zip(node.outputs, results, strict=True):
             shape = self.graph.values[out].shape
             self.axes[out] = axes if tuple(map(size_of, axes)) == shape else fresh_axes(shape)
 
@@ -233,7 +233,7 @@ class _Reader:
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
         weight, data = (left, right) if product.left in self.fixed else (right, left)
-        trained = weighted and any(True for _ in self.behind(product.left if weight is left else product.right))
+        trained = weighted and any(True for _ in self.parameters_of(product.left if weight is left else product.right))
         for label in set(left) & set(right):
             unite(data[label], weight[label])
             if label not in product.out_axes:

@@ -1,6 +1,6 @@
 """Attention backwards.
 
-For o_i = sum_j a_ij v_j with a_i = softmax of s q_i k_j, and g_i the gradient by o_i, with w_ij = v_j - o_i,
+For o_i = sum_j a_ij v_j with a_i = softmax of s q_i k_j, and g_i = dL/do_i, with w_ij = v_j - o_i,
 
     dL/dv_j = sum_i a_ij g_i,    dL/dq_i = s sum_j a_ij (g_i w_ij) k_j,    dL/dk_j = s sum_i a_ij (g_i w_ij) q_i.
 
@@ -71,13 +71,13 @@ def attention(
     size = q.shape[token] / own.size  # queries in a group
     values = v.shape[-1] * kernels.average(v.var) * (1.0 - off_diagonal(v, token))
     repeats = int(np.prod(q.shape[:token])) / max(int(np.prod(k.shape[:token])), 1)
-    # by the values
+    # with respect to the values
     share = chosen.share
     crossed = size**2 * (share * (pairs @ share)).sum(axis=0)  # over pairs of queries, by key
     by_value = kept * size * share.T @ (chosen.second * own) + chosen.common * crossed
     total = float(size * own.sum() + size**2 * pairs.sum())  # the weights of a query sum to 1
     between = [float(x) for x in _across(g, token)]
-    # by the queries and keys; what all values share cancels, but for the weights that dropout leaves out
+    # with respect to queries and keys; what all values share cancels, but for the weights that dropout leaves out
     shared = (kept - 1.0) * max(v.shape[-1] * v.second_moment - values, 0.0)
     strength = factor**2 * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     by_query = strength * (kept * values * chosen.mixed + shared * chosen.spread) * own
@@ -154,7 +154,7 @@ def _gradient(g: State, token: int, rows: int) -> tuple[Array, Array]:
 
 
 def _likewise(chosen: _Choice, own: Array, pairs: Array, size: float) -> float:
-    """Return the variance of the sum of the gradients by all queries over the sum of their variances.
+    """Return the variance of the sum of all queries' gradients over the sum of their variances.
 
     Queries with equal weights would have the correlation of the gradients that reach them.
     """
@@ -166,16 +166,16 @@ def _likewise(chosen: _Choice, own: Array, pairs: Array, size: float) -> float:
 
 def _across(g: State, token: int) -> list[float]:
     """Return, for each axis before the tokens, the mean covariance of a sample's gradients with another's."""
-    found = []
+    covariances = []
     for axis in range(token):
         members = g.axes[axis]
         if len(members) != 1 or g.corr.shape[members[0]] == 1:
-            found.append(0.0)
+            covariances.append(0.0)
             continue
         far = kernels.off_diagonal_mean(g.corr, g.sizes, members[0])
         rest = [d for d in range(g.corr.ndim) if d != members[0] and d in g.axes[token]]
-        found.append(float(kernels.pair_mean(far, g.sizes, rest).ravel()[0]) * kernels.average(g.var))
-    return found
+        covariances.append(float(kernels.pair_mean(far, g.sizes, rest).ravel()[0]) * kernels.average(g.var))
+    return covariances
 
 
 def _made(
@@ -217,7 +217,7 @@ def _made(
 
 @adjoint(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 9")
 def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **__: Any) -> Sent | None:
-    """dL/dx_j = a_j (g_j - sum_l a_l g_l): what the gradients by all keys have in common cancels.
+    """dL/dx_j = a_j (g_j - sum_l a_l g_l): what the gradients with respect to all keys have in common cancels.
 
     Its second moment by key is that of g times E sum_{jl} (a_j d_jl - a_j a_l)² / T; it sums to zero over the keys.
     """

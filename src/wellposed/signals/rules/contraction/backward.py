@@ -37,13 +37,13 @@ _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten
 _DOWN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 
 FILTERS = "filters"
-"""Under this and a contraction's output the pass remembers what the inverse variance of a channel is to the gradient
-that goes back through its filter, over what it is to the gradient by the channel."""
+"""Under this and a contraction's output the pass keeps a ratio: by how much dividing each channel by its own variance
+enlarges the gradient that goes back through its filter, over the same for the channel's own gradient."""
 
 
 @adjoint(PRODUCTS, source="signals: 9")
 def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
-    """The gradient by either operand is the product of the other with the gradient of the result."""
+    """The gradient with respect to either operand is the product of the other with the result's gradient."""
     term, product = gradients[0], describe(call.graph, call.node)
     if term is None or product is None:
         return None
@@ -66,11 +66,11 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
 
 def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
     """Return the states of the operator's tensors, by the ids of their values."""
-    found: dict[int, State] = {}
+    states: dict[int, State] = {}
 
     def walk(raw: Any, resolved: Any) -> None:
         if isinstance(raw, Ref) and isinstance(resolved, State):
-            found[raw.value] = resolved
+            states[raw.value] = resolved
         elif isinstance(raw, (list, tuple)):
             for a, b in zip(raw, resolved, strict=True):
                 walk(a, b)
@@ -78,13 +78,13 @@ def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
     walk(call.node.args, args)
     for key, value in kwargs.items():
         walk(call.node.kwargs[key], value)
-    return found
+    return states
 
 
 def _by_data_and_weight(
     call: Adjoint, term: Term, states: dict[int, State], product: Product
 ) -> list[tuple[int, Term]]:
-    """The gradients by the data and by the weight that they are multiplied by."""
+    """The gradients with respect to the data and to the weight."""
     sent: list[tuple[int, Term]] = []
     if product.left in call.wanted:
         gradient = scaled_state(settled(call, term), product.scale)
@@ -97,7 +97,7 @@ def _by_data_and_weight(
 
 
 def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> list[tuple[int, Term]]:
-    """The gradients by two signals that are multiplied: each is that of the result times the other signal."""
+    """The gradients with respect to two signals that are multiplied: the result's gradient times the other signal."""
     gradient = scaled_state(settled(call, term), product.scale)
     sides = (product, swapped(product))
     return [
@@ -108,7 +108,7 @@ def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Pr
 
 
 def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, shape: tuple[int, ...]) -> State:
-    """Return the gradient by the data: the forward rule, used on the description read from the other side."""
+    """Return the gradient with respect to the data: the forward rule, on the description read from the other side."""
     out = call.node.outputs[0]
     window = product.window
     if window is None:
@@ -155,11 +155,11 @@ def _letters(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: Product) -> Term | None:
-    """Return the gradient by the weight, whose elements all count alike.
+    """Return the gradient with respect to the weight, whose elements all count alike.
 
     dL/dW sums g_p x_p over positions p. With a weight of variance 1 the forward rule gives the covariance of the
     output z at two positions as sum over the products that meet in it of E[x x'], so that the squares of the
-    derivatives by all weights of one output sum to sum over p, q of Cov(g_p, g_q) Cov(z_p, z_q).
+    derivatives with respect to all weights of one output add up to sum over p, q of Cov(g_p, g_q) Cov(z_p, z_q).
     """
     shape = call.graph.values[product.right].shape
     unit = make_state(shape, 0.0, 1.0, roots=call.root())
@@ -222,7 +222,7 @@ def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[i
 
 
 def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
-    """Return the gradient by the bias: a sum over all axes that it lacks."""
+    """Return the gradient with respect to the bias: a sum over all axes that it lacks."""
     assert product.bias is not None
     shape = call.graph.values[product.bias].shape
     where = product.out_axes.index("o") if "o" in product.out_axes and len(shape) == 1 else None

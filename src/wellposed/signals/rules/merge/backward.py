@@ -17,7 +17,7 @@ from wellposed.signals.registry import adjoint, overloads
 
 
 def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
-    """Return what an operand gets of a term with the result's shape; nothing where it is a number."""
+    """Return what an operand receives of a term with the result's shape; nothing where it is a number."""
     value = call.value_of(position)
     if value is None:
         return []
@@ -67,7 +67,7 @@ def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) 
 
 @adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"), source="signals: 9")
 def mul(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
-    """x y: each operand gets the gradient times the other."""
+    """x y: each operand receives the gradient times the other."""
     term = gradients[0]
     if term is None:
         return None
@@ -124,7 +124,7 @@ def _kept(call: Adjoint, term: Term, condition: Any, *, where: bool) -> Term | N
 
 @adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
 def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -> Sent | None:
-    """Each operand gets the gradient where it was taken."""
+    """Each operand receives the gradient where it was selected."""
     term = gradients[0]
     if term is None:
         return None

@@ -134,7 +134,7 @@ def _norm(
     split: tuple[int, ...] | None = None,
     after: State | None = None,
 ) -> Sent:
-    """Return the gradients by x and by the norm's gain and shift, which lie along the axes ``places``.
+    """Return the gradients with respect to x and to the norm's gain and shift, which lie along the axes ``places``.
 
     The statistics are over the axes ``over`` of x, viewed under the shape ``split`` where that is given. ``after`` is
     the norm's result, where it is not the operator's.
@@ -172,7 +172,7 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
 
 
 def _filters(call: Adjoint) -> float:
-    """Return E[1 / s²] E[s²] over the filters that make the channels, where the norm stands behind a contraction.
+    """Return E[1 / s²] E[s²] over the filters that make the channels, where the norm follows a contraction.
 
     The contraction's own rule undoes what does not go back through its filters (`FILTERS`).
     """
@@ -265,7 +265,7 @@ def _deviation(x: State, over: list[int], eps: float, centre: bool) -> State:
 
 
 def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: list[int]) -> list[tuple[int, Term]]:
-    """Return the gradients by gain and shift: sums of g y and of g over all axes but theirs."""
+    """Return the gradients with respect to gain and shift: sums of g y and of g over all axes but theirs."""
     sent: list[tuple[int, Term]] = []
     norm = NORMS[call.node.op]
     gain, shift = norm.gain_of(call.node), norm.shift_of(call.node)

@@ -75,7 +75,7 @@ _NEGATIVE = Pointwise(("negative part",), lambda t: t.clamp(max=0.0))
 
 @adjoint(overloads("prelu.default"), source="He et al. 2015, eq. 9; signals: 9")
 def prelu(call: Adjoint, gradients: Gradients, x: State, weight: State) -> Sent | None:
-    """max(x, 0) + a min(x, 0), at the weight's mean; by a, the gradient times min(x, 0), summed over its channel."""
+    """max(x, 0) + a min(x, 0), at a's mean; a receives the gradient times min(x, 0), summed over its channel."""
     term, slope, value = gradients[0], weight.pooled_mean, call.value_of(1)
     if term is None:
         return None
@@ -95,11 +95,11 @@ _SIGMOID = Pointwise(("sigmoid",), torch.sigmoid)
 
 @adjoint(overloads("glu.default"), source="chain rule, for two independent halves; signals: 9")
 def glu(call: Adjoint, gradients: Gradients, x: State, dim: int = -1) -> Sent | None:
-    """a sigmoid(b): a gets the gradient times sigmoid(b), b that times a sigmoid'(b)."""
+    """a sigmoid(b): a receives the gradient times sigmoid(b), b the gradient times a sigmoid'(b)."""
     term, axis = gradients[0], dim % len(x.axes)
     if term is None:
         return None
-    half, behind = x.shape[axis] // 2, 2 * (len(x.axes) - 1 - axis)
+    half, later = x.shape[axis] // 2, 2 * (len(x.axes) - 1 - axis)
     (a, first), (b, second) = (
         source_of(pooled(select(x, axis, at, at + half, 1, drop=False)).changed(roots=call.root())) for at in (0, half)
     )
@@ -109,7 +109,7 @@ def glu(call: Adjoint, gradients: Gradients, x: State, dim: int = -1) -> Sent | 
     )
     widths = ([0, half], [half, 0])
     return [
-        (source(call), Term(pad(call.into(x.shape), settled(call, part), [*[0] * behind, *width])))
+        (source(call), Term(pad(call.into(x.shape), settled(call, part), [*[0] * later, *width])))
         for part, width in zip(parts, widths, strict=True)
     ]
 

@@ -33,7 +33,7 @@ from wellposed.signals.rules.shape.backward import source
 
 
 def _spread(state: State, axis: int, weights: Array) -> State:
-    """Return the gradient by the input of an average over windows, whose weights are (output, input) positions."""
+    """Return the gradient of an average over windows, whose weights are (output, input), with respect to its input."""
     if weights.shape[0] > 1:
         return mapped(state, axis, weights.T)
     shape = list(state.shape)
@@ -59,7 +59,7 @@ def _windows(call: Adjoint, x: State, kernel: Any, stride: Any, padding: Any, di
 
 
 def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 1.0) -> State:
-    """Return ``factor`` times the gradient by the input of averages over windows along some axes."""
+    """Return ``factor`` times the gradient of averages over windows along some axes with respect to their input."""
     for axis, matrix in steps:
         state = _spread(state, axis, matrix)
     return scaled_state(state, factor).changed(links=(), base=None, fn=None)
@@ -68,7 +68,7 @@ def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 
 def _linked(
     back: State, state: State, steps: Sequence[tuple[int, Axis]], include_padding: bool, factor: float
 ) -> State:
-    """Return a gradient that follows ``state``, the gradient by the averages, where both lie on one grid.
+    """Return a gradient that follows ``state``, that with respect to the averages, where both lie on one grid.
 
     Displacements of both signs being pooled, windows carry a covariance kernel backwards as they do forwards.
     """
@@ -85,7 +85,7 @@ def avg_pool(
     call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Sent | None:  # fmt: skip
-    """Average over windows: every tap gets its share."""
+    """Average over windows: every tap receives its share."""
     term = gradients[0]
     if term is None:
         return None
@@ -127,7 +127,7 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
 def resampled(
     call: Adjoint, gradients: Gradients, x: State, output_size: Any, *rest: Any, **kwargs: Any
 ) -> Sent | None:
-    """Every element gets back what the outputs took of it."""
+    """Every element receives its weight in each output times that output's gradient."""
     term, flags = gradients[0], [r if isinstance(r, bool) else None for r in rest]
     if term is None:
         return None
@@ -138,8 +138,8 @@ def resampled(
             # the operator itself, on unit vectors, gives the matrix of the map
             units = torch.eye(have, dtype=torch.float64).reshape(have, 1, *(have if a == axis else 1 for a in space))
             units = units.expand(have, 1, *(have if a == axis else 2 for a in space))
-            found = call.node.op(units, [size if a == axis else 2 for a in space], *flags)
-            steps.append((axis, found.movedim(axis, 1).reshape(have, size, -1)[..., 0].T.numpy()))
+            mapped = call.node.op(units, [size if a == axis else 2 for a in space], *flags)
+            steps.append((axis, mapped.movedim(axis, 1).reshape(have, size, -1)[..., 0].T.numpy()))
     return [(source(call), Term(_averaged(settled(call, term), steps)))]
 
 
@@ -182,10 +182,10 @@ def adaptive_max_pool(call: Adjoint, gradients: Gradients, x: State, output_size
 
 
 def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axis]]) -> Sent:
-    """Return the gradient by the input of a maximum over windows.
+    """Return the gradient of a maximum over windows with respect to its input.
 
     An element of value t is the largest of n with probability π(t), which depends on the value as the derivative of a
-    function before the pool does: behind a ReLU the largest is hardly ever 0. The gradient is its mean over who is
+    function before the pool does: after a ReLU the largest is hardly ever 0. The gradient is its mean over which is
     largest, π(t) times the sum over windows, plus what varies around it, which sums to 0 over a window.
     """
     gradient = settled(call, term)
@@ -244,7 +244,7 @@ def _varying(
 ) -> State:
     """Return the part that depends on which element is the largest, without its factor ``around``.
 
-    One element is the largest of two windows with one over the size of their union. Whoever is the largest, the sum
+    An element is the largest of two windows with probability one over the size of their union. In any case the sum
     over all positions is that over all windows: this sets the covariance of elements that share a window.
     """
     taps = math.prod(step.kernel for _, step in steps)

@@ -1,4 +1,4 @@
-"""Means and sums over axes, backwards: every element gets the same share."""
+"""Means and sums over axes, backwards: every element receives the same share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def triangle(call: Adjoint, gradients: Gradients, x: State, diagonal: int = 0) -
 
 
 def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent | None:
-    """Return the gradient by the input of a linear map along one axis, ``weights`` being (output, input)."""
+    """Return the gradient with respect to the input of a linear map along one axis; ``weights`` is (output, input)."""
     if term is None or min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST:
         return None
     state = settled(call, term)
@@ -58,7 +58,7 @@ def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent |
 
 @adjoint(overloads("cumsum.default", "cumsum_.default"), source="definition")
 def cumsum(call: Adjoint, gradients: Gradients, x: State, dim: int, *, dtype: Any = None) -> Sent | None:
-    """Sums of all that comes behind."""
+    """Sums over all later positions."""
     return _along(call, gradients[0], dim, np.tril(np.ones((x.shape[dim],) * 2)))
 
 

@@ -186,7 +186,7 @@ def cross_entropy(
     ignore_index: int = -100,
     smoothing: float = 0.0,
 ) -> State | None:
-    """Cross entropy of logits and classes that know nothing of each other."""
+    """Cross entropy of logits and independent classes."""
     if isinstance(target, State) or weight is not None or len(x.axes) < 2:
         return None
     known = target if isinstance(target, torch.Tensor) else None

@@ -49,7 +49,7 @@ def viewed_term(call: Adjoint, term: Term, x: State, core: State) -> Term:
 
 
 def _follows(term: Term, x: Any) -> bool:
-    """Whether the tensor that the term's factor is a function of is also the one behind ``x``."""
+    """Whether the tensor that the term's factor is a function of is also the one that ``x`` is a function of."""
     if term.base is None:
         return True
     if not isinstance(x, State):
@@ -138,7 +138,7 @@ def _listed(call: Adjoint) -> list[int | None]:
 
 @adjoint(overloads("cat.default"), source="definition")
 def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
-    """Tensors behind each other: each gets its own stretch."""
+    """Tensors one after another: each receives its own stretch."""
     term = gradients[0]
     if term is None:
         return None

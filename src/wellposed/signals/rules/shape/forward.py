@@ -72,8 +72,8 @@ def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
 
 
 def _as_state(call: Call, value: Any) -> State:
-    found = operand(call, value)
-    return found if isinstance(found, State) else make_state((), found, 0.0)
+    given = operand(call, value)
+    return given if isinstance(given, State) else make_state((), given, 0.0)
 
 
 @rule(
@@ -82,7 +82,7 @@ def _as_state(call: Call, value: Any) -> State:
     tensors=True,
 )
 def cat(call: Call, tensors: Any, dim: int = 0) -> State:
-    """Tensors behind each other."""
+    """Tensors one after another."""
     parts = [_as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
