@@ -281,9 +281,21 @@ def _product(call: Call, x: State, y: State) -> State:
             x.roots | y.roots,
             _lever_of_product(x, y),
         ),
-        spread=x.spread + y.spread,
+        spread=_spread_of_product(call, x, y, of_x, of_y, layout.sizes),
     )
     return expand(result, call.shape())
+
+
+def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, sizes: tuple[int, ...]) -> Spread:
+    """Return the spread of x y: logarithms add up; where large squares meet large ones is another draw's matter."""
+    spread = x.spread + y.spread
+    if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
+        return spread
+    level = float(of_x.ravel()[0]) * float(of_y.ravel()[0])
+    if level <= 0.0:
+        return spread
+    mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
+    return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
 def _lever_of_product(x: State, y: State) -> str | None:

@@ -1,0 +1,200 @@
+"""Norms that a model writes itself, and what is left of the spread between weight draws after them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread, mean_spread, source
+
+DRAWS = 48
+
+
+def squared_mean(x, dim):
+    return (x * x).mean(dim, keepdim=True) - x.mean(dim, keepdim=True) ** 2
+
+
+def folded(x, dim):
+    inverse = torch.rsqrt(squared_mean(x, dim) + 1e-5)
+    return x * inverse + (-x.mean(dim, keepdim=True) * inverse)
+
+
+def centred_twice(x, dim):
+    d = x - x.mean(dim, keepdim=True)
+    return d * torch.rsqrt(d.pow(2).mean(dim, keepdim=True) + 1e-5)
+
+
+def by_var_mean(x, dim):
+    var, mean = torch.var_mean(x, dim=dim, keepdim=True, unbiased=False)
+    return (x - mean) * torch.rsqrt(var + 1e-5)
+
+
+def by_einsum(x, dim):
+    return x * torch.rsqrt(torch.einsum("bct,bct->bt", x, x).unsqueeze(1) / x.shape[1])
+
+
+ROOT_MEAN_SQUARE = {
+    "pow, mean, rsqrt": lambda x, d: x * torch.rsqrt(x.pow(2).mean(d, keepdim=True) + 1e-6),
+    "product, sqrt, division": lambda x, d: x / torch.sqrt((x * x).mean(d, keepdim=True) + 1e-8),
+    "sum of squares": lambda x, d: x * (x.square().sum(d, keepdim=True) / x.shape[d]) ** -0.5,
+    "norm": lambda x, d: x / (x.norm(dim=d, keepdim=True) * x.shape[d] ** -0.5),
+    "normalize": lambda x, d: F.normalize(x, dim=d) * x.shape[d] ** 0.5,
+    "scaled before": lambda x, d: (5 * x) / torch.sqrt((x * x).mean(d, keepdim=True)) / 5,
+    "einsum": by_einsum,
+}
+CENTRED = {
+    "var": lambda x, d: (x - x.mean(d, keepdim=True)) / torch.sqrt(x.var(d, keepdim=True, unbiased=False) + 1e-5),
+    "centred twice": centred_twice,
+    "E x² - (E x)²": lambda x, d: (x - x.mean(d, keepdim=True)) * torch.rsqrt(squared_mean(x, d) + 1e-5),
+    "folded": folded,
+    "var_mean": by_var_mean,
+}
+
+
+class Between(nn.Module):
+    """A convolution, what is tried, and another convolution."""
+
+    def __init__(self, form, width, dim, act):
+        super().__init__()
+        self.form, self.dim, self.act = form, dim, act
+        self.first = nn.Conv1d(6, width, 3, padding=1, bias=False)
+        self.second = nn.Conv1d(width, 8, 1, bias=False)
+
+    def forward(self, x):
+        return self.second(self.form(self.act(self.first(x)), self.dim))
+
+
+def compared(model, x, draws=DRAWS):
+    """Return predicted and measured signals by name, the weights as planned."""
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph, inputs=x)
+    predicted = wp.propagate(graph, inputs=x, weights=plan)
+    return predicted, wp.measure(graph, plan=plan, draws=draws, inputs=x)
+
+
+def norm_of(predicted):
+    """Return the signal that enters the second convolution."""
+    names = [signal.name for signal in predicted]
+    return predicted[names[names.index("second") - 1]]
+
+
+@pytest.mark.parametrize(("width", "act"), [(4, nn.Identity()), (32, nn.ReLU())], ids=["few channels", "after ReLU"])
+@pytest.mark.parametrize("form", ROOT_MEAN_SQUARE)
+def test_division_by_the_root_mean_square(form, width, act):
+    torch.manual_seed(0)
+    predicted, measured = compared(Between(ROOT_MEAN_SQUARE[form], width, 1, act), torch.randn(16, 6, 12))
+    signal = norm_of(predicted)
+    assert signal.second_moment == pytest.approx(measured[signal.name].second_moment, rel=0.01)
+    assert signal.log2_std <= measured[signal.name].log2_std + 0.01
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("form", CENTRED)
+def test_division_by_the_standard_deviation(form, dim):
+    torch.manual_seed(0)
+    predicted, measured = compared(Between(CENTRED[form], 24, dim, nn.Identity()), torch.randn(16, 6, 12))
+    signal = norm_of(predicted)
+    assert signal.second_moment == pytest.approx(measured[signal.name].second_moment, rel=0.01)
+    assert signal.log2_std <= measured[signal.name].log2_std + 0.01
+    out = measured["second"]
+    assert abs(math.log2(predicted["second"].second_moment / out.second_moment)) < 4 * out.log2_std / DRAWS**0.5 + 0.02
+
+
+def test_a_batch_norm_written_out_is_the_operator():
+    class Net(nn.Module):
+        def __init__(self, written):
+            super().__init__()
+            self.conv, self.written = nn.Conv2d(3, 6, 3, padding=1, bias=False), written
+
+        def forward(self, x):
+            x = self.conv(x)
+            return folded(x, (0, 2, 3)) if self.written else F.batch_norm(x, None, None, training=True)
+
+    x = torch.randn(4, 3, 8, 8)
+    written, operator = (wp.propagate(wp.trace(Net(choice), x)) for choice in (True, False))
+    assert written[-1].second_moment == pytest.approx(operator[-1].second_moment, rel=1e-5)
+    assert written[-1].log2_std == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_statistic_of_other_groups_is_no_norm():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(20, 12, bias=False)
+
+        def forward(self, x):
+            x = self.layer(x)  # (12, 12)
+            return x * torch.rsqrt(x.pow(2).mean(1)).unsqueeze(0)  # each row's scale on a column
+
+    torch.manual_seed(0)
+    predicted, measured = compared(Net(), torch.randn(12, 20), draws=256)
+    assert measured[-1].second_moment > 1.1  # what a norm would have is 1
+    assert predicted[-1].second_moment == pytest.approx(measured[-1].second_moment, rel=0.1)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x):
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+def test_the_spread_does_not_compound_through_norms():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 64), *(Block(64) for _ in range(24)))
+    predicted, measured = compared(net, torch.randn(32, 16), draws=64)
+    pairs = [(p.log2_std, measured[p.name].log2_std) for p in predicted if measured[p.name].log2_std > 0.02]
+    ratios = np.array([a / b for a, b in pairs])
+    assert 0.5 < np.median(ratios) < 2.0
+    assert ratios.max() < 4.0
+    assert not any("weight draws" in warning for warning in wp.plan(net, torch.randn(32, 16)).warnings)
+
+
+def test_without_norms_the_spread_still_compounds():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
+
+        def forward(self, x):
+            return self.a(x) * self.b(x)
+
+    torch.manual_seed(0)
+    predicted, measured = compared(nn.Sequential(*(Gated() for _ in range(5))), torch.randn(32, 32), draws=64)
+    # each product doubles what its factors inherit alike
+    assert measured[-1].log2_std > 1.0
+    assert predicted[-1].log2_std > 1.0
+
+
+def test_sources_add_up_by_number():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(10, 200_000))
+    a, b = Sources(2, np.array([1.0, -2.0, 0.5])), Sources(4, np.array([1.5, 0.0, 3.0]))
+
+    def drawn(sources):
+        return sources.amounts @ z[sources.start : sources.start + sources.amounts.size]
+
+    np.testing.assert_allclose(drawn(a + b), drawn(a) + drawn(b), atol=1e-12)
+    np.testing.assert_allclose(drawn((a + b).times(-0.5)), -0.5 * (drawn(a) + drawn(b)), atol=1e-12)
+    assert (a + b).variance == pytest.approx(np.var(drawn(a) + drawn(b)), rel=0.02)
+    assert (a + a.times(-1.0)).variance == 0.0
+    assert a + NONE is a
+    assert source(3, 0.0) is NONE
+
+
+def test_a_quotient_has_no_spread_and_a_product_has_both():
+    x, y = Spread(source(0, 0.4), source(1, 0.1), -0.2), Spread(source(2, 0.3))
+    assert (x + x.times(-1.0)).variance == 0.0
+    assert (x + y).variance == pytest.approx(0.8)
+    assert x + STEADY is x
+    assert mean_spread([(0.25, x), (0.75, x)]).variance == pytest.approx(x.variance)
