@@ -42,22 +42,33 @@ def _needed(mean_length: int, size: int) -> int:
     return 2 if mean_length == 1 else size
 
 
+def chance_likeness(data: State, summed: dict[int, int]) -> float:
+    """Return the mean square of what two positions of one draw are alike beyond their correlation: 1 / n for n
+    independent features, ``summed`` being the atoms that a product sums and over how many positions.
+    """
+    if not data.corr.size or not (q := data.second_moment) > 0.0:
+        return 0.0
+    kernel = data.corr[tuple([slice(summed.get(i, 1)) for i in range(data.corr.ndim)])]
+    share = kernels.average(data.var) / q
+    sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
+    return share * share * float(kernels.pair_mean(kernel * kernel, sizes).ravel()[0])
+
+
 def fresh(
-    call: Call,
-    layout: Layout,
-    var: Array,
-    corr: Array,
-    data: State,
-    weight: State,
+    call: Call, layout: Layout, var: Array, corr: Array, data: State, weight: State, *, outputs: int, chance: float
 ) -> State:
-    """Return the state of a product with a weight drawn for it: Gaussian, of mean 0."""
+    """Return the state of a product with a weight drawn for it: Gaussian, of mean 0.
+
+    ``outputs`` of its elements have weights of their own; ``chance`` is the `chance_likeness` of what is summed.
+    """
     one = (1,) * len(layout.sizes)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr[(0,) * corr.ndim] = 1.0
     spread = data.spread + Spread(weight.inherited)
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
-        own = source(call.source(), 2.0 * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]))
+        alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
+        own = source(call.source(), 2.0 * (alike + chance * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,
