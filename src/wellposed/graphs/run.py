@@ -111,6 +111,12 @@ class Interpreter:
         """Run every node, freeing values after their last use."""
         for node in self.graph.nodes:
             results = self._call(node)
+            if len(results) != len(node.outputs):
+                raise RunError(
+                    f"{node.name} ({node.op_name}, {node.source}) of {self.graph.model} makes {len(results)} tensors, "
+                    f"and made {len(node.outputs)} when the model was traced: their number depends on the values of "
+                    "its inputs; give inputs like the example (inputs=)"
+                )
             for value, tensor in zip(node.outputs, results, strict=True):
                 if value in self.last:
                     self.env[value] = tensor
