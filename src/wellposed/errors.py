@@ -30,6 +30,10 @@ class OptionError(WellposedError, ValueError):
     """An unknown method, distribution or option, or a value outside its range."""
 
 
+class RunError(WellposedError, RuntimeError):
+    """An operator of a traced model refuses the tensors that it is given in a further pass."""
+
+
 class RuleError(WellposedError):
     """A rule returned something that cannot be a signal (NaN, negative variance, wrong axes)."""
 

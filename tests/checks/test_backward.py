@@ -223,3 +223,42 @@ def test_a_token_that_is_smaller_than_the_others_gets_a_larger_gradient() -> Non
     for c in verdict.comparisons:
         if c.direction == "backward" and c.name in ("add", "first", "places"):
             assert not c.off, str(c)
+
+
+def test_operators_that_fill_a_given_tensor_are_differentiated() -> None:
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                half = torch.div(x, 2 * torch.ones(8), out=torch.empty(4, 8))
+            return self.fc(half)
+
+    measured = wp.measure(Filled(), torch.randn(4, 8), backward=True)
+    assert measured.input_gradients is not None and measured.input_gradients["0"].var > 0
+
+
+@torch.library.custom_op("wellposed_tests::silent", mutates_args=())
+def silent(x: Tensor) -> Tensor:
+    """Pass the input on, and no gradient back."""
+    return x.clone()
+
+
+silent.register_fake(torch.empty_like)
+silent.register_autograd(lambda ctx, gradient: None)
+
+
+def test_operators_that_pass_no_gradient_on_leave_what_is_before_them_out() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(silent(self.before(x)))
+
+    measured = wp.measure(Cut(), torch.randn(4, 8), backward=True)
+    assert measured.parameter_gradients is not None
+    assert {signal.name for signal in measured.parameter_gradients} == {"after.weight", "after.bias"}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import torch
 from tests.graphs.cases import CASES
 from torch import nn
 
-from wellposed.errors import InputError, TraceError, UnsupportedError
+from wellposed.errors import InputError, RunError, TraceError, UnsupportedError
 from wellposed.graphs import run, trace
+from wellposed.graphs.run import Interpreter
 
 
 class Inner(nn.Module):
@@ -125,3 +127,46 @@ def test_nested_tensors_are_named() -> None:
 def test_what_is_no_module_is_said() -> None:
     with pytest.raises(InputError, match=r"trace takes a torch.nn.Module .*; got function"):
         trace(lambda x: x, torch.randn(2))  # type: ignore[arg-type]
+
+
+class Lookup(nn.Module):
+    """Chooses rows by an input, and by a mask computed from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rows[x[x > 1]]
+
+
+def again(x: torch.Tensor) -> None:
+    graph = trace(Lookup(), torch.tensor([0, 2, 4]))
+    run(graph, parameters={"rows": torch.randn(5, 4)}, inputs={graph.inputs[0]: x})
+
+
+def test_operator_that_refuses_what_it_is_given_is_named() -> None:
+    with pytest.raises(RunError) as caught:
+        again(torch.tensor([0, 2, 9]))
+    message = str(caught.value)
+    assert re.match(r"index#2 \(index.Tensor, tests/graphs/test_errors.py:\d+\) of Lookup cannot be run: IndexError:", message)
+    assert "index 9 is out of bounds" in message and "in range" in message
+
+
+def test_out_of_memory_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(sys.modules[Interpreter.__module__], "call", full)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        again(torch.tensor([0, 2, 4]))
+
+
+def test_number_of_tensors_that_differs_from_the_traced_pass_is_said() -> None:
+    class Groups(nn.Module):
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return torch.stack([part.mean() for part in torch.tensor_split(x, at)])
+
+    graph = trace(Groups(), torch.randn(6), torch.tensor([2, 4]))
+    with pytest.raises(RunError, match=r"of Groups makes 4 tensors, and made 3 when the model was traced"):
+        run(graph, parameters={}, inputs={graph.inputs[1]: torch.tensor([1, 2, 4])})

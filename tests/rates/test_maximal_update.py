@@ -406,3 +406,54 @@ def test_forward_keywords_go_to_the_model():
             return self.b(self.a(x) * scale)
 
     assert rates.relative(Net(), torch.randn(1, 4), scale=torch.ones(1, 8)).value > 0
+
+
+class Messages(nn.Module):
+    """A layer of a graph network: every edge carries what its first node sends to its second."""
+
+    def __init__(self):
+        super().__init__()
+        self.send, self.read = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x, edges):
+        sent = self.send(x)
+        return self.read(torch.zeros_like(sent).index_add(0, edges[1], sent[edges[0]]))
+
+
+def test_samples_that_integers_point_at_are_not_cut():
+    edges = torch.tensor([[0, 1, 2, 15], [3, 2, 1, 0]])
+    graph = small_graph(Messages(), (torch.randn(16, 6), edges), {}, True)
+    assert graph.values[graph.inputs[0]].shape == (16, 6)
+    assert rates.relative(Messages(), torch.randn(16, 6), edges).value > 0
+
+
+def test_constants_of_the_trace_can_be_differentiated():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.second(self.first(x) * torch.arange(1.0, 9.0))
+
+    assert rates.relative(Scaled(), torch.randn(4, 8)).value > 0
+
+
+def test_numbers_that_choose_rows_keep_the_example_s_values():
+    class Column(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.first, self.second = nn.Embedding(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.second(self.first(self.rows(x[:, 0].long())))
+
+    table = torch.randint(5, (4, 2), generator=torch.Generator().manual_seed(0)).float()
+    assert rates.relative(Column(), table).value > 0
+    assert wp.measure(Column(), table)["rows"].var > 0
+
+
+@pytest.mark.parametrize("rule", ["maximal_update", "ntk"])
+def test_empty_batch_is_refused(rule):
+    with pytest.raises(RateError, match="an input of Linear is empty: there is no sample to follow"):
+        rates.relative(nn.Linear(6, 3), torch.randn(0, 6), rule=rule)

@@ -55,7 +55,11 @@ def there_and_back(
         forward.observe(node, [output.detach() for output in outputs])
         for value, output in zip(node.outputs, outputs, strict=True):
             if output.requires_grad:
-                output.register_hook(partial(backward.record, value))
+                output.register_hook(partial(record, value))
+
+    def record(value: int, gradient: Tensor | None) -> None:
+        if gradient is not None:  # which it is where an operator passes none on
+            backward.record(value, gradient)
 
     weights = {name: leaf(graph.parameters[name].value, tensor) for name, tensor in parameters.items()}
     given = {value: leaf(value, tensor) for value, tensor in ({**graph.example, **inputs}).items()}
@@ -76,7 +80,6 @@ def there_and_back(
                 "Measure it without backward=True"
             ) from error
     for value, gradient in zip(leaves, gradients, strict=True):
-        if gradient is not None:
-            backward.record(value, gradient)
+        record(value, gradient)
     for value in list(cancelling(graph, added, backward.second_moment)):
         backward.set(value, 0.0, 0.0)

@@ -50,7 +50,7 @@ def measure(
             iterable of batches (repeated when shorter than ``draws``) or a function from the draw's index to one. A
             batch is a tensor, a tuple of positional arguments or a dict of keyword arguments, with the example's
             structure and shapes. Integer inputs that are described are drawn where they index an embedding; others,
-            and booleans, keep the example's values.
+            booleans, and numbers that the model makes integers of, keep the example's values.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
         backward: also run back from the outputs, and measure the gradient with respect to every tensor, parameter and

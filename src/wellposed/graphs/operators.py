@@ -76,6 +76,20 @@ def uninitialised(op: str) -> bool:
 
 
 @cache
+def without_out(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Return the overload that makes the tensor which ``op`` writes to its argument ``out``; None where it has none."""
+    arguments = [a for a in op._schema.arguments if not a.is_out]
+    if len(op._schema.arguments) != len(arguments) + 1 or op._schema.arguments[-1].name != "out":
+        return None
+    wanted = [(a.name, str(a.type)) for a in arguments]
+    packet = op.overloadpacket
+    for other in (getattr(packet, name) for name in packet.overloads()):
+        if [(a.name, str(a.type)) for a in other._schema.arguments] == wanted:
+            return other
+    return None
+
+
+@cache
 def traits(op: torch._ops.OpOverload) -> Traits:
     """Return the effects of ``op``."""
     written: list[tuple[int | None, str]] = []

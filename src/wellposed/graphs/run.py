@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from wellposed.errors import InputError
+from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref
-from wellposed.graphs.operators import traits
+from wellposed.graphs.operators import traits, without_out
 
 Observe: TypeAlias = Callable[[Node, tuple[torch.Tensor, ...]], None]
 
@@ -39,6 +39,7 @@ def run(
 
     Raises:
         InputError: a parameter, a buffer or an input is missing or has no values (it is on meta).
+        RunError: an operator refuses what it is given, such as indices out of range.
     """
     with nullcontext() if seed is None else seeded(seed, parameters.values()), torch.no_grad():
         return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
@@ -103,12 +104,19 @@ class Interpreter:
         if tensor.device.type == "meta" and self.device.type != "meta":
             raise InputError(f"{what} of {self.graph.model} is on meta and has no values; pass a real tensor for it")
         moved = tensor.to(self.device)
-        self.env[value] = moved.clone() if copy and moved is tensor else moved
+        copied = (copy and moved is tensor) or moved.is_inference()  # which autograd cannot keep for a backward pass
+        self.env[value] = moved.clone() if copied else moved
 
     def outputs(self) -> list[torch.Tensor]:
         """Run every node, freeing values after their last use."""
         for node in self.graph.nodes:
             results = self._call(node)
+            if len(results) != len(node.outputs):
+                raise RunError(
+                    f"{node.name} ({node.op_name}, {node.source}) of {self.graph.model} makes {len(results)} tensors, "
+                    f"and made {len(node.outputs)} when the model was traced: their number depends on the values of "
+                    "its inputs; give inputs like the example (inputs=)"
+                )
             for value, tensor in zip(node.outputs, results, strict=True):
                 if value in self.last:
                     self.env[value] = tensor
@@ -120,9 +128,20 @@ class Interpreter:
         return [self.env[value] for value in self.graph.outputs]
 
     def _call(self, node: Node) -> list[torch.Tensor]:
-        """Run one node."""
+        """Run one node; raises `RunError` where its operator refuses what it is given."""
         args = [self._resolve(arg) for arg in node.args]
-        return call(node.op, args, {key: self._resolve(arg) for key, arg in node.kwargs.items()})
+        kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
+        try:
+            return call(node.op, args, kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:  # what PyTorch's operators raise
+            why = next(iter(str(error).splitlines()), "no reason given")
+            raise RunError(
+                f"{node.name} ({node.op_name}, {node.source}) of {self.graph.model} cannot be run: "
+                f"{type(error).__name__}: {why}\nA graph repeats the operators of the pass that was traced: give inputs "
+                "of the example's kind (inputs=), with indices in range and masks of as many entries"
+            ) from error
 
     def _resolve(self, arg: Any) -> Any:
         """Return an argument with references replaced by tensors, and devices by the one that is run on."""
@@ -156,6 +175,9 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
             named[name] = _copied(named[name], written)
     if op is _aten.view.default:
         op = _aten.reshape.default
+    elif written and (plain := without_out(op)) is not None:  # those that fill a given tensor have no derivative
+        del named["out"]
+        return [plain(*given, **named).to(written[0].dtype)]
     results = _flat(op(*given, **named))
     return results + [tensor for tensor in written if not any(tensor is other for other in results)]
 

@@ -29,18 +29,18 @@ def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[s
     """Return the graph of a model for one sample, or for a few where batch norms couple the samples of a batch.
 
     The samples are counted along the first axis of the first input tensor, and every input tensor as long as that is
-    cut. A model that cannot be run on fewer samples, and a graph, are taken as they are.
+    cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples or has integers or booleans
+    among its inputs that are not cut: they may point at samples, as the edges of a graph network do.
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
     keep = COUPLED if any(_couples(node) for node in graph.nodes) else 1
     if isinstance(model, Graph) or size <= keep:
         return graph
-    cut = {
-        id(tensor): tensor[:keep]
-        for _, tensor in input_tensors(tuple(args), kwargs)
-        if tensor.ndim and tensor.shape[0] == size
-    }
+    tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
+    cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
+    if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
+        return graph
     fewer_args, fewer_kwargs = with_twins((tuple(args), dict(kwargs)), cut)
     try:
         return trace(model, *fewer_args, training=training, **fewer_kwargs)
@@ -119,8 +119,10 @@ def outputs_of(graph: Graph) -> tuple[int, ...]:
     """Return the floating-point outputs that depend on an input and from which no other output is made.
 
     Raises:
-        RateError: there are none.
+        RateError: there are none, or an input is empty.
     """
+    if any(0 in graph.values[value].shape for value in graph.inputs):
+        raise RateError(f"an input of {graph.model} is empty: there is no sample to follow; give an example with some")
     made_from = _reached_from(graph, graph.inputs)
     outputs = [value for value in dict.fromkeys(graph.outputs) if graph.values[value].is_signal and value in made_from]
     final = [value for value in outputs if _reached_from(graph, [value], own=False).isdisjoint(outputs)]

@@ -11,12 +11,14 @@ from wellposed.graphs import Graph
 from wellposed.signals.inputs import Input
 
 _INDICES = (torch.int32, torch.int64)
+_ROUNDING = tuple(getattr(torch.ops.aten, name).default for name in ("round", "floor", "ceil", "trunc"))
 
 
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
-    Integer inputs are drawn where they index an embedding; others, and booleans, keep the example's values.
+    Integer inputs are drawn where they index an embedding; others, booleans, and numbers that the model makes integers
+    of, keep the example's values.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -24,7 +26,7 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     drawn = {}
     for value in graph.inputs:
         entry, descriptor = graph.values[value], descriptors[value]
-        if descriptor.kind != "tokens":
+        if descriptor.kind != "tokens" and not is_rounded(graph, value):
             drawn[value] = descriptor.sample(entry.shape, generator).to(entry.dtype)
             continue
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
@@ -38,6 +40,19 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
         else:
             drawn[value] = graph.example[value]
     return drawn
+
+
+def is_rounded(graph: Graph, value: int) -> bool:
+    """Whether integers are made of the elements of a floating-point value: rows to look up, in a table's columns."""
+    users, todo = graph.users(), [value] * graph.values[value].is_signal
+    while todo:
+        for index in users.get(todo.pop(), ()):
+            node = graph.nodes[index]
+            if node.op is torch.ops.aten.to.dtype and graph.values[node.outputs[0]].dtype in _INDICES:
+                return True
+            if node.op.is_view or node.op in _ROUNDING:
+                todo.extend(node.outputs)
+    return False
 
 
 def rows_indexed(graph: Graph, value: int) -> int | None:

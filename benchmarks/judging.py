@@ -1,0 +1,317 @@
+"""What `language_models.py` and `outsiders.py` share: models that wellposed did not choose, judged one by one.
+
+Each is built, traced, planned, predicted and measured in a process of its own, with limits of time and memory. It is
+measured twice: by `wp.measure`, which runs the graph, and by forward hooks on the modules of a copy that the plan was
+written to, which know nothing of the graph. Rows are kept as JSON lines as they come, so that a run can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import fnmatch
+import json
+import math
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import wellposed as wp
+from common import RESULTS, markdown, plain, write
+from wellposed.checks import compare, log2_ratio
+from wellposed.checks.batches import bind, described
+from wellposed.errors import WellposedError
+
+CONTEXT = multiprocessing.get_context("fork")
+OCTAVE = 1.0
+STEADY = 0.02
+"""Spread between draws, in octaves, below which predicted and measured one are not compared."""
+BORNE_OUT = 0.5
+"""Share of a predicted spread that must be measured, or the warning of it was false."""
+WORST = 6
+PATIENCE = 10
+"""How many times its processor time a model may take by the clock, on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how to draw batches for it.
+
+    Attributes:
+        model: with random weights.
+        batch: the batch of a draw: a dict of keyword arguments, or a tuple of positional ones.
+        told: whether the prediction is given the batches' own statistics, as `wp.check` does with a user's batches;
+            otherwise its defaults: white noise, and tokens that are equally likely.
+    """
+
+    model: nn.Module
+    batch: Callable[[int], Any]
+    told: bool = False
+
+
+def judge(case: Case, draws: int, row: dict[str, Any]) -> None:
+    """Fill in the row of a model. ``row["stage"]`` says how far it came, for whoever reads the row of a failure."""
+    first = case.batch(0)
+    args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
+    row["parameters"] = sum(p.numel() for p in case.model.parameters())
+    with timed(row, "trace"):
+        graph = wp.trace(case.model, *args, **kwargs)
+    row["nodes"] = len(graph)
+    with timed(row, "plan"):
+        plan = wp.plan(graph)
+    row["warnings"] = list(plan.warnings)
+    row["kept"] = sum(p.action == "keep" for p in plan.prescriptions.values())
+    told = described(graph, [bind(graph, case.batch(draw)) for draw in range(draws)]) if case.told else None
+    with timed(row, "propagate"):
+        predicted = wp.propagate(graph, inputs=told, weights=plan)
+    with timed(row, "measure"):
+        measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
+    with timed(row, "check"):
+        verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=draws)
+    row["ok"] = verdict.ok
+    row["first_off"] = None if verdict.first is None else str(verdict.first)
+    views = {graph.values[v].name for node in graph if node.op.is_view for v in node.outputs}
+    nodes = [c for c in verdict.comparisons if c.name not in views]
+    errors = np.array([abs(c.error) for c in nodes])
+    seen = np.array([zero_if_unknown(measured[c.name].log2_error) for c in nodes])
+    row["p50"], row["p95"] = percentile(errors, 50), percentile(errors, 95)
+    row["p95_beyond"] = percentile(np.maximum(errors - 2 * seen, 0), 95)
+    row["standard_error"] = percentile(seen, 95)
+    row["silent"] = [
+        told_of(c) for c, error, se in zip(nodes, errors, seen, strict=True)
+        if c.tag in ("exact", "approximate") and not c.off and not error - 2 * se < OCTAVE
+    ][:WORST]  # fmt: skip
+    # Errors travel downstream: the nodes where one first appears say more than those where it is largest.
+    row["first_wrong"] = [
+        told_of(c) for c, se in zip(nodes, seen, strict=True) if not abs(c.error) - 2 * se < row["bound"]
+    ][:WORST]
+    row["worst"] = [
+        told_of(c) for c in sorted(nodes, key=lambda c: -abs(c.error) if c.error == c.error else -math.inf)[:WORST]
+    ]
+    spreads = [(c.spread, measured[c.name].log2_std) for c in nodes]
+    spreads = [(p, m) for p, m in spreads if max(p, m) >= STEADY and m > 0 and math.isfinite(m)]
+    row["spread_nodes"] = len(spreads)
+    row["spread"] = median(p / m for p, m in spreads) if spreads else None
+    row["false_warnings"] = false_warnings(plan.warnings, spreads)
+    with timed(row, "hooks"):
+        row |= outside(case, graph, plan, predicted, measured, draws)
+    row["stage"] = "done"
+
+
+class timed:
+    """A stage of a row, and its processor time."""
+
+    def __init__(self, row: dict[str, Any], stage: str) -> None:
+        self.row, self.stage = row, stage
+
+    def __enter__(self) -> None:
+        self.row["stage"], self.start = self.stage, time.process_time()
+
+    def __exit__(self, *failure: object) -> None:
+        self.row[f"{self.stage}_s"] = time.process_time() - self.start
+
+
+def zero_if_unknown(value: float) -> float:
+    """Return a number, 0 for NaN."""
+    return 0.0 if math.isnan(value) else value
+
+
+def percentile(figures: np.ndarray, percent: float) -> float:
+    """Return a percentile; NaN counts as infinite."""
+    if not len(figures):
+        return 0.0
+    return float(np.percentile(np.where(np.isnan(figures), np.inf, figures), percent, method="higher"))
+
+
+def told_of(c: wp.checks.Comparison) -> dict[str, Any]:
+    """Return what a row keeps of a node."""
+    keys = ("name", "op", "tag", "predicted", "measured", "error", "standard_error", "spread", "off")
+    return {key: getattr(c, key) for key in keys} | {"shape": list(c.shape)}
+
+
+def false_warnings(said: Iterable[str], spreads: Sequence[tuple[float, float]]) -> list[str]:
+    """Return the warnings of unsteady signals that the measured spread does not bear out."""
+    unsteady = [(p, m) for p, m in spreads if p >= 1]
+    false = bool(unsteady) and median(m / p for p, m in unsteady) < BORNE_OUT
+    return [text for text in said if "between weight draws" in text] if false else []
+
+
+def outside(
+    case: Case, graph: wp.Graph, plan: wp.Plan, predicted: wp.Signals, measured: wp.Signals, draws: int
+) -> dict[str, Any]:
+    """Measure by hooks on the modules without children of a copy, and return how the prediction stands against that."""
+    last = {node.module: node for node in graph if node.call == 0}
+    again = {node.module for node in graph if node.call > 0}
+    twin = copy.deepcopy(case.model).train()
+    seen: dict[str, list[float]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def hook(path: str) -> Callable[..., None]:
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.is_floating_point() and output.numel():
+                seen.setdefault(path, []).append(float(output.detach().double().square().mean()))
+                shapes[path] = tuple(output.shape)
+
+        return record
+
+    for path, module in twin.named_modules():
+        if path in last and path not in again and not any(module.children()):
+            module.register_forward_hook(hook(path))
+    with torch.no_grad():
+        for draw in range(draws):
+            plan.model_copy(update={"seed": 1000 + draw}).apply_(twin)
+            torch.manual_seed(draw)
+            batch = case.batch(draws + draw)
+            twin(**batch) if isinstance(batch, dict) else twin(*batch)
+    ratios, apart, worst = [], [], []
+    for path, seconds in seen.items():
+        name = graph.values[last[path].outputs[0]].name
+        if name in predicted and len(seconds) == draws and predicted[name].shape == shapes[path]:
+            ratios.append(abs(log2_ratio(predicted[name].second_moment, float(np.mean(seconds)))))
+            if name in measured:
+                apart.append(abs(log2_ratio(measured[name].second_moment, float(np.mean(seconds)))))
+            worst.append((ratios[-1], name))
+    return {
+        "hooked": len(ratios),
+        "hooked_p95": percentile(np.array(ratios), 95) if ratios else None,
+        "hooked_apart": percentile(np.array(apart), 50) if apart else None,
+        "hooked_worst": max(worst)[1] if worst else None,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- one after another
+
+
+def limited(name: str, make: Callable[[str], Case], options: argparse.Namespace, row: dict[str, Any]) -> dict[str, Any]:
+    """Judge one model in a process of its own; ``row`` holds what is known of it beforehand."""
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=work, args=(sender, name, make, options, row))
+    process.start()
+    sender.close()
+    end = time.monotonic() + PATIENCE * options.seconds
+    try:
+        while receiver.poll(max(0.0, end - time.monotonic())):
+            row = receiver.recv()
+            if row["stage"] == "done" or "error" in row:
+                break
+        else:
+            row |= {"error": f"took more than {PATIENCE * options.seconds} s"}
+    except EOFError:
+        row |= {"error": f"ended by the system, at the latest after {options.seconds} s of processor time"}
+    finally:
+        process.kill()
+        process.join()
+    return row
+
+
+def work(
+    sender: Connection, name: str, make: Callable[[str], Case], options: argparse.Namespace, row: dict[str, Any]
+) -> None:
+    """Send the row of a model, with the error that ended it where one did."""
+    os.nice(max(0, 10 - os.nice(0)))
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    resource.setrlimit(resource.RLIMIT_AS, (options.gigabytes << 30,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (options.seconds, options.seconds + 1))
+    row["stage"] = "build"
+    try:
+        case = make(name)
+        row["stage"] = "forward"
+        batch = case.batch(0)
+        with torch.no_grad():
+            twin = copy.deepcopy(case.model).train()
+            twin(**batch) if isinstance(batch, dict) else twin(*batch)
+            del twin
+        judge(case, options.draws, row)
+        if options.everything:
+            row["raw"] = raw_errors(case)
+    except BaseException as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        row["error"] = f"{type(error).__name__}: {error}"[:600]
+        row["raised"] = f"{'/'.join(Path(at.filename).parts[-3:])}:{at.lineno}"
+        row["ours"] = isinstance(error, WellposedError)
+    sender.send(row)
+
+
+def raw_errors(case: Case) -> dict[str, str]:
+    """Return, by call, the errors of the library that are none of its own classes."""
+    first = case.batch(0)
+    args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
+    calls: dict[str, Callable[[], Any]] = {
+        "rates.relative": lambda: wp.rates.relative(case.model, *args, **kwargs),
+        "check backward": lambda: wp.check(case.model, *args, draws=2, backward=True, **kwargs),
+        "report": lambda: wp.report(case.model, *args, draws=2, **kwargs),
+    }
+    found = {}
+    for what, call in calls.items():
+        try:
+            call()
+        except WellposedError:
+            continue
+        except Exception as error:
+            at = [frame for frame in traceback.extract_tb(error.__traceback__) if "wellposed" in frame.filename]
+            where = f" at {Path(at[-1].filename).name}:{at[-1].lineno}" if at else ""
+            found[what] = f"{type(error).__name__}: {error}"[:300] + where
+    return found
+
+
+def arguments(doc: str | None, name: str) -> argparse.ArgumentParser:
+    """Return the options that both scripts have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="models whose name fits a pattern")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    parser.add_argument("--draws", type=int, default=16, help="weight and input draws (default 16)")
+    parser.add_argument("--seconds", type=int, default=120, help="of processor time for one model (default 120)")
+    parser.add_argument("--gigabytes", type=int, default=8, help="of address space for one model (default 8)")
+    parser.add_argument("--again", action="store_true", help="also judge the models that the journal holds already")
+    parser.add_argument("--everything", action="store_true", help="also look for errors of no class of wellposed's own")
+    parser.add_argument("--journal", type=Path, default=RESULTS / f"{name}.jsonl", help="rows as they come")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser
+
+
+def rows_of(
+    names: Mapping[str, dict[str, Any]], make: Callable[[str], Case], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Judge the models that are asked for, and return the rows of all that were judged, in the order of ``names``.
+
+    ``names`` maps each to what its row holds beforehand.
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    if options.journal.exists():
+        kept = {row["name"]: row for row in map(json.loads, options.journal.read_text().splitlines())}
+    options.journal.parent.mkdir(parents=True, exist_ok=True)
+    for name, known in names.items():
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only) or (name in kept and not options.again):
+            continue
+        row = plain(limited(name, make, options, {"name": name, **known}))
+        kept[name] = row
+        with options.journal.open("a") as journal:
+            journal.write(json.dumps(row) + "\n")
+        print(brief(row), file=sys.stderr, flush=True)
+    return [kept[name] for name in names if name in kept]
+
+
+def brief(row: Mapping[str, Any]) -> str:
+    """Return a row in a line."""
+    if "error" in row:
+        return f"{row['name']}: {row['stage']}: {row['error'][:200]}"
+    figures = ", ".join(
+        f"{key} {row[key]}" for key in ("nodes", "p50", "p95", "p95_beyond", "spread", "hooked_p95", "ok")
+    )
+    return f"{row['name']}: {figures}"

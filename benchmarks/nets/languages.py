@@ -1,0 +1,127 @@
+"""Language models of transformers: every causal architecture that builds from a small configuration, 16 layers deep."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellposed import zoo
+
+DEPTH, VOCABULARY, BATCH, LENGTH = 16, 512, 4, 32
+FIRST_TOKEN = 10  # those before it are padding, ends and the like, whose rows of an embedding may be zero
+_SIZES = (
+    (
+        DEPTH,
+        "num_hidden_layers num_layers n_layers n_layer decoder_layers num_decoder_layers num_blocks attention_layers",
+    ),
+    (VOCABULARY, "vocab_size vocab_size_per_layer_input max_position_embeddings n_positions n_ctx model_max_length"),
+    (VOCABULARY, "context_length max_target_positions seq_length"),
+    (256, "intermediate_size d_ff dff dim_ff ffn_dim ffn_hidden_size encoder_ffn_dim decoder_ffn_dim d_inner"),
+    (256, "dense_intermediate_size intermediate_size_mlp mamba_d_ssm feed_forward_size"),
+    (
+        128,
+        "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim embedding_dim word_embed_proj_dim lru_width",
+    ),
+    (128, "input_embedding_size output_embedding_size attention_hidden_size moe_intermediate_size"),
+    (128, "shared_expert_intermediate_size moe_shared_expert_intermediate_size expert_ffn_hidden_size"),
+    (128, "shared_intermediate_size shared_experts_intermediate_size"),
+    (64, "q_lora_rank kv_lora_rank o_lora_rank"),
+    (32, "head_dim v_head_dim qk_head_dim kv_channels swa_head_dim d_kv d_head dim_head attention_head_dim"),
+    (32, "attention_head_size linear_head_dim linear_key_head_dim linear_value_head_dim index_head_dim"),
+    (32, "hidden_size_per_layer_input"),
+    (16, "qk_rope_head_dim qk_nope_head_dim rotary_dim index_topk"),
+    (4, "num_attention_heads num_heads n_head n_heads attention_heads encoder_attention_heads decoder_attention_heads"),
+    (4, "num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads linear_num_heads"),
+    (4, "linear_num_key_heads linear_num_value_heads index_n_heads"),
+    (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
+    (2, "num_key_value_heads num_kv_heads swa_num_key_value_heads num_query_groups encoder_layers num_encoder_layers"),
+    (2, "num_experts_per_tok num_experts_per_token top_k moe_top_k moe_topk moe_k num_random_blocks"),
+    (1, "n_group topk_group num_expert_group n_shared_experts num_shared_experts moe_num_shared_experts o_groups"),
+)
+SIZES = {key: size for size, keys in _SIZES for key in keys.split()}
+_DEPTHS = frozenset(_SIZES[0][1].split())
+_SAME_HEADS = {"num_key_value_heads": 4}
+_HALVES = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": 16, "qk_head_dim": 32} | _SAME_HEADS
+_BOTH = {"encoder_layers": DEPTH}
+OWN: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        (
+            "axk1",
+            "axk2",
+            "deepseek_v2",
+            "deepseek_v3",
+            "deepseek_v32",
+            "glm4_moe_lite",
+            "glm_moe_dsa",
+            "longcat_flash",
+            "youtu",
+            "minicpm3",
+            "kimi_linear",
+        ),
+        _HALVES,
+    ),
+    **dict.fromkeys(
+        (
+            "bart",
+            "bigbird_pegasus",
+            "blenderbot",
+            "blenderbot-small",
+            "marian",
+            "mbart",
+            "mvp",
+            "pegasus",
+            "plbart",
+            "trocr",
+            "prophetnet",
+        ),
+        _BOTH,
+    ),
+    **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
+    "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
+    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
+}
+"""What an architecture needs beside that."""
+STATE_SPACES = re.compile(
+    r"mamba|rwkv|xlstm|recurrent_gemma|jamba|zamba|bamba|falcon_h1|hybrid|nemotron_h|linear|_next|lfm"
+)
+
+
+def names() -> list[str]:
+    """Return the model types that transformers has a causal language model for."""
+    transformers = zoo.import_library("transformers")
+    return sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def small(config: Any, depth: int = DEPTH) -> dict[str, Any]:
+    """Return the entries that make a configuration small, in width and vocabulary, and ``depth`` layers deep."""
+    entries: dict[str, Any] = {}
+    present = {**vars(config), **{key: getattr(config, key, None) for key in config.attribute_map}}
+    for key, value in present.items():
+        if hasattr(value, "model_type") and hasattr(value, "to_dict"):
+            language = "text" in key or "decoder" in key
+            entries[key] = {"model_type": value.model_type} | small(value, DEPTH if language else 2)
+        elif key in SIZES and (type(value) is int or value is None):
+            entries[key] = depth if key in _DEPTHS else SIZES[key]
+        elif key.endswith("_token_id") and type(value) is int and value >= VOCABULARY:
+            entries[key] = 1
+    if "use_cache" in present:
+        entries["use_cache"] = False
+    return entries | OWN.get(config.model_type, {})
+
+
+def build(name: str) -> nn.Module:
+    """Return a small model of a type, with random weights."""
+    transformers = zoo.import_library("transformers")
+    default = transformers.AutoConfig.for_model(name)
+    config = transformers.AutoConfig.for_model(name, **small(default))
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def tokens(draw: int) -> dict[str, Tensor]:
+    """Return a batch of tokens, independent and equally likely."""
+    generator = torch.Generator().manual_seed(draw)
+    return {"input_ids": torch.randint(FIRST_TOKEN, VOCABULARY, (BATCH, LENGTH), generator=generator)}
