@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from wellposed.checks.verdict import TOLERANCE, Verdict, compare, log2_ratio
+from wellposed.checks import TOLERANCE, Verdict, compare, log2_ratio
 from wellposed.errors import InputError, OptionError
 from wellposed.signals.signal import Signal, Signals, Tag
 

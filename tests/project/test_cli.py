@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from wellposed import checks, plans
-from wellposed.checks.verdict import compare
+from wellposed.checks import compare
 from wellposed.cli import demo, show
 from wellposed.signals import Signal, Signals, registry
 
