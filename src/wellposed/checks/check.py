@@ -88,7 +88,8 @@ def verdict_on(
 
     Args:
         graph: what was predicted and measured.
-        predicted, measured: the two sides.
+        predicted: the one side.
+        measured: the other.
         given: the inputs of each pass, by value id.
         own: whether the weights were the model's own, and not drawn for every pass.
         seed: of the measurement.

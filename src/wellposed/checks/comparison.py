@@ -24,8 +24,9 @@ of two.
 ILL_CONDITIONED = 1.0
 """Spread, in octaves from one weight draw to the next, from which on a node is called ill-conditioned."""
 
-SPREAD_FACTOR, SPREAD_FLOOR = 2.0, 0.5
-"""A predicted spread may be off by this factor, and by so many octaves, beyond the interval of the measured one."""
+SPREAD_FACTOR, SPREAD_FLOOR = 2.0, ILL_CONDITIONED
+"""A predicted spread may be off by this factor, and by so many octaves, beyond the interval of the measured one: less
+does not make a node ill-conditioned that is not."""
 
 
 @dataclass(frozen=True, slots=True)

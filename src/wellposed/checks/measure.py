@@ -92,10 +92,10 @@ def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
 
 
 def shuffling(graph: Graph, seed: int) -> Drawing:
-    """Return weights for each pass that have the moments of the model's own, and nothing else of them.
+    """Return weights for each pass that have the second moments of the model's own, and nothing else of them.
 
-    The elements of every parameter that a signal is contracted with are put in a random order; all other parameters
-    (gains, biases, tables, masks) keep their values.
+    The elements of every parameter that a signal is contracted with are put in a random order, with random signs, as
+    the prediction takes them; all other parameters (gains, biases, tables, masks) keep their values.
     """
     shuffled = {use.parameter for use in contractions(graph) if use.parameter is not None}
 
@@ -103,8 +103,10 @@ def shuffling(graph: Graph, seed: int) -> Drawing:
         generator = torch.Generator().manual_seed(stream(seed, draw, "shuffle"))
         own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
         for name in sorted(own.keys() & shuffled):
-            order = torch.randperm(own[name].numel(), generator=generator).to(own[name].device)
-            own[name] = own[name].flatten()[order].view_as(own[name])
+            tensor, count = own[name], own[name].numel()
+            order = torch.randperm(count, generator=generator).to(tensor.device)
+            signs = torch.randint(0, 2, (count,), generator=generator).to(tensor) * 2 - 1
+            own[name] = (tensor.flatten()[order] * signs).view_as(tensor)
         return own
 
     return weights

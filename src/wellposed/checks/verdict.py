@@ -91,7 +91,7 @@ class Verdict:
             "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
         for place, cause in enumerate(self.causes[:SHOWN]):
-            lines += _told(cause, "also off, by itself" if place else "first off")
+            lines += _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
         if wrong := self.spread_off:
             lines.append(_wrong_spread(wrong))
         if zeros:
@@ -241,7 +241,7 @@ def _causes(count: int) -> str:
     return "one cause" if count == 1 else f"{count} causes"
 
 
-def _told(cause: Cause, what: str) -> list[str]:
+def _told(cause: Cause, what: str, own: bool) -> list[str]:
     """Return in words what is off together."""
     gradient = cause.first.direction == "backward"
     lines = [f"{what}: {'the gradient with respect to ' if gradient else ''}{cause.first}"]
@@ -249,7 +249,9 @@ def _told(cause: Cause, what: str) -> list[str]:
         lines.append(f"undone before the outputs: from {cause.undone} on, all that follows from it is as predicted")
     if not gradient:
         name = cause.first.name
-        lines.append(f"why: wp.explain(model, {name!r}, ...), or wellposed explain MODEL {shlex.quote(name)}")
+        plan, options = ("", "") if own else (", plan=plan", ", with the options of the plan")
+        command = f"wellposed explain MODEL {shlex.quote(name)}{options}"
+        lines.append(f"why: wp.explain(model, {name!r}, ...{plan}), or {command}")
     return lines
 
 
