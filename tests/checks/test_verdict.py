@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
 
-from wellposed.checks.verdict import TOLERANCE, Verdict, compare, log2_ratio
+from wellposed.checks import TOLERANCE, Verdict, compare, log2_ratio
 from wellposed.errors import InputError, OptionError
 from wellposed.signals.signal import Signal, Signals, Tag
 
@@ -64,22 +67,69 @@ def test_tolerance_follows_the_tag(tag: Tag, beyond: bool) -> None:
 
 
 @pytest.mark.parametrize("beyond", [False, True])
-def test_two_standard_errors_are_allowed(beyond: bool) -> None:
-    """Two implied by a known spread; of those seen in four draws, as many as Student's t with 3 degrees needs."""
+def test_the_seen_error_is_allowed(beyond: bool) -> None:
+    """Without logarithms to go by: as many standard errors, seen in four draws, as Student's t puts 99 % within."""
     step = 1e-6 if beyond else -1e-6
-    known = verdict([signal("a", 2.0 ** (0.1 + 2 * 0.3 + step), std=0.6)], [signal("a", 1.0)], tolerance=0.1)
-    assert known.ok is not beyond
-    quantile = stats.t(df=3).ppf(stats.norm.cdf(2))
-    seen = verdict([signal("a", 2.0 ** (0.1 + quantile * 0.3 + step))], [signal("a", 1.0, error=0.3)], tolerance=0.1)
-    assert seen.ok is not beyond
+    second = 2.0 ** (0.1 + stats.t(df=3).ppf(0.995) * 0.3 + step)
+    assert verdict([signal("a", second)], [signal("a", 1.0, error=0.3)], tolerance=0.1).ok is not beyond
 
 
-@pytest.mark.parametrize(("weight_draws", "standard_error"), [(4, 1.0), (1, 2.0)])
-def test_predicted_spread_widens_the_allowance(weight_draws: int, standard_error: float) -> None:
-    result = verdict([signal("a", 4.0, std=2.0)], [signal("a", 1.0, error=0.01)], weight_draws=weight_draws)
-    assert result.comparisons[0].standard_error == standard_error
-    assert result.ok
-    assert "ill-conditioned" in result.summary()
+def drawn(name: str, logs: Sequence[float], std: float | None = None) -> Signal:
+    """Return a measurement by the base-2 logarithms of the second moments of its draws."""
+    seen = np.array(logs)
+    deviation = float(seen.std(ddof=1)) if std is None else std
+    made = signal(name, float(np.mean(2.0**seen)), "measured", deviation)
+    return replace(made, log2_mean=float(seen.mean()))
+
+
+@pytest.mark.parametrize("predicted", [0.0, 0.1, 1.0, 30.0])
+def test_a_predicted_spread_allows_nothing(predicted: float) -> None:
+    """Whatever spread is predicted, the allowance is what the draws show."""
+    logs = [0.1, -0.1, 0.05, -0.05]
+    allowed = [
+        verdict([signal("a", 8.0, std=std)], [drawn("a", logs)]).comparisons[0].allowed for std in (predicted, 0.1)
+    ]
+    assert allowed[0] == allowed[1] < 0.8
+
+
+@pytest.mark.parametrize(("predicted", "ok"), [(0.3, True), (1.0, True), (4.0, False), (30.0, False)])
+def test_a_wrong_spread_is_off_itself(predicted: float, ok: bool) -> None:
+    logs = [0.4, -0.4, 0.3, -0.3, 0.2, -0.2, 0.1, -0.1]
+    result = compare(Signals((signal("a", 1.0, std=predicted),)), Signals((drawn("a", logs),)), draws=8, weight_draws=8)
+    assert result.first is None
+    assert result.ok is ok
+    assert bool(result.spread_off) is not ok
+    assert ("spread between weight draws off: 1, the first a" in result.summary()) is not ok
+
+
+def test_a_spread_that_was_not_predicted_is_off_too() -> None:
+    logs = 4.0 * np.array([1.2, -1.0, 0.8, -0.9, 1.1, -1.2, 0.2, -0.2])
+    predicted = Signals((signal("a", float(np.mean(2.0**logs)), std=0.01),))
+    result = compare(predicted, Signals((drawn("a", list(logs)),)), draws=8, weight_draws=8)
+    assert result.first is None
+    assert result.spread_off
+
+
+def test_one_set_of_weights_shows_no_spread() -> None:
+    result = verdict([signal("a", 4.0, std=5.0)], [drawn("a", [0.1, -0.1, 0.05, -0.05])], weight_draws=1)
+    assert not result.spread_off
+    assert result.comparisons[0].off
+    assert "is predicted to vary by up to 5.0 octaves" in result.summary()
+
+
+def test_what_other_weights_show_is_allowed_to_one_set() -> None:
+    """Passes with other weights of the same moments scatter by two octaves: one set of weights may be as far away."""
+    predicted, measured = Signals((signal("a", 4.0, std=2.0),)), Signals((drawn("a", [0.1, -0.1, 0.05, -0.05]),))
+    others = Signals((drawn("a", [2.0, -2.0, 1.0, -1.0]),))
+    assert compare(predicted, measured, draws=4, weight_draws=1, scatter=others).ok
+    assert not compare(predicted, measured, draws=4, weight_draws=1).ok
+
+
+def test_nothing_compared_is_not_as_predicted() -> None:
+    result = verdict([], [])
+    assert not result.ok
+    assert "nothing was compared" in result.summary()
+    assert "all as predicted" not in result.summary()
 
 
 def test_first_and_worst_are_named_with_their_error() -> None:

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rich.cells import cell_len
 
-from wellposed import checks, plans
-from wellposed.checks.verdict import compare
+from wellposed import checks, plans, zoo
+from wellposed.checks import compare
 from wellposed.cli import demo, show
 from wellposed.signals import Signal, Signals, registry
 
@@ -133,7 +134,19 @@ def test_wrong_words_are_exit_code_two(run, argv):
 def test_check_agrees_on_a_wide_tanh_net(run, net):
     code, out, err = run("check", net, "--draws", "4")
     assert (code, err) == (0, ""), out
-    assert "all as predicted" in out
+    assert "4 passes, the model's own weights: all as predicted" in " ".join(out.split())
+    code, out, err = run("check", net, "--draws", "4", "--method", "autoinit")
+    assert (code, err) == (0, ""), out
+    assert "4 passes, 4 weight draws of the plan: all as predicted" in " ".join(out.split())
+
+
+def test_check_asks_what_the_function_asks(run, net):
+    """The command and the call check the same weights by default, and come to the same figures."""
+    torch.manual_seed(3)
+    model, args, kwargs = zoo.load(net)
+    called = checks.check(model, *args, draws=3, seed=3, **kwargs)
+    _, out, _ = run("check", net, "--draws", "3", "--seed", "3", "--json")
+    assert json.loads(out) == json.loads(called.to_json())
 
 
 def test_check_looks_at_gradients_too(run, net):
@@ -238,7 +251,7 @@ def test_demo_fails_when_a_check_fails(run, monkeypatch):
 
 
 def test_explain_prints_what_enters_and_leaves(run, net):
-    code, out, err = run("explain", net, "2", columns=100)
+    code, out, err = run("explain", net, "2", "-m", "autoinit", columns=100)
     words = " ".join(out.split())
     assert (code, err) == (0, "")
     for said in (
@@ -255,7 +268,7 @@ def test_explain_prints_what_enters_and_leaves(run, net):
 
 
 def test_explain_as_json_and_under_the_models_own_weights(run, net):
-    code, out, _ = run("explain", net, "1", "--own", "--draws", "3", "--json")
+    code, out, _ = run("explain", net, "1", "--draws", "3", "--json")
     told = json.loads(out)
     assert code == 0
     assert (told["node"], told["draws"], told["weight_draws"]) == ("1", 3, 1)
@@ -268,11 +281,7 @@ def test_explain_without_a_node_takes_the_first_that_is_off(run, net):
     assert json.loads(out)["finding"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [(["22"], "no node '22'; did you mean '2'"), (["2", "--own", "-m", "kaiming"], "--own takes the weights")],
-)
-def test_explain_refuses_in_a_line(run, net, argv, message):
-    code, out, err = run("explain", net, *argv, columns=200)
+def test_explain_refuses_in_a_line(run, net):
+    code, out, err = run("explain", net, "22", columns=200)
     assert (code, out) == (2, "")
-    assert message in err
+    assert "no node '22'; did you mean '2'" in err

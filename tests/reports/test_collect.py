@@ -317,5 +317,5 @@ def test_the_command_asks_for_what_the_report_was_asked_for():
         model, example, draws=0, command="wellposed report net.py:build --output a.html --method mup --seed 3 --draws 6"
     )
     own, planned = report.initialisations
-    assert explain_command(report, own, "a:b#2") == "wellposed explain net.py:build 'a:b#2' --own --seed 3"
+    assert explain_command(report, own, "a:b#2") == "wellposed explain net.py:build 'a:b#2' --seed 3"
     assert explain_command(report, planned, "a") == "wellposed explain net.py:build a --method mup --seed 3"

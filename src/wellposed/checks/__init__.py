@@ -1,15 +1,18 @@
 """Checks: the running model held against the prediction."""
 
+from wellposed.checks.causes import Cause
 from wellposed.checks.check import check
+from wellposed.checks.comparison import ILL_CONDITIONED, TOLERANCE, Comparison, log2_ratio
 from wellposed.checks.explain import explain
 from wellposed.checks.explanation import Explanation
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
-from wellposed.checks.verdict import ILL_CONDITIONED, TOLERANCE, Comparison, Verdict, compare, log2_ratio
+from wellposed.checks.verdict import Verdict, compare
 
 __all__ = [
     "ILL_CONDITIONED",
     "TOLERANCE",
+    "Cause",
     "Comparison",
     "Explanation",
     "JacobianSpectrum",

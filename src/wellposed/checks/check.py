@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Inputs, batches, described, is_described
-from wellposed.checks.measure import passes
+from wellposed.checks.measure import drawing, passes, shuffling
 from wellposed.checks.verdict import Verdict, compare
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
-from wellposed.signals import propagate
+from wellposed.signals import Signals, propagate
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
 
 
@@ -32,14 +33,16 @@ def check(
 ) -> Verdict:
     """Hold the predicted second moment of every signal against the measured one, and return the verdict.
 
-    A node is off where the absolute log2(predicted / measured) exceeds tolerance + 2 standard errors. The standard
-    error is that of the measurement, or the one that the predicted spread between weight draws implies, whichever is
-    larger. Signals that are zero on both sides (zero-initialised gates and readouts) agree.
+    A node is off where the prediction lies further than the tolerance outside the 99 % confidence interval of the
+    measured mean: one of a log-normal variable, whose scatter is the one that the passes show
+    (`docs/check-mathematics.md`). The predicted spread between weight draws is compared with the measured one.
+    Signals that are zero on both sides (zero-initialised gates and readouts) agree; masked elements do not count.
 
     Args:
         model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
         *args: example inputs.
-        plan: how the weights are drawn, anew for every pass; None checks the model's current weights.
+        plan: how the weights are drawn, anew for every pass; None checks the model's current weights, as ``wellposed
+            check MODEL`` does.
         draws: number of real passes, >= 2.
         tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
         inputs: as for `wellposed.measure`; the prediction takes the same, or what is measured on the batches.
@@ -59,15 +62,45 @@ def check(
     if draws < 2:
         raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    given: Iterable[dict[int, Tensor]] = batches(graph, inputs, draws, seed)
-    if is_described(inputs):
-        descriptors = inputs
-    else:
-        given = list(given)
-        descriptors = described(graph, given)
+    given = list(batches(graph, inputs, draws, seed))
+    descriptors = inputs if is_described(inputs) else described(graph, given)
     weights = "current" if plan is None else plan
     predicted = propagate(graph, inputs=descriptors, weights=weights, backward=backward, cotangents=cotangents)
     variances = cotangent_variances(graph, cotangents, backward)
-    measured = passes(graph, given, plan, seed, variances)
-    weight_draws = 1 if plan is None else draws
-    return compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws, tolerance=tolerance)
+    measured = passes(graph, given, drawing(graph, plan, seed), seed, variances)
+    return verdict_on(graph, predicted, measured, given, plan is None, seed, tolerance, variances)
+
+
+def verdict_on(
+    graph: Graph,
+    predicted: Signals,
+    measured: Signals,
+    given: Sequence[Mapping[int, Tensor]],
+    own: bool,
+    seed: int,
+    tolerance: float | None = None,
+    cotangents: Mapping[int, float] | None = None,
+) -> Verdict:
+    """Return the verdict on a prediction and a measurement.
+
+    One set of weights does not show how far it may be from the mean over all. Where something is off under the
+    model's own weights, as many passes are made with the same weights in random order, whose scatter then counts.
+
+    Args:
+        graph: what was predicted and measured.
+        predicted: the one side.
+        measured: the other.
+        given: the inputs of each pass, by value id.
+        own: whether the weights were the model's own, and not drawn for every pass.
+        seed: of the measurement.
+        tolerance: as for `check`.
+        cotangents: what the measured backward passes started from.
+    """
+    ask = partial(
+        compare, predicted, measured, model=graph.model, draws=len(given), weight_draws=1 if own else len(given),
+        tolerance=tolerance, graph=graph,
+    )  # fmt: skip
+    verdict = ask()
+    if own and verdict.first is not None:
+        verdict = ask(scatter=passes(graph, given, shuffling(graph, seed), seed, cotangents))
+    return verdict

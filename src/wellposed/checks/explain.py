@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, described, is_described, stream
+from wellposed.checks.check import verdict_on
+from wellposed.checks.comparison import TOLERANCE, Comparison, log2_ratio
 from wellposed.checks.explanation import Entering, Explanation, Facts, Fan, Finding, Leaving
-from wellposed.checks.measure import passes
+from wellposed.checks.infinities import Infinities
+from wellposed.checks.intervals import student
+from wellposed.checks.measure import drawing, passes
 from wellposed.checks.moments import Accumulator
-from wellposed.checks.verdict import TOLERANCE, Comparison, compare, log2_ratio, student
 from wellposed.errors import InputError, OptionError, RuleError, near_matches
 from wellposed.graphs import Graph, Node, Ref, graph_of, run
 from wellposed.graphs.operators import uninitialised
@@ -87,10 +89,16 @@ def explain(
     given: Sequence[Mapping[int, Tensor]] = list(batches(graph, inputs, draws, seed))
     descriptors = inputs if is_described(inputs) else described(graph, given)
     if node is None:
+<<<<<<< HEAD
         predicted = propagate(graph, inputs=descriptors, weights="current" if plan is None else plan)
         measured = passes(graph, given, plan, seed)
         weight_draws = 1 if plan is None else draws
         verdict = compare(predicted, measured, draws=draws, weight_draws=weight_draws, tolerance=tolerance)
+=======
+        predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
+        measured = passes(graph, given, drawing(graph, plan, seed), seed)
+        verdict = verdict_on(graph, predicted, measured, given, plan is None, seed, tolerance)
+>>>>>>> teeth
         chosen = verdict.first or verdict.worst
         if chosen is None:
             raise InputError(f"{graph.model} makes no floating-point signal: there is nothing to explain")
@@ -145,6 +153,7 @@ def explain_nodes(
     uses, fixed = contractions(graph), parameter_values(graph)
     seen = [_Seen(prediction, node) for node in nodes]
     _look(graph, seen, plan, given, seed)
+<<<<<<< HEAD
     weight_draws = 1 if plan is None else len(given)
     explanations = []
     for node, of_node in zip(nodes, seen, strict=True):
@@ -154,6 +163,20 @@ def explain_nodes(
             foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
         ).comparisons
         explanations.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
+=======
+    short = replace(graph, nodes=graph.nodes[: 1 + max((node.index for node in nodes), default=-1)], outputs=())
+    names = {name for of_node in seen for name in of_node.names()}
+    compared = verdict_on(
+        short,
+        Signals(tuple(signal for signal in predicted if signal.name in names)),
+        Signals(tuple(signal for of_node in seen for signal in of_node.leaving())),
+        given, plan is None, seed, tolerance,
+    ).comparisons  # fmt: skip
+    found = []
+    for node, of_node in zip(nodes, seen, strict=True):
+        mine = [item for item in compared if item.name in of_node.names()]
+        found.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(mine))
+>>>>>>> teeth
         of_node.tensors.clear()
     return explanations
 
@@ -174,9 +197,9 @@ class _Seen:
         """Elements of one pass that are kept."""
         return sum(math.prod(self.graph.values[value].shape) for value in self.tensors)
 
-    def next_pass(self, keep: bool) -> None:
+    def next_pass(self, keep: bool, infinities: Infinities) -> None:
         """Begin a new pass; ``keep`` says whether its tensors stay."""
-        self.accumulator.next_pass()
+        self.accumulator.next_pass(infinities)
         self.draws += 1
         self.kept += keep
 
@@ -213,9 +236,10 @@ def _look(
     last = max((one.node.index for one in seen), default=-1)
     short = replace(graph, nodes=graph.nodes[: last + 1], outputs=())
     keep = LARGEST // max(sum(one.size for one in seen), 1)
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    weights = drawing(graph, plan, seed)
     for draw, batch in enumerate(given):
-        parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+        parameters = weights(draw)
+        infinities = Infinities(graph, parameters, batch)
 
         def tell(values: Iterable[int], tensors: Iterable[Tensor]) -> None:
             for value, tensor in zip(values, tensors, strict=True):
@@ -223,13 +247,15 @@ def _look(
                     one.see(value, tensor)
 
         for one in seen:
-            one.next_pass(draw < keep)
+            one.next_pass(draw < keep, infinities)
         tell([graph.parameters[name].value for name in parameters], parameters.values())
         tell(graph.inputs, (batch[value] for value in graph.inputs))
-        run(
-            short, parameters=parameters, inputs=batch, seed=stream(seed, draw, "operators"),
-            observe=lambda node, outputs: tell(node.outputs, outputs),
-        )  # fmt: skip
+
+        def observe(node: Node, outputs: Sequence[Tensor], infinities: Infinities = infinities) -> None:
+            infinities.follow(node, outputs)
+            tell(node.outputs, outputs)
+
+        run(short, parameters=parameters, inputs=batch, observe=observe, seed=stream(seed, draw, "operators"))
 
 
 class _Explained:
@@ -333,8 +359,13 @@ class _Explained:
             assert state is not None
             implied = math.sqrt(state.spread.variance) / math.log(2.0) / math.sqrt(self.weight_draws)
             base = TOLERANCE[state.tag] if self.tolerance is None else self.tolerance
+<<<<<<< HEAD
             rule_allowed = base + max(student(len(seen)) * rule_standard_error, 2 * implied)
         leaving = Leaving(
+=======
+            rule_allowed = base + max(student(len(seen) - 1) * rule_standard_error, 2 * implied)
+        told = Leaving(
+>>>>>>> teeth
             name=item.name,
             shape=item.shape,
             tag=item.tag,
@@ -350,7 +381,11 @@ class _Explained:
             came_error=came_error,
             finding="as predicted",
         )
+<<<<<<< HEAD
         return replace(leaving, finding=_finding(leaving, base, student(len(seen))))
+=======
+        return replace(told, finding=_finding(told, base, student(len(seen) - 1)))
+>>>>>>> teeth
 
     def _entering(self) -> Iterable[Entering]:
         seen = {signal.name: signal for signal in self.seen.entering()}

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from wellposed.checks.comparison import TOLERANCE, log2_ratio
 from wellposed.checks.strict_json import to_json
-from wellposed.checks.verdict import TOLERANCE, log2_ratio
 from wellposed.signals.signal import Tag
 
 Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "undecided"]

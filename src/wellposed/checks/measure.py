@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wellposed import plans
 from wellposed.checks.batches import Inputs, batches, stream
 from wellposed.checks.differentiate import there_and_back
+from wellposed.checks.infinities import Infinities
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of, run
@@ -20,6 +21,9 @@ from wellposed.signals import Signals
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
 from wellposed.signals.structure.reach import added_parameters, input_entries, node_entries, parameter_entries
+
+Drawing: TypeAlias = Callable[[int], Mapping[str, Tensor]]
+"""The parameters of each pass by name, from the pass's index."""
 
 
 def measure(
@@ -62,7 +66,9 @@ def measure(
     Returns:
         `Signals` tagged "measured" of the outputs of every node, in execution order and under the graph's names.
         ``mean`` and ``var`` are pooled over elements and draws, ``log2_std`` is the standard deviation over draws of
-        log2 of the second moment, ``log2_error`` the standard error of log2 of its mean. Infinities and NaN are kept.
+        log2 of the second moment, ``log2_mean`` its mean, ``log2_error`` the standard error of log2 of the mean second
+        moment. Of tensors that were masked with infinities (by constants, buffers or inputs) the finite elements count;
+        infinities that arise in the pass, and NaN, are kept.
         With ``backward``, ``gradients``, ``parameter_gradients`` and ``input_gradients`` as `wellposed.propagate` gives
         them, tensors that are not differentiable left out; frozen parameters count like all others.
 
@@ -76,26 +82,54 @@ def measure(
         raise OptionError(f"draws must be at least 1, got {draws}")
     graph = graph_of(model, args, kwargs, training)
     given = cotangent_variances(graph, cotangents, backward)
-    return passes(graph, batches(graph, inputs, draws, seed), plan, seed, given)
+    return passes(graph, batches(graph, inputs, draws, seed), drawing(graph, plan, seed), seed, given)
+
+
+def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
+    """Return the weights of each pass: drawn anew where the plan draws them, the model's own elsewhere."""
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    return lambda draw: plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+
+
+def shuffling(graph: Graph, seed: int) -> Drawing:
+    """Return weights for each pass that have the second moments of the model's own, and nothing else of them.
+
+    The elements of every parameter that a signal is contracted with are put in a random order, with random signs, as
+    the prediction takes them; all other parameters (gains, biases, tables, masks) keep their values.
+    """
+    shuffled = {use.parameter for use in contractions(graph) if use.parameter is not None}
+
+    def weights(draw: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(stream(seed, draw, "shuffle"))
+        own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+        for name in sorted(own.keys() & shuffled):
+            tensor, count = own[name], own[name].numel()
+            order = torch.randperm(count, generator=generator).to(tensor.device)
+            signs = torch.randint(0, 2, (count,), generator=generator).to(tensor) * 2 - 1
+            own[name] = (tensor.flatten()[order] * signs).view_as(tensor)
+        return own
+
+    return weights
 
 
 def passes(
     graph: Graph,
     batches: Iterable[Mapping[int, Tensor]],
-    plan: Plan | None,
+    weights: Drawing,
     seed: int,
     cotangents: Mapping[int, float] | None = None,
 ) -> Signals:
     """Return what `measure` does, for inputs that are given by value id, one batch for each pass.
 
+    ``weights`` gives the parameters of each pass by name.
+
     Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs.
     """
     forward, backward = Accumulator(), Accumulator()
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     added = () if cotangents is None else added_parameters(graph, contractions(graph))
     for draw, batch in enumerate(batches):
-        forward.next_pass()
-        parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+        parameters = weights(draw)
+        forward.next_pass(Infinities(graph, parameters, batch))
         noise = stream(seed, draw, "operators")
         if cotangents is None:
             run(graph, parameters=parameters, inputs=batch, observe=forward.observe, seed=noise)

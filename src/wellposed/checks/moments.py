@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wellposed.checks.infinities import Infinities
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import uninitialised
 from wellposed.signals.signal import Signal, Signals
@@ -50,15 +51,21 @@ class Accumulator:
     def __init__(self) -> None:
         self._means: list[dict[int, float]] = []
         self._variances: list[dict[int, float]] = []
+        self._infinities: Infinities | None = None
 
-    def next_pass(self) -> None:
-        """Begin a new draw of weights and inputs."""
+    def next_pass(self, infinities: Infinities | None = None) -> None:
+        """Begin a new draw of weights and inputs; of values in ``infinities`` the finite elements count."""
         self._means.append({})
         self._variances.append({})
+        self._infinities = infinities
 
     def record(self, value: int, tensor: Tensor) -> None:
-        """Record one tensor of this pass if it is floating-point and has elements."""
-        if tensor.is_floating_point() and tensor.numel():
+        """Record one tensor of this pass if it is floating-point and has elements (that count)."""
+        if not tensor.is_floating_point():
+            return
+        if self._infinities is not None and value in self._infinities:
+            tensor = tensor[~tensor.isinf()]
+        if tensor.numel():
             self.set(value, *moments(tensor))
 
     def set(self, value: int, mean: float, var: float) -> None:
@@ -71,6 +78,8 @@ class Accumulator:
 
     def observe(self, node: Node, outputs: Sequence[Tensor]) -> None:
         """Record the outputs of one node: those that are floating-point, initialised, and have elements."""
+        if self._infinities is not None:
+            self._infinities.follow(node, outputs)
         if uninitialised(node.op_name):
             return
         for value, tensor in zip(node.outputs, outputs, strict=True):
@@ -98,7 +107,7 @@ class Accumulator:
         with np.errstate(all="ignore"):  # infinities and NaN are results here
             seconds = means**2 + variances
             pooled = float(variances.mean() + means.var()) if centred else float(seconds.mean())
-            spread, error = _log2_std(seconds), log2_error(seconds)
+            spread, error, level = _log2_std(seconds), log2_error(seconds), float(np.log2(seconds).mean())
         return Signal(
             name=graph.values[value].name,
             module=module,
@@ -109,6 +118,7 @@ class Accumulator:
             tag="measured",
             log2_std=spread,
             log2_error=error,
+            log2_mean=level,
         )
 
 

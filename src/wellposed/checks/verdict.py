@@ -1,25 +1,26 @@
-"""Predicted signals held against measured ones, node by node: the comparison itself, and how it is shown."""
+"""The verdict on a model: predicted signals held against measured ones, node by node, and how that is shown."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from scipy import special
 
+from wellposed.checks.causes import Cause, find_causes
+from wellposed.checks.comparison import ILL_CONDITIONED, Comparison, Direction, compare_one
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import InputError, OptionError
+from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
-from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.signal import Signal, Signals
 
+<<<<<<< HEAD
 Direction = Literal["forward", "backward"]
 
 TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
@@ -87,6 +88,10 @@ class Comparison:
             f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
             f"off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
         )
+=======
+SHOWN = 3
+"""Causes that a summary names."""
+>>>>>>> teeth
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +101,11 @@ class Verdict:
     Attributes:
         comparisons: every signal that was both predicted and measured, in execution order; then the gradients,
             in the order in which a backward pass makes them: by nodes, the last first, by inputs, by parameters.
-        unmatched: names that only one side knows.
+        unmatched: names that only one side knows, and what holds no finite element.
         model: class name of the model.
         draws: passes that were measured.
         weight_draws: different weights among them (1 where the model's own weights were kept).
+        causes: what is off, each cause once, with the number of nodes that share it.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -107,11 +113,12 @@ class Verdict:
     model: str
     draws: int
     weight_draws: int
+    causes: tuple[Cause, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether no node is off."""
-        return self.first is None
+        """Whether something was compared, and neither a second moment nor a predicted spread is off."""
+        return bool(self.comparisons) and self.first is None and not self.spread_off
 
     @property
     def first(self) -> Comparison | None:
@@ -125,8 +132,16 @@ class Verdict:
 
     @property
     def ill_conditioned(self) -> tuple[Comparison, ...]:
-        """The signals whose second moment is predicted to differ between weight draws by `ILL_CONDITIONED` or more."""
-        return tuple(c for c in self.comparisons if c.spread >= ILL_CONDITIONED)
+        """The signals whose second moment differs between weight draws by `ILL_CONDITIONED` or more.
+
+        What was measured counts; where one set of weights was, what was predicted.
+        """
+        return tuple(c for c in self.comparisons if _spread(c) >= ILL_CONDITIONED)
+
+    @property
+    def spread_off(self) -> tuple[Comparison, ...]:
+        """The signals whose predicted spread between weight draws is not the measured one."""
+        return tuple(c for c in self.comparisons if c.spread_off)
 
     def percentile(self, percent: float) -> float:
         """Return the ``percent``-th percentile of |error| over the nodes, in octaves.
@@ -137,34 +152,46 @@ class Verdict:
         return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
     def summary(self) -> str:
-        """Return the outcome in words: counts, percentiles, the first node that is off, and the conditioning."""
-        off = sum(c.off for c in self.comparisons)
+        """Return the outcome in words: what was compared, percentiles, what is off and from where, the conditioning."""
         zeros = sum(c.zero for c in self.comparisons)
         gradients = sum(c.direction == "backward" for c in self.comparisons)
         counted = f"{len(self.comparisons) - gradients} nodes" + (f" and {gradients} gradients" if gradients else "")
         lines = [
-            f"{self.model}: {counted}, {self.draws} passes, {self.weight_draws} weight draw"
-            f"{'' if self.weight_draws == 1 else 's'}: " + ("all as predicted" if self.ok else f"{off} off"),
+            f"{self.model}: {counted}, {self.draws} passes, {self.weights}: {self._outcome()}",
             "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
-        if self.first is not None:
-            gradient = "the gradient with respect to " if self.first.direction == "backward" else ""
-            lines.append(f"first off: {gradient}{self.first}")
-            if not gradient:
-                name = self.first.name
-                lines.append(f"why: wp.explain(model, {name!r}, ...), or wellposed explain MODEL {shlex.quote(name)}")
+        for place, cause in enumerate(self.causes[:SHOWN]):
+            lines += _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
+        if wrong := self.spread_off:
+            lines.append(_wrong_spread(wrong))
         if zeros:
             why = "zero-initialised gates or readouts" + (", biases before norms" if gradients else "")
             lines.append(f"zero, as predicted ({why}): {zeros}")
         if ill := self.ill_conditioned:
-            widest = max(ill, key=lambda c: c.spread)
+            widest = max(ill, key=_spread)
+            how = "is predicted to vary" if math.isnan(widest.spread_measured) else "varies"
             lines.append(
-                f"ill-conditioned: {len(ill)}; their second moment is predicted to vary by up to {widest.spread:.1f} "
-                f"octaves between weight draws ({widest.name}); tolerances are widened accordingly"
+                f"ill-conditioned: {len(ill)}; their second moment {how} by up to {_spread(widest):.1f} octaves "
+                f"between weight draws ({widest.name})"
             )
         if self.unmatched:
             lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
         return "\n".join(lines)
+
+    @property
+    def weights(self) -> str:
+        """Which weights were checked, in words."""
+        return "the model's own weights" if self.weight_draws == 1 else f"{self.weight_draws} weight draws of the plan"
+
+    def _outcome(self) -> str:
+        """Return in words what was found."""
+        if not self.comparisons:
+            return "nothing was compared"
+        off = sum(cause.count for cause in self.causes)
+        parts = [f"{off} off" + (f", of {_causes(len(self.causes))}" if off > 1 else "")] if off else []
+        if self.spread_off:
+            parts.append(f"{len(self.spread_off)} with another spread than predicted")
+        return "; ".join(parts) or "all as predicted"
 
     def table(self, limit: int = 10) -> Group:
         """Return a rich renderable: the ``limit`` nodes nearest to or beyond what is allowed, and the summary."""
@@ -181,7 +208,7 @@ class Verdict:
     def to_json(self) -> str:
         """Return the verdict as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
         nodes = [
-            {field: getattr(c, field) for field in (*Comparison.__dataclass_fields__, "off", "zero")}
+            {field: getattr(c, field) for field in (*Comparison.__dataclass_fields__, "off", "spread_off", "zero")}
             for c in self.comparisons
         ]
         document = {
@@ -192,6 +219,10 @@ class Verdict:
             "percentiles": {str(p): self.percentile(p) for p in (50, 95, 100)},
             "first": None if self.first is None else self.first.name,
             "worst": None if self.worst is None else self.worst.name,
+            "causes": [
+                {"name": c.first.name, "direction": c.first.direction, "nodes": c.count, "undone": c.undone}
+                for c in self.causes
+            ],
             "unmatched": self.unmatched,
             "nodes": nodes,
         }
@@ -206,14 +237,24 @@ def compare(
     draws: int,
     weight_draws: int,
     tolerance: float | None = None,
+    graph: Graph | None = None,
+    scatter: Signals | None = None,
 ) -> Verdict:
     """Hold predicted signals against measured ones of the same names, and their gradients where both have them.
 
-    A node is off where |log2(predicted / measured)| > tolerance + 2 standard errors. ``tolerance`` is in octaves, by
-    default `TOLERANCE` of the prediction's tag. Two standard errors are those of the measurement, widened for few
-    draws as Student's t is (`student`), or those that ``log2_std / sqrt(weight_draws)`` implies, whichever are larger:
-    few draws of an ill-conditioned net show neither its mean nor its spread. Uninitialised memory is no signal, and
-    left out.
+    A node is off where the prediction lies further than ``tolerance`` outside the confidence interval of the measured
+    mean (`intervals.log_normal_mean`). What the interval rests on is the scatter that the passes show; the predicted
+    one, ``log2_std``, allows nothing, and is compared as well. Uninitialised memory is no signal, and left out.
+
+    Args:
+        predicted: the one side.
+        measured: the other.
+        model: class name of the model.
+        draws: passes that were measured.
+        weight_draws: different weights among them.
+        tolerance: octaves; by default `TOLERANCE` of the prediction's tag.
+        graph: tells which nodes that are off share a cause; without it each has its own.
+        scatter: where one set of weights was measured, what as many passes show with other weights of its moments.
 
     Raises:
         OptionError: a tolerance that is not a number >= 0.
@@ -221,70 +262,74 @@ def compare(
     """
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
+    if weight_draws > 1:
+        scatter = measured
     comparisons: list[Comparison] = []
     unmatched: list[str] = []
-    for direction, foreseen, seen in _pairs(predicted, measured):
+    for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
         for signal in foreseen:
-            if signal.name in seen:
-                comparison = _compare_one(signal, seen[signal.name], direction, draws, weight_draws, tolerance)
-                comparisons.append(comparison)
+            name = signal.name
+            if name in seen:
+                comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, scattered.get(name)))
             else:
-                unmatched.append(signal.name)
+                unmatched.append(name)
         known = {signal.name for signal in foreseen}
         unmatched += [name for name in seen if name not in known]
     if not comparisons and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
-    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws)
+    causes = find_causes(comparisons, graph)
+    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes)
 
 
-def _pairs(predicted: Signals, measured: Signals) -> Iterator[tuple[Direction, list[Signal], dict[str, Signal]]]:
+Named = dict[str, Signal]
+
+
+def _sides(
+    predicted: Signals, measured: Signals, scatter: Signals | None
+) -> Iterator[tuple[Direction, list[Signal], Named, Named]]:
     """Yield what is to be compared: the signals, then, where both sides have them, the gradients."""
-    foreseen, seen = ([s for s in signals if not uninitialised(s.op)] for signals in (predicted, measured))
-    yield "forward", foreseen, {signal.name: signal for signal in seen}
-    for field in ("gradients", "input_gradients", "parameter_gradients"):
-        mine: Signals | None = getattr(predicted, field)
-        theirs: Signals | None = getattr(measured, field)
+    for field in ("", "gradients", "input_gradients", "parameter_gradients"):
+        mine, theirs, others = (
+            side if side is None or not field else getattr(side, field) for side in (predicted, measured, scatter)
+        )
         if mine is not None and theirs is not None:
-            order = list(reversed(mine)) if field == "gradients" else list(mine)
-            yield "backward", order, {signal.name: signal for signal in theirs}
+            foreseen = [signal for signal in mine if not uninitialised(signal.op)]
+            seen, scattered = (
+                {signal.name: signal for signal in side or () if not uninitialised(signal.op)}
+                for side in (theirs, others)
+            )
+            order = list(reversed(foreseen)) if field == "gradients" else foreseen
+            yield "backward" if field else "forward", order, seen, scattered
 
 
-def log2_ratio(predicted: float, measured: float) -> float:
-    """Return log2(predicted / measured) of two second moments; 0 where they are equal (also 0 and 0, inf and inf)."""
-    if predicted == measured:
-        return 0.0
-    if math.isnan(predicted) or math.isnan(measured):
-        return math.nan
-    if predicted == 0 or math.isinf(measured):
-        return -math.inf
-    if measured == 0 or math.isinf(predicted):
-        return math.inf
-    return math.log2(predicted) - math.log2(measured)
+def _spread(item: Comparison) -> float:
+    """Return how much a second moment varies between weight draws: as measured, or as predicted if it was not."""
+    return item.spread if math.isnan(item.spread_measured) else item.spread_measured
 
 
-def _compare_one(
-    predicted: Signal, measured: Signal, direction: Direction, draws: int, weight_draws: int, tolerance: float | None
-) -> Comparison:
-    error = log2_ratio(predicted.second_moment, measured.second_moment)
-    implied = predicted.log2_std / math.sqrt(weight_draws)
-    seen = 0.0 if math.isnan(measured.log2_error) else measured.log2_error
-    base = TOLERANCE[predicted.tag] if tolerance is None else tolerance
-    return Comparison(
-        name=predicted.name,
-        module=predicted.module,
-        op=predicted.op,
-        shape=predicted.shape,
-        direction=direction,
-        tag=predicted.tag,
-        predicted=predicted.second_moment,
-        measured=measured.second_moment,
-        error=error,
-        standard_error=max(seen, implied),
-        spread=predicted.log2_std,
-        allowed=base + max(student(draws) * seen, 2 * implied),
+def _causes(count: int) -> str:
+    return "one cause" if count == 1 else f"{count} causes"
+
+
+def _told(cause: Cause, what: str, own: bool) -> list[str]:
+    """Return in words what is off together."""
+    gradient = cause.first.direction == "backward"
+    lines = [f"{what}: {'the gradient with respect to ' if gradient else ''}{cause.first}"]
+    if cause.undone:
+        lines.append(f"undone before the outputs: from {cause.undone} on, all that follows from it is as predicted")
+    if not gradient:
+        name = cause.first.name
+        plan, options = ("", "") if own else (", plan=plan", ", with the options of the plan")
+        command = f"wellposed explain MODEL {shlex.quote(name)}{options}"
+        lines.append(f"why: wp.explain(model, {name!r}, ...{plan}), or {command}")
+    return lines
+
+
+def _wrong_spread(wrong: Sequence[Comparison]) -> str:
+    """Return in words what is wrong about predicted spreads."""
+    worst = max(wrong, key=lambda c: max(c.spread - c.spread_most, c.spread_least - c.spread))
+    return (
+        f"spread between weight draws off: {len(wrong)}, the first {wrong[0].name}; at {worst.name} {worst.spread:.2f} "
+        f"octaves were predicted, and {worst.spread_measured:.2f} measured, for which {worst.spread_least:.2f} to "
+        f"{worst.spread_most:.2f} pass"
     )
-
-
-def student(draws: int) -> float:
-    """Return how many seen standard errors are as unlikely to be exceeded as 2 known ones (95.4 %, Student's t)."""
-    return float(special.stdtrit(draws - 1, special.ndtr(2.0))) if draws > 1 else 0.0

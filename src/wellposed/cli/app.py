@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wellposed.cli import reporting, show, training
 from wellposed.cli.arguments import (
+    CheckedMethod,
     Distribution,
     Json,
     Method,
@@ -24,6 +25,10 @@ from wellposed.cli.arguments import (
     method_options,
 )
 from wellposed.errors import OptionError, WellposedError, near_matches
+
+if TYPE_CHECKING:
+    from wellposed.graphs import Graph
+    from wellposed.plans import Plan
 
 app: typer.Typer = typer.Typer(
     name="wellposed",
@@ -91,7 +96,7 @@ def plan(
 def check(
     model: Model,
     plan_file: PlanFile = None,
-    method: Method = "autoinit",
+    method: CheckedMethod = None,
     seed: Seed = 0,
     target_variance: TargetVariance = None,
     distribution: Distribution = None,
@@ -107,21 +112,16 @@ def check(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare the predicted signals of MODEL with those of real passes; exit code 1 when they disagree."""
+    """Compare the predicted signals of MODEL with those of real passes; exit code 1 when they disagree.
+
+    The weights are those that MODEL is built with, as in wp.check(model, x); a plan's, drawn anew for every pass, where
+    --plan, --method or an option of a method asks for them.
+    """
     options = method_options(target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
-        from wellposed import checks, graphs, methods, plans, zoo
+        from wellposed import checks
 
-        stages.next()
-        module, args, kwargs = zoo.load(model)
-        stages.next()
-        graph = graphs.trace(module, *args, **kwargs)
-        stages.next()
-        if plan_file is not None:
-            planned = plans.Plan.load(plan_file)
-        else:
-            planned = methods.plan(graph, method=method, seed=seed, **options)
-        stages.next()
+        graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
         verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward)
     if as_json:
         show.json_text(verdict.to_json())
@@ -138,11 +138,8 @@ def explain(
         str | None,
         typer.Argument(help="Name of the node, as check and reports show it; the first that is off if left out."),
     ] = None,
-    own: Annotated[
-        bool, typer.Option("--own", help="Explain it under the weights that MODEL was built with, not under a plan.")
-    ] = False,
     plan_file: PlanFile = None,
-    method: Method = "autoinit",
+    method: CheckedMethod = None,
     seed: Seed = 0,
     target_variance: TargetVariance = None,
     distribution: Distribution = None,
@@ -155,28 +152,43 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain why NODE of MODEL is off: what entered, what its rule makes of that, and where the error was made."""
-    options = method_options(target_variance, distribution, only, skip, option)
-    if own and (plan_file is not None or options or method != "autoinit"):
-        raise OptionError("--own takes the weights that the model was built with: leave out the plan and its options")
-    with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
-        from wellposed import checks, graphs, methods, plans, zoo
+    """Explain why NODE of MODEL is off: what entered, what its rule makes of that alone, and where the error was made.
 
-        stages.next()
-        module, args, kwargs = zoo.load(model)
-        stages.next()
-        graph = graphs.trace(module, *args, **kwargs)
-        stages.next()
-        if plan_file is not None:
-            planned: plans.Plan | None = plans.Plan.load(plan_file)
-        else:
-            planned = None if own else methods.plan(graph, method=method, seed=seed, **options)
-        stages.next()
+    The weights are those of wellposed check with the same options.
+    """
+    options = method_options(target_variance, distribution, only, skip, option)
+    with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
+        from wellposed import checks
+
+        graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
         explanation = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
     if as_json:
         show.json_text(explanation.to_json())
     else:
         show.explanation(explanation)
+
+
+def _graph_and_plan(
+    stages: show.Stages, model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
+) -> tuple[Graph, Plan | None]:
+    """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
+    import torch
+
+    from wellposed import graphs, methods, plans, zoo
+
+    stages.next()
+    torch.manual_seed(seed)
+    module, args, kwargs = zoo.load(model)
+    stages.next()
+    graph = graphs.trace(module, *args, **kwargs)
+    stages.next()
+    planned = None
+    if plan_file is not None:
+        planned = plans.Plan.load(plan_file)
+    elif method is not None or options:
+        planned = methods.plan(graph, method=method or "autoinit", seed=seed, **options)
+    stages.next()
+    return graph, planned
 
 
 @app.command()

@@ -18,10 +18,16 @@ _MODEL_HELP = (
 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
 Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: autoinit, kaiming, xavier, ...")]
-PlanFile = Annotated[
-    Path | None, typer.Option("--plan", "-p", help="A saved plan; without it one is made by --method.")
+CheckedMethod = Annotated[
+    str | None,
+    typer.Option(
+        "--method", "-m", help="Draw the weights from a plan by this method; without it they are MODEL's own."
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", "-s", help="Seed of the plan's random streams.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", "-p", help="A saved plan, in place of one made by --method.")]
+Seed = Annotated[
+    int, typer.Option("--seed", "-s", help="Seed of all that is random: MODEL as it is built, plans, inputs.")
+]
 TargetVariance = Annotated[
     float | None, typer.Option("--target-variance", help="Variance that every weighted output is brought to.")
 ]

@@ -62,6 +62,8 @@ def report(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
     with show.err().status("loading") as status:
+        import torch
+
         from wellposed import plans, reports, zoo
         from wellposed.graphs.tree import example_of
         from wellposed.reports.html import require_plotly
@@ -72,6 +74,7 @@ def report(
             require_writable(output)
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         loss_fn, batches = None, None
+        torch.manual_seed(seed)
         if training:
             setup = zoo.load_training(model)
             loss_fn, batches = setup.loss_fn, [setup.first()]

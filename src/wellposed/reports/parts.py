@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from wellposed import rates
 from wellposed.checks.batches import Inputs, batches, described, is_described
+from wellposed.checks.check import verdict_on
 from wellposed.checks.explain import explain_nodes, node_named
-from wellposed.checks.measure import passes
+from wellposed.checks.measure import drawing, passes
 from wellposed.checks.moments import moments
-from wellposed.checks.verdict import compare
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph, Node
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
@@ -111,7 +111,7 @@ def signals_of(
             )
 
         def measure(backward: bool, weights: Plan | None = weights) -> Signals:
-            return passes(graph, given, weights, seed, cotangent_variances(graph, 1.0, backward))
+            return passes(graph, given, drawing(graph, weights, seed), seed, cotangent_variances(graph, 1.0, backward))
 
         with stages.stage("predicting"):
             predicted = _both_ways(stages, f"predicted {{}} under {title}", predict)
@@ -120,8 +120,10 @@ def signals_of(
             with stages.stage("measuring"):
                 measured = _both_ways(stages, f"measured {{}} under {title}", measure)
         if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
-            weight_draws = 1 if weights is None else draws
-            verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=weight_draws)
+            both = predicted.gradients is not None and measured.gradients is not None
+            variances = cotangent_variances(graph, 1.0, both)
+            with stages.stage("measuring"):
+                verdict = verdict_on(graph, predicted, measured, given, weights is None, seed, cotangents=variances)
         item = Initialisation(label, predicted, measured, verdict)
         off = _explained(graph, [c.name for c in item.off if c.direction == "forward"], draws)
         if off:

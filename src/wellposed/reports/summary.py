@@ -68,7 +68,9 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
     kept = [word for option, value in pairs if option not in ("--output", "--draws") for word in (option, value)]
     if item.label == "own":
         seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
-        kept = ["--own", *seed]
+        kept = seed
+    elif not {"--plan", "--method"} & set(kept):
+        kept += ["--method", "autoinit"]
     return shlex.join(["wellposed", "explain", words[2], name, *kept])
 
 

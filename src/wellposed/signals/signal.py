@@ -28,6 +28,7 @@ class Signal:
         log2_std: standard deviation, in octaves, of the second moment from one weight draw to the next: predicted for
             predictions, seen for measurements (nan where there was one draw only).
         log2_error: standard error of the base-2 logarithm of ``second_moment`` (measured signals only, else 0).
+        log2_mean: mean over draws of the base-2 logarithm of the second moment (measured signals only, else nan).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Signal:
     tag: Tag
     log2_std: float = 0.0
     log2_error: float = 0.0
+    log2_mean: float = math.nan
 
     @property
     def second_moment(self) -> float:

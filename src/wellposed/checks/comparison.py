@@ -1,0 +1,179 @@
+"""One signal, or one gradient: its prediction held against its measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from wellposed.checks.intervals import log_normal_mean, std_range, student
+from wellposed.signals.signal import Signal, Tag
+
+Direction = Literal["forward", "backward"]
+
+TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
+"""Octaves by which a prediction may miss, by its tag.
+
+Rules tagged exact are exact for infinitely many channels, and reach 0.15 on nets of ordinary width; approximate and
+sampled ones leave the residual of nets without norm layers, 0.35; for a node that was only assumed neutral, a factor
+of two.
+"""
+
+ILL_CONDITIONED = 1.0
+"""Spread, in octaves from one weight draw to the next, from which on a node is called ill-conditioned."""
+
+SPREAD_FACTOR, SPREAD_FLOOR = 2.0, ILL_CONDITIONED
+"""A predicted spread may be off by this factor, and by so many octaves, beyond the interval of the measured one: less
+does not make a node ill-conditioned that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One signal, or the gradient with respect to one tensor: what was predicted and what was measured.
+
+    Attributes:
+        name, module, op, shape: as in `Signal`.
+        direction: ``forward`` for a signal, ``backward`` for a gradient; one by a parameter or an input of the model
+            has ``parameter`` or ``input`` as its op.
+        tag: the prediction's tag.
+        predicted, measured: second moments.
+        error: log2(predicted / measured); 0 where both are zero or both infinite, ±inf where one of them is, NaN
+            where one is NaN.
+        standard_error: of log2 of ``measured``, in octaves, as the passes show it.
+        tolerance: octaves by which the prediction may miss, beside chance.
+        allowed: tolerance, and what the interval of the measured mean reaches beyond ``measured`` on the side of the
+            prediction.
+        spread: predicted standard deviation of the second moment from one weight draw to the next, in octaves.
+        spread_measured: the measured one; NaN where one set of weights was measured.
+        spread_least, spread_most: between these the predicted spread is as measured: the interval of the measured one,
+            with `SPREAD_FACTOR` and `SPREAD_FLOOR`.
+    """
+
+    name: str
+    module: str
+    op: str
+    shape: tuple[int, ...]
+    direction: Direction
+    tag: Tag
+    predicted: float
+    measured: float
+    error: float
+    standard_error: float
+    tolerance: float
+    allowed: float
+    spread: float
+    spread_measured: float
+    spread_least: float
+    spread_most: float
+
+    @property
+    def off(self) -> bool:
+        """Whether the error is larger than allowed, or is not known (NaN)."""
+        return not abs(self.error) <= self.allowed
+
+    @property
+    def spread_off(self) -> bool:
+        """Whether the predicted spread is not the measured one."""
+        return not self.spread_least <= self.spread <= self.spread_most
+
+    @property
+    def excess(self) -> float:
+        """Octaves beyond what is allowed (negative where it is within); infinite for NaN."""
+        excess = abs(self.error) - self.allowed
+        return math.inf if math.isnan(excess) else excess
+
+    @property
+    def zero(self) -> bool:
+        """Whether the signal is zero, as predicted: a zero-initialised gate or readout, or what it multiplies."""
+        return self.predicted == self.measured == 0
+
+    def __str__(self) -> str:
+        what = "E[x²]" if self.direction == "forward" else "E[g²]"
+        return (
+            f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
+            f"off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+        )
+
+
+def log2_ratio(predicted: float, measured: float) -> float:
+    """Return log2(predicted / measured) of two second moments; 0 where they are equal (also 0 and 0, inf and inf)."""
+    if predicted == measured:
+        return 0.0
+    if math.isnan(predicted) or math.isnan(measured):
+        return math.nan
+    if predicted == 0 or math.isinf(measured):
+        return -math.inf
+    if measured == 0 or math.isinf(predicted):
+        return math.inf
+    return math.log2(predicted) - math.log2(measured)
+
+
+def compare_one(
+    predicted: Signal,
+    measured: Signal,
+    direction: Direction,
+    draws: int,
+    tolerance: float | None,
+    scatter: Signal | None,
+) -> Comparison:
+    """Compare one signal.
+
+    Args:
+        predicted: the prediction.
+        measured: the measurement, over ``draws`` passes.
+        direction: of the signal.
+        draws: passes.
+        tolerance: octaves; None takes `TOLERANCE`.
+        scatter: a measurement over as many draws of the weights: ``measured`` itself, or one that shows how much the
+            weights of ``measured``, which were all the same, may differ from others; None where nothing shows it.
+    """
+    error = log2_ratio(predicted.second_moment, measured.second_moment)
+    base = TOLERANCE[predicted.tag] if tolerance is None else tolerance
+    chance = _chance(measured, draws, scatter, above=error > 0)
+    seen = math.nan if scatter is None else scatter.log2_std
+    least, most = 0.0, math.inf
+    if direction == "forward" and math.isfinite(seen) and draws > 1:  # of gradients no spread is predicted
+        low, high = std_range(draws - 1)
+        least = low * seen / SPREAD_FACTOR - SPREAD_FLOOR
+        most = high * seen * SPREAD_FACTOR + SPREAD_FLOOR
+    return Comparison(
+        name=predicted.name,
+        module=predicted.module,
+        op=predicted.op,
+        shape=predicted.shape,
+        direction=direction,
+        tag=predicted.tag,
+        predicted=predicted.second_moment,
+        measured=measured.second_moment,
+        error=error,
+        standard_error=0.0 if math.isnan(measured.log2_error) else measured.log2_error,
+        tolerance=base,
+        allowed=base + chance,
+        spread=predicted.log2_std,
+        spread_measured=seen,
+        spread_least=least,
+        spread_most=most,
+    )
+
+
+def _chance(measured: Signal, draws: int, scatter: Signal | None, above: bool) -> float:
+    """Return how far the interval of the mean second moment reaches beyond the measured one, in octaves.
+
+    Args:
+        measured: the measurement.
+        draws: passes.
+        scatter: as for `compare_one`.
+        above: upwards, or downwards.
+    """
+    if draws < 2:
+        return 0.0
+    if not math.isfinite(measured.log2_mean):  # zero or infinite in some draws: no logarithms to go by
+        return 0.0 if math.isnan(measured.log2_error) else student(draws - 1) * measured.log2_error
+    std, count = measured.log2_std, draws
+    if scatter is not None and scatter is not measured and math.isfinite(scatter.log2_std):
+        std, count = max(std, scatter.log2_std), 1
+    low, high = log_normal_mean(measured.log2_mean, std, count, draws - 1)
+    middle = math.log2(measured.second_moment)
+    return max(high - middle if above else middle - low, 0.0)

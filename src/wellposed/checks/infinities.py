@@ -1,0 +1,50 @@
+"""Infinities that a model's constants bring, as masks do, told from those that arise when numbers overflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from wellposed.graphs import Graph, Node
+
+
+class Infinities:
+    """Follows, through one pass, the values that hold infinities because a constant, mask or input did.
+
+    An operator hands on what it was given: an infinite number among its arguments (``masked_fill(mask, -inf)``), or a
+    value that is followed. Where a result is finite again, as after a softmax, the trail ends, so that an overflow
+    further on counts as what it is.
+    """
+
+    def __init__(self, graph: Graph, parameters: Mapping[str, Tensor], inputs: Mapping[int, Tensor]) -> None:
+        """Take what the pass begins with: parameters by name, and inputs by value id."""
+        named = ((graph.parameters[name].value, tensor) for name, tensor in parameters.items())
+        buffers = ((value, graph.buffer_tensors[name]) for name, value in graph.buffers.items())
+        self._values: set[int] = set()
+        for pairs in (graph.known.items(), buffers, named, (dict(graph.example) | dict(inputs)).items()):
+            self._values.update(value for value, tensor in pairs if not tensor.is_meta and _infinite(tensor))
+
+    def follow(self, node: Node, outputs: Sequence[Tensor]) -> None:
+        """Take what one node made."""
+        if _holds_infinity((*node.args, *node.kwargs.values())) or not self._values.isdisjoint(node.inputs):
+            made = zip(node.outputs, outputs, strict=True)
+            self._values.update(value for value, tensor in made if _infinite(tensor))
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._values
+
+
+def _infinite(tensor: Tensor) -> bool:
+    """Whether a tensor holds infinities."""
+    return tensor.is_floating_point() and bool(tensor.isinf().any())
+
+
+def _holds_infinity(arguments: Iterable[Any]) -> bool:
+    """Whether there is an infinite number among arguments, or in lists among them."""
+    return any(
+        math.isinf(item) if isinstance(item, float) else isinstance(item, list | tuple) and _holds_infinity(item)
+        for item in arguments
+    )

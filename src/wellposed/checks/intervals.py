@@ -1,0 +1,40 @@
+"""How far chance alone takes a measurement: intervals for log-normal means and for standard deviations."""
+
+from __future__ import annotations
+
+import math
+
+from scipy import special
+
+ERROR_RATE = 0.01
+"""Probability with which chance alone puts a mean, or a standard deviation, beyond its interval."""
+
+
+def log_normal_mean(level: float, std: float, count: int, freedom: int) -> tuple[float, float]:
+    """Return the confidence interval for log2 of the mean of a log-normal variable.
+
+    The mean of 2^x, x ~ N(m, s²), is 2^(m + s² ln 2 / 2): the interval joins Student's for m with the chi-squared one
+    for s², each of which keeps its own, skewed shape (MOVER; Zou, Taleban & Huo 2009, eq. 4).
+
+    Args:
+        level: mean of the logarithms (base 2) over the draws.
+        std: their standard deviation.
+        count: how many draws ``level`` is a mean of.
+        freedom: degrees of freedom of ``std``.
+    """
+    chance = student(freedom) * std / math.sqrt(count)
+    shift = 0.5 * math.log(2.0) * std * std
+    least, most = std_range(freedom)
+    middle = level + shift
+    return middle - math.hypot(chance, shift * (1 - least**2)), middle + math.hypot(chance, shift * (most**2 - 1))
+
+
+def std_range(freedom: int) -> tuple[float, float]:
+    """Return the confidence interval of a standard deviation, as multiples of the one seen (chi-squared)."""
+    least, most = (special.chdtri(freedom, share) for share in (ERROR_RATE / 2, 1 - ERROR_RATE / 2))
+    return math.sqrt(freedom / least), math.sqrt(freedom / most)
+
+
+def student(freedom: int) -> float:
+    """Return how many standard errors, seen with so many degrees of freedom, chance is given (Student's t)."""
+    return float(special.stdtrit(freedom, 1 - ERROR_RATE / 2)) if freedom else 0.0
