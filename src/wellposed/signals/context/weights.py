@@ -56,17 +56,21 @@ class Decision:
     after: float
 
 
-def state_of_tensor(tensor: torch.Tensor, root: int) -> State:
-    """Return the state of a tensor with known values, as if its elements were drawn alike."""
+def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | None = None) -> State:
+    """Return the state of a tensor with known values, as if its elements were drawn alike.
+
+    ``shape`` is the tensor's, where ``tensor`` is a sample of its elements.
+    """
     values = tensor.detach()
+    shape = tuple(values.shape) if shape is None else shape
     if values.numel() == 0:
-        return make_state(tuple(values.shape), 0.0, 0.0)
+        return make_state(shape, 0.0, 0.0)
     if values.numel() > 1 and not values.is_complex():
         low, high = torch.aminmax(values)
         if bool(low == high):
-            return make_state(tuple(values.shape), float(low), 0.0)
+            return make_state(shape, float(low), 0.0)
     var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
-    return make_state(tuple(values.shape), float(mean), float(var), roots=root, gauss=False)
+    return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
 class Weights:
@@ -86,8 +90,8 @@ class Weights:
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
-        if not parameter.tensor.is_meta:
-            return state_of_tensor(parameter.tensor, root)
+        if parameter.values is not None:
+            return state_of_tensor(parameter.values, root, parameter.shape)
         role = self.roles[parameter.name]
         if role in ("gain", "weight_norm"):
             return make_state(parameter.shape, 1.0, 0.0, tag="assumed")
@@ -146,9 +150,9 @@ class PrescribedWeights(Weights):
 
 def _own_level(parameter: Parameter) -> float:
     """Return the number that all elements of a parameter are, or 1."""
-    if parameter.tensor.is_meta or not parameter.tensor.numel():
+    if parameter.values is None or not parameter.values.numel():
         return 1.0
-    low, high = torch.aminmax(parameter.tensor.detach())
+    low, high = torch.aminmax(parameter.values.detach())
     return float(low) if bool(low == high) else 1.0
 
 
@@ -194,9 +198,9 @@ class PlannedWeights(Weights):
         )
 
     def _is_zero(self, parameter: Parameter) -> bool:
-        if parameter.tensor.is_meta or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
+        if parameter.values is None or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
             return False
-        flat = parameter.tensor.detach().flatten()
+        flat = parameter.values.detach().flatten()
         return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
 
     def state(self, parameter: Parameter, root: int) -> State:
