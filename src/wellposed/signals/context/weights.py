@@ -14,10 +14,8 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
+from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.roles import Role, roles
-
-aten = torch.ops.aten
-
 
 class Prescribed(Protocol):
     """What the signals need to know of a prescription."""
@@ -76,8 +74,11 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
 class Weights:
     """The states of a graph's parameters as the model holds them now.
 
-    Parameters on meta have no values: gains count as 1, shifts and biases as 0, and the rest as N(0, 0.02²), tagged
-    *assumed*.
+    A parameter on meta that the model cannot make again has no values. It counts as what leaves the signal as it is
+    (gains and factors as 1, shifts and biases as 0), or else as N(0, 0.02²), tagged *assumed*.
+
+    Attributes:
+        assumed: what was assumed, by the names of parameters and buffers.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -87,23 +88,27 @@ class Weights:
         self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
+        self.assumed: dict[str, str] = {}
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
         if parameter.values is not None:
             return state_of_tensor(parameter.values, root, parameter.shape)
+        value = self._neutral(parameter)
+        self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
+        if value is None:
+            return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+        return make_state(parameter.shape, value, 0.0, tag="assumed")
+
+    def _neutral(self, parameter: Parameter) -> float | None:
+        """Return the value with which a parameter leaves the signal as it is, where there is one."""
         role = self.roles[parameter.name]
         if role in ("gain", "weight_norm"):
-            return make_state(parameter.shape, 1.0, 0.0, tag="assumed")
+            return 1.0
         if role in ("shift", "bias"):
-            return make_state(parameter.shape, 0.0, 0.0, tag="assumed")
-        if role == "other" and len(parameter.shape) <= 1:
-            value = 0.0 if self._added(parameter) else 1.0
-            return make_state(parameter.shape, value, 0.0, tag="assumed")
-        return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
-
-    def _added(self, parameter: Parameter) -> bool:
-        return any(self.graph.nodes[use].op in (aten.add.Tensor, aten.add_.Tensor) for use in parameter.uses)
+            return 0.0
+        value = neutral_value(self.graph, parameter, self.fixed) if role == "other" else None
+        return 1.0 if value is None and role == "other" and len(parameter.shape) <= 1 else value
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Return the scale of a parameter whose state is still without one."""
