@@ -34,8 +34,8 @@ def remade(model: nn.Module) -> dict[int, torch.Tensor]:
     """Return, by id, what the tensors of ``model`` on meta would hold, where the model itself can say so.
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
-    the modules inside are made again, then its own initialising methods are called on a copy of it. All that happens
-    twice, over memory with different contents: what comes out the same was written. Random numbers are drawn from the
+    the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
+    which what they leave out can be told. Random numbers are drawn from the
     process's generators, whose states the caller keeps.
 
     Returns:
@@ -66,8 +66,11 @@ def _by_place(model: nn.Module, tensors: list[Held]) -> Mapping[Place, torch.Ten
     real = [tensor for *_, tensor in tensors if not tensor.is_meta]
     dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     with _undisturbed(dtype):
-        first, second = (_Remaking(model, Sketch(filling, limit, real)).run() for filling in (0, 1))
-    found = {place: value for place, value in first.items() if place in second and _same(value, second[place])}
+        sketch = Sketch(0, limit, real)
+        found = _Remaking(model, sketch).run()
+        if sketch.ambiguous:
+            again = _Remaking(model, Sketch(1, limit, real)).run()
+            found = {place: value for place, value in found.items() if _same(value, again.get(place))}
     if structure is not None:
         _WORKED_OUT[model] = structure, found
     return found
@@ -121,10 +124,8 @@ def _is_for(value: torch.Tensor, tensor: torch.Tensor) -> bool:
     return value.shape == tensor.shape or (value.ndim == 1 and value.numel() < tensor.numel())
 
 
-def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    return torch.equal(one, two) or bool(((one == two) | ((one != one) & (two != two))).all())  # NaN is a value too
+def _same(one: torch.Tensor, two: torch.Tensor | None) -> bool:
+    return two is not None and one.shape == two.shape and one.dtype == two.dtype and torch.equal(one, two)
 
 
 class _Remaking:

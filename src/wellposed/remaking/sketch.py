@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 _aten = torch.ops.aten
 _CPU, _META = torch.device("cpu"), torch.device("meta")
+_MARK = -1_234_567_891
 SAMPLE = 2**12
 """Elements of a large tensor that are followed."""
 LARGEST = 2**22
 """Tensors of more elements are never made for real."""
-ROOM = 2**26
+ROOM = 2**23
 """Elements of all tensors together that are filled with a number and made for real although they are large."""
 _UNFILLED = {
     _aten.empty.memory_format,
@@ -46,9 +47,12 @@ _WRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}
 class Sketch(TorchDispatchMode):
     """While it is entered, whatever device is asked for, tensors are made on the CPU, and large ones on meta.
 
-    Of a tensor on meta a sample is followed, 1-D, through fillings, random draws and functions of single elements;
-    ``filling`` is what memory holds that nothing has been written to. Normal and uniform samples are the quantiles of
-    their distribution, so that their moments are the distribution's.
+    Of a tensor on meta a sample is followed, 1-D, through fillings, random draws and functions of single elements.
+    Normal and uniform samples are the quantiles of their distribution, so that their moments are the distribution's.
+
+    Memory that nothing has been written to holds marks: NaN, integers that nobody uses, and where a type has neither
+    (truth values, bytes) ``filling``; only what does not depend on it was written, and ``ambiguous`` says that it has
+    to be tried.
 
     Args:
         filling: 0 or 1.
@@ -63,23 +67,38 @@ class Sketch(TorchDispatchMode):
         self.samples: dict[int, torch.Tensor | None] = {}
         self.kept: list[torch.Tensor] = []
         self.lost: set[int] = set()
+        self.ambiguous = False
         self.spent = 0
         self.foreign = {_memory(tensor) for tensor in foreign if tensor.layout is torch.strided}
 
     def values(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of a tensor, or a sample of them (1-D); None where they are unknown."""
-        if tensor.is_meta:
-            sample = self.samples.get(_memory(tensor)) if _is_whole(tensor) else None
-            if sample is not None and sample.numel() == tensor.numel():
-                return sample.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-            return sample
-        return None if _memory(tensor) in self.lost else tensor.detach()
+        found = self._held(tensor)
+        return None if found is None or bool((found != found).any() or (found == _MARK).any()) else found
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a tensor, or a sample of them, with marks where nothing was written."""
+        if not tensor.is_meta:
+            return None if _memory(tensor) in self.lost else tensor.detach()
+        sample = self.samples.get(_memory(tensor)) if _is_whole(tensor) else None
+        if sample is not None and sample.numel() == tensor.numel():
+            return sample.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        return sample
+
+    def _mark(self, dtype: torch.dtype) -> Any:
+        """Return what memory of a type holds that nothing has been written to."""
+        if dtype.is_floating_point or dtype.is_complex:
+            return math.nan
+        if dtype in (torch.int64, torch.int32):
+            return _MARK
+        self.ambiguous = True
+        return self.filling
 
     def blank(self, like: torch.Tensor, limit: int) -> torch.Tensor:
         """Return memory for a tensor: real up to ``limit`` elements, filled with ``filling``."""
         if like.numel() <= limit:
-            return torch.empty_like(like, device=_CPU).fill_(self.filling)
-        return self._followed(torch.empty_like(like, device=_META), self.filling)
+            return torch.empty_like(like, device=_CPU).fill_(self._mark(like.dtype))
+        return self._followed(torch.empty_like(like, device=_META), self._mark(like.dtype))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -113,14 +132,14 @@ class Sketch(TorchDispatchMode):
         """Make a tensor that is no function of others."""
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": _META}
         planned = func(*tree_map(_to_meta, args), **kwargs)
-        value = _FILLED[func](args) if func in _FILLED else self.filling
+        value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
         if self._has_room(planned.numel(), func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
             return getattr(made, _DRAWN[func])() if func in _DRAWN else made.fill_(value)
         self._followed(planned, value)
         if func in _DRAWN:
             draw = _aten.normal_.default if _DRAWN[func] == "normal_" else _aten.uniform_.default
-            self._write(draw, planned, (planned,), {})
+            self._write(draw, planned, (planned,))
         return planned
 
     def _has_room(self, elements: int, filled: bool) -> bool:
@@ -144,10 +163,11 @@ class Sketch(TorchDispatchMode):
             self.kept.append(target)
             self.lost.add(_memory(target))
             return target
+        if target is not None and self._write(func, target, args):
+            return target
         kwargs = kwargs | {"device": _META} if "device" in kwargs else kwargs
         result = func(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
         if target is not None:
-            self._write(func, target, args, kwargs)
             return target
         if mutable:
             self.samples.update(dict.fromkeys(map(_memory, tensors)))
@@ -165,20 +185,21 @@ class Sketch(TorchDispatchMode):
         kwargs.pop("device", None)
         return None if taken.unknown else func(*args, **kwargs)
 
-    def _write(self, func: Any, target: torch.Tensor, args: Any, kwargs: Any) -> None:
-        """Let the sample of a tensor on meta follow what is written to the tensor."""
+    def _write(self, func: Any, target: torch.Tensor, args: Any) -> bool:
+        """Let the sample of a tensor on meta follow what is written to the tensor; say whether it could."""
         key = _memory(target)
         if func is _aten.copy_.default and not args[1].is_meta and _is_whole(target) and target.numel() <= LARGEST:
             whole = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype).copy_(args[1])
             self.samples[key] = whole.as_strided((target.numel(),), (1,))
-            return
+            return True
         sample = self.samples.get(key)
         if sample is None:
-            return
+            return False
+        self.samples[key] = None
         part = sample[_share(target, sample.numel())]
         if not target.is_contiguous() and not _is_whole(target):
-            self.samples[key] = None
-        elif func is _aten.normal_.default:
+            return False
+        if func is _aten.normal_.default:
             mean, std = (*args[1:], *(0.0, 1.0)[len(args) - 1 :])[:2]
             part.copy_(mean + std * _normal(part.numel()))
         elif func is _aten.uniform_.default:
@@ -187,12 +208,13 @@ class Sketch(TorchDispatchMode):
         elif func in _WRITES or torch.Tag.pointwise in func.tags or func is _aten.copy_.default:
             taken = _Operands(self)
             rest = tree_map(taken.sample, args[1:])
-            if not taken.unknown and all(other.numel() in (1, part.numel()) for other in taken.samples):
-                func(part, *rest, **kwargs)
-            else:
-                self.samples[key] = None
+            if taken.unknown or any(other.numel() not in (1, part.numel()) for other in taken.samples):
+                return False
+            func(part, *rest)
         else:
-            self.samples[key] = None
+            return False
+        self.samples[key] = sample
+        return True
 
 
 class _Operands:
@@ -207,7 +229,7 @@ class _Operands:
         """Return what stands for an argument among samples."""
         if not isinstance(arg, torch.Tensor):
             return arg
-        found = self.sketch.values(arg)
+        found = self.sketch._held(arg)
         if found is None or (not arg.is_meta and arg.numel() > 1):  # a real tensor has no elements to go with a sample
             self.unknown = True
             return arg
