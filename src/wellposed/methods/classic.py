@@ -102,7 +102,7 @@ def default(graph: Graph, request: Request) -> Draft:
     said = {}
     for name, parameter in graph.parameters.items():
         values = parameter.values
-        known = values if values is not None and values.numel() else None
+        known = values.detach() if values is not None and values.numel() else None
         now = "on meta: mean and std as it makes them" if parameter.tensor.is_meta else "mean and std as they are now"
         use = uses.get(name)
         said[name] = Default(

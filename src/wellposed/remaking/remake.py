@@ -1,4 +1,4 @@
-"""`remade`: the values of tensors on meta, by the constructors and initialising methods of the modules that hold them."""
+"""`remade`: what tensors on meta would hold, by their modules' constructors and initialising methods."""
 
 from __future__ import annotations
 

@@ -65,8 +65,9 @@ def remember(module: nn.Module, make: Callable[[], nn.Module]) -> None:
 def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
     """Return a call that makes the module again: one that was noted, or its class with the arguments that it keeps.
 
-    Every argument of its constructor is looked for among the attributes under its own name, also with an underscore before it. Only plain
-    data counts (numbers, words, types, functions, and collections and objects of such), of which the call gets a copy.
+    Every argument of its constructor is looked for among the attributes under its own name, also with an underscore
+    before it. Only plain data counts (numbers, words, types, functions, and collections and objects of such), of which
+    the call gets a copy.
     """
     if module in MAKERS:
         return MAKERS[module]

@@ -40,7 +40,7 @@ def state_of(run: Pass, value: int) -> State | None:
 
 
 def _unknown_buffer(run: Pass, value: int) -> State:
-    """Buffers on meta that nothing makes again have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
+    """Return what is assumed of a buffer without values: running means are 0, running variances 1, tables N(0, 1)."""
     info = run.graph.values[value]
     run.weights.assumed[info.name] = "N(0, 1)"
     for node in run.graph.nodes:

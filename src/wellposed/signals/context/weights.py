@@ -17,6 +17,7 @@ from wellposed.signals.operators.levers import Lever, levers, parameter_values
 from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.roles import Role, roles
 
+
 class Prescribed(Protocol):
     """What the signals need to know of a prescription."""
 
