@@ -93,7 +93,7 @@ class Comparison:
         what = "E[x²]" if self.direction == "forward" else "E[g²]"
         return (
             f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
-            f"off by {self.error:+.2f} octaves where ±{self.allowed:.2f} is allowed"
+            f"off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
         )
 
 

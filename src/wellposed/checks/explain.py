@@ -89,16 +89,9 @@ def explain(
     given: Sequence[Mapping[int, Tensor]] = list(batches(graph, inputs, draws, seed))
     descriptors = inputs if is_described(inputs) else described(graph, given)
     if node is None:
-<<<<<<< HEAD
         predicted = propagate(graph, inputs=descriptors, weights="current" if plan is None else plan)
-        measured = passes(graph, given, plan, seed)
-        weight_draws = 1 if plan is None else draws
-        verdict = compare(predicted, measured, draws=draws, weight_draws=weight_draws, tolerance=tolerance)
-=======
-        predicted = propagate(graph, inputs=told, weights="current" if plan is None else plan)
         measured = passes(graph, given, drawing(graph, plan, seed), seed)
         verdict = verdict_on(graph, predicted, measured, given, plan is None, seed, tolerance)
->>>>>>> teeth
         chosen = verdict.first or verdict.worst
         if chosen is None:
             raise InputError(f"{graph.model} makes no floating-point signal: there is nothing to explain")
@@ -153,17 +146,6 @@ def explain_nodes(
     uses, fixed = contractions(graph), parameter_values(graph)
     seen = [_Seen(prediction, node) for node in nodes]
     _look(graph, seen, plan, given, seed)
-<<<<<<< HEAD
-    weight_draws = 1 if plan is None else len(given)
-    explanations = []
-    for node, of_node in zip(nodes, seen, strict=True):
-        names = of_node.names()
-        foreseen = Signals(tuple(signal for signal in predicted if signal.name in names))
-        compared = compare(
-            foreseen, of_node.leaving(), draws=len(given), weight_draws=weight_draws, tolerance=tolerance
-        ).comparisons
-        explanations.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(compared))
-=======
     short = replace(graph, nodes=graph.nodes[: 1 + max((node.index for node in nodes), default=-1)], outputs=())
     names = {name for of_node in seen for name in of_node.names()}
     compared = verdict_on(
@@ -172,11 +154,10 @@ def explain_nodes(
         Signals(tuple(signal for of_node in seen for signal in of_node.leaving())),
         given, plan is None, seed, tolerance,
     ).comparisons  # fmt: skip
-    found = []
+    explanations = []
     for node, of_node in zip(nodes, seen, strict=True):
         mine = [item for item in compared if item.name in of_node.names()]
-        found.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(mine))
->>>>>>> teeth
+        explanations.append(_Explained(prediction, node, plan, of_node, uses, fixed, tolerance).explanation(mine))
         of_node.tensors.clear()
     return explanations
 
@@ -359,13 +340,8 @@ class _Explained:
             assert state is not None
             implied = math.sqrt(state.spread.variance) / math.log(2.0) / math.sqrt(self.weight_draws)
             base = TOLERANCE[state.tag] if self.tolerance is None else self.tolerance
-<<<<<<< HEAD
-            rule_allowed = base + max(student(len(seen)) * rule_standard_error, 2 * implied)
-        leaving = Leaving(
-=======
             rule_allowed = base + max(student(len(seen) - 1) * rule_standard_error, 2 * implied)
-        told = Leaving(
->>>>>>> teeth
+        leaving = Leaving(
             name=item.name,
             shape=item.shape,
             tag=item.tag,
@@ -381,11 +357,7 @@ class _Explained:
             came_error=came_error,
             finding="as predicted",
         )
-<<<<<<< HEAD
-        return replace(leaving, finding=_finding(leaving, base, student(len(seen))))
-=======
-        return replace(told, finding=_finding(told, base, student(len(seen) - 1)))
->>>>>>> teeth
+        return replace(leaving, finding=_finding(leaving, base, student(len(seen) - 1)))
 
     def _entering(self) -> Iterable[Entering]:
         seen = {signal.name: signal for signal in self.seen.entering()}

@@ -20,78 +20,8 @@ from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
 from wellposed.signals.signal import Signal, Signals
 
-<<<<<<< HEAD
-Direction = Literal["forward", "backward"]
-
-TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
-"""Octaves by which a prediction may miss, by its tag.
-
-Rules tagged exact are exact for infinitely many channels, and reach 0.15 on nets of ordinary width; approximate and
-sampled ones leave the residual of nets without norm layers, 0.35; for a node that was only assumed neutral, a factor
-of two.
-"""
-
-ILL_CONDITIONED = 1.0
-"""Predicted spread, in octaves from one weight draw to the next, from which on a node is called ill-conditioned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One signal, or the gradient with respect to one tensor: what was predicted and what was measured.
-
-    Attributes:
-        name, module, op, shape: as in `Signal`.
-        direction: ``forward`` for a signal, ``backward`` for a gradient; that of a parameter or an input of the model
-            has ``parameter`` or ``input`` as its op.
-        tag: the prediction's tag.
-        predicted, measured: second moments.
-        error: log2(predicted / measured); 0 where both are zero or both infinite, ±inf where one of them is, NaN
-            where one is NaN.
-        standard_error: of log2 of ``measured``, in octaves: the larger of the one seen and the one that the predicted
-            spread implies for as many weight draws.
-        spread: predicted standard deviation of the second moment from one weight draw to the next, in octaves.
-        allowed: tolerance + 2 standard errors; more of the one seen where few draws were made (Student's t).
-    """
-
-    name: str
-    module: str
-    op: str
-    shape: tuple[int, ...]
-    direction: Direction
-    tag: Tag
-    predicted: float
-    measured: float
-    error: float
-    standard_error: float
-    spread: float
-    allowed: float
-
-    @property
-    def off(self) -> bool:
-        """Whether the error is larger than allowed, or is not known (NaN)."""
-        return not abs(self.error) <= self.allowed
-
-    @property
-    def excess(self) -> float:
-        """Octaves beyond what is allowed (negative where it is within); infinite for NaN."""
-        excess = abs(self.error) - self.allowed
-        return math.inf if math.isnan(excess) else excess
-
-    @property
-    def zero(self) -> bool:
-        """Whether the signal is zero, as predicted: a zero-initialised gate or readout, or what it multiplies."""
-        return self.predicted == self.measured == 0
-
-    def __str__(self) -> str:
-        what = "E[x²]" if self.direction == "forward" else "E[g²]"
-        return (
-            f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "
-            f"off by {self.error:+.2f} octaves (allowed ±{self.allowed:.2f})"
-        )
-=======
 SHOWN = 3
 """Causes that a summary names."""
->>>>>>> teeth
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,16 @@ _KNOWN_LIMIT = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One distinct parameter of the model; ``names`` grows while ties are met."""
+    """One distinct parameter of the model; ``names`` grows while ties are met.
+
+    ``values`` are what it holds, where that is known.
+    """
 
     names: list[str]
     tensor: torch.Tensor
     module_class: str
     value: int
+    values: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,9 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
     for held in facts.parameters:
         used = tuple(uses.get(held.value, ()))
         name = held.names[0]
-        parameters[name] = Parameter(name, tuple(held.names), held.value, held.tensor, held.module_class, used)
+        parameters[name] = Parameter(
+            name, tuple(held.names), held.value, held.tensor, held.module_class, used, held.values
+        )
     return Graph(
         nodes=nodes,
         values=values,

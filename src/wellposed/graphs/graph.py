@@ -102,6 +102,8 @@ class Parameter:
         tensor: the model's own tensor (no copy; on meta if the model is).
         module_class: class name of the module that holds it.
         uses: indices of the nodes that read it directly.
+        values: what it holds: ``tensor`` itself, or for a tensor on meta what the model makes again (of a large one a
+            sample of the elements, 1-D); None where that is unknown.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Parameter:
     tensor: torch.Tensor = field(repr=False, compare=False)
     module_class: str
     uses: tuple[int, ...]
+    values: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,7 +133,7 @@ class Graph:
         buffers: by name; the value's id (kept in ``values``).
         buffer_tensors: the model's own buffers by name (no copies).
         known: real tensors, on CPU, for values that depend on integers, booleans and constants alone (token ids,
-            masks, position ids, constant tensors, buffers of a model that is not on meta).
+            masks, position ids, constant tensors, buffers; of a model on meta those that it can make again).
         example: the example inputs' tensors by value id (no copies).
         engine: ``"meta"`` where no real arithmetic was needed, ``"real"`` where float values had to be read.
         training: the mode that the model was traced in.

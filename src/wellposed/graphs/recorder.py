@@ -103,7 +103,11 @@ class Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(
-        self, modules: ModuleStack, engine: Literal["meta", "real"], constant_name: Callable[[torch.Tensor], str]
+        self,
+        modules: ModuleStack,
+        engine: Literal["meta", "real"],
+        constant_name: Callable[[torch.Tensor], str],
+        values_of: Callable[[torch.Tensor], torch.Tensor | None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
@@ -111,6 +115,7 @@ class Recorder(TorchDispatchMode):
         self.execution: Execution = Execution(self.meta)
         self.reads: AbstractContextManager[Any] = PythonReads(self.find) if self.meta else nullcontext()
         self.constant_name = constant_name
+        self.values_of = values_of
         self.nodes: list[RawNode] = []
         self.values: list[RawValue] = []
         self.known: dict[int, torch.Tensor] = {}
@@ -121,14 +126,17 @@ class Recorder(TorchDispatchMode):
 
     # ---------------------------------------------------------------------------------------------------- tensors
 
-    def register(self, kind: ValueKind, name: str, tensor: torch.Tensor, twin: torch.Tensor, known: bool) -> Record:
+    def register(
+        self, kind: ValueKind, name: str, tensor: torch.Tensor, twin: torch.Tensor, values: torch.Tensor | None
+    ) -> Record:
         """Record a tensor that exists before any operator: input, parameter, buffer or constant.
 
-        ``twin`` is the tensor that operators run on (``tensor`` itself in the real engine). Real values are copied
-        only when an operator writes to them.
+        ``twin`` is the tensor that operators run on (``tensor`` itself in the real engine), ``values`` what the tensor
+        holds, where that is known. Real values are copied only when an operator writes to them.
         """
         self.values.append(RawValue(kind, name, twin))
-        real = (tensor.detach().cpu() if self.meta else twin) if known else None
+        known = values is not None and values.shape == tensor.shape
+        real = (values.detach().cpu() if self.meta else twin) if known else None
         record = new_root(twin, len(self.values) - 1, real)
         record.base.borrowed = True
         self.bind(twin, record)
@@ -153,10 +161,9 @@ class Recorder(TorchDispatchMode):
         """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
         first = self.storages.get(memory(tensor))
         if first is None:
-            values = tensor if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
-            known = values.device.type != "meta"
-            twin = meta_like(values) if self.meta and known else tensor
-            record = self.register("constant", self.constant_name(tensor), values, twin, known)
+            values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
+            twin = meta_like(tensor) if self.meta and tensor.device.type != "meta" else tensor
+            record = self.register("constant", self.constant_name(tensor), tensor, twin, values)
             self.bind(tensor, record)
             return record
         foreign = self.meta and tensor.device.type != "meta"

@@ -22,6 +22,7 @@ from wellposed.graphs.support import check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.ranks import is_distributed
+from wellposed.remaking import remade
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
@@ -121,6 +122,7 @@ class _Tracing:
         self.buffer_tensors: dict[str, torch.Tensor] = {}
         self.inputs: list[int] = []
         self.example: dict[int, torch.Tensor] = {}
+        self.made: Mapping[int, torch.Tensor] = {}
         self.attributes: dict[int, str] | None = None
         self.constants = 0
 
@@ -138,8 +140,9 @@ class _Tracing:
             if self.training is not None:
                 self.wrapped.train(self.training)
             self.model = unwrap_all(self.wrapped)
+            self.made = remade(self.model)
             modules = ModuleStack(self.model)
-            recorder = Recorder(modules, self.engine, self._constant_name)
+            recorder = Recorder(modules, self.engine, self._constant_name, self._values)
             try:
                 args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
                 self._swap_tensors(recorder)
@@ -183,7 +186,7 @@ class _Tracing:
             twin = meta_like(tensor) if self.engine == "meta" else tensor
             twins[id(tensor)] = twin
             known = tensor.device.type != "meta" and not tensor.is_floating_point() and not tensor.is_complex()
-            record = recorder.register("input", path, tensor, twin, known)
+            record = recorder.register("input", path, tensor, twin, tensor if known else None)
             self.inputs.append(record.value)
             self.example[record.value] = tensor
         return twins
@@ -219,9 +222,10 @@ class _Tracing:
         twin = parameter
         if self.engine == "meta":
             twin = nn.Parameter(meta_like(parameter), requires_grad=parameter.requires_grad)
-        known = not parameter.is_floating_point() and parameter.device.type != "meta"
-        record = recorder.register("parameter", name, parameter, twin, known)
-        self.parameters[original] = Held([name], parameter, class_name(module), record.value)
+        values = self._values(parameter)
+        real = None if parameter.is_floating_point() else values
+        record = recorder.register("parameter", name, parameter, twin, real)
+        self.parameters[original] = Held([name], parameter, class_name(module), record.value, values)
         self.swapped[original] = twin
         self.originals[id(twin)] = original
         return twin
@@ -231,12 +235,16 @@ class _Tracing:
         if original in self.swapped:
             return self.swapped[original]
         twin = meta_like(buffer) if self.engine == "meta" else buffer.clone()
-        record = recorder.register("buffer", name, buffer, twin, buffer.device.type != "meta")
+        record = recorder.register("buffer", name, buffer, twin, self._values(buffer))
         self.swapped[original] = twin
         self.originals[id(twin)] = original
         self.buffers[name] = record.value
         self.buffer_tensors[name] = buffer
         return twin
+
+    def _values(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return what a tensor of the model holds, or is made again to hold; None where that is unknown."""
+        return self.made.get(id(tensor)) if tensor.device.type == "meta" else tensor
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""

@@ -267,6 +267,13 @@ def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
             warnings.append(f"operators without a rule, {words}: {listed}")
+    if run.weights.assumed:
+        taken = [f"{name!r} ({value})" for name, value in run.weights.assumed.items()]
+        warnings.append(
+            "on the meta device, and made again by no method of the model, so that values are assumed: "
+            + ", ".join(taken[:8])
+            + (f" and {len(taken) - 8} more" if len(taken) > 8 else "")
+        )
     unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
     if unsteady:
         warnings.append(

@@ -96,25 +96,26 @@ def orthogonal(graph: Graph, request: Request, *, gain: float = 1.0) -> Draft:
 def default(graph: Graph, request: Request) -> Draft:
     """Leave every parameter as the model's own ``reset_parameters`` made it, with its present mean and std on record.
 
-    A model on meta has no values, so nothing is on record there.
+    On meta these are of the values that the model makes again; where it cannot, nothing is on record.
     """
     uses = _weight_uses(graph)
     prescriptions = {}
     for name, parameter in graph.parameters.items():
-        values = parameter.tensor.detach()
-        known = not values.is_meta and values.numel() > 0
+        values = parameter.values
+        known = values.detach() if values is not None and values.numel() else None
+        now = "on meta: mean and std as it makes them" if parameter.tensor.is_meta else "mean and std as they are now"
         use = uses.get(name)
         prescriptions[name] = Default(
             name=name,
             shape=parameter.shape,
-            mean=float(values.double().mean()) if known else 0.0,
-            std=float(values.double().std(correction=0)) if known else None,
+            mean=float(known.double().mean()) if known is not None else 0.0,
+            std=float(known.double().std(correction=0)) if known is not None else None,
             op=op_of(graph.nodes[use.node]) if use else None,
             fan_in=use.fan_in if use else None,
             fan_out=use.fan_out if use else None,
             role=_role(use) if use else "other",
-            reason="as the model's own initialisation made it"
-            + ("; mean and std as they are now" if known else "; on meta, so its values are not known yet"),
+            reason="as the model's own initialisation made it; "
+            + ("on meta, so its values are not known yet" if known is None else now),
         )
     return Draft(prescriptions)
 

@@ -77,8 +77,8 @@ def mup(
 
 
 def _is_zero(graph: Graph, name: str) -> bool:
-    tensor = graph.parameters[name].tensor
-    return not tensor.is_meta and not bool(tensor.any())
+    values = graph.parameters[name].values
+    return values is not None and not bool(values.any())
 
 
 def _readout(before: Prescription, width: int, kind: Literal["mean_field", "zero"]) -> Prescription:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, TraceError, near_matches
 from wellposed.graphs import trace
+from wellposed.remaking import remember
 from wellposed.zoo.examples import example_inputs, inner_configs
 
 _DEPTHS = re.compile(
@@ -75,6 +78,7 @@ def from_config(name: str, transformers: Any, device: str) -> tuple[nn.Module, t
         try:
             with torch.device("meta"):
                 sketch = make_model(config, transformers)
+            remember(sketch, partial(make_model, copy.deepcopy(config), transformers))
         except Exception as error:  # each model class refuses other configurations, by whatever class of error
             problem = error
             continue

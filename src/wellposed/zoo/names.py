@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from wellposed.errors import OptionError, near_matches
+from wellposed.remaking import remember
 
 Loaded = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -41,6 +42,14 @@ def load(name: str, device: str = "cpu") -> Loaded:
     Raises:
         OptionError: the name cannot be read, there is no such model, or the library that has it is not installed.
     """
+    loaded = _loaded(name, device)
+    if torch.device(device).type == "meta" and not name.startswith("transformers:"):
+        remember(loaded[0], lambda: _loaded(name, "cpu")[0])
+    return loaded
+
+
+def _loaded(name: str, device: str) -> Loaded:
+    """Make a model on a device; see `load`, whose errors these are."""
     library, _, model = name.partition(":")
     if not model:
         raise OptionError(

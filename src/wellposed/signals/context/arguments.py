@@ -34,21 +34,22 @@ def state_of(run: Pass, value: int) -> State | None:
         state = known_state(graph.known[value], run.root())
     elif info.kind == "buffer" and info.is_signal:
         tensor = graph.buffer_tensors[info.name]
-        unknown = tensor.is_meta
-        state = _unknown_buffer(run, value) if unknown else known_state(tensor, run.root())
+        state = _unknown_buffer(run, value) if tensor.is_meta else known_state(tensor, run.root())
     run.states[value] = state
     return state
 
 
 def _unknown_buffer(run: Pass, value: int) -> State:
-    """Buffers on meta have no values: running means count as 0, running variances as 1, tables as N(0, 1)."""
+    """Return what is assumed of a buffer without values: running means are 0, running variances 1, tables N(0, 1)."""
     info = run.graph.values[value]
+    run.weights.assumed[info.name] = "N(0, 1)"
     for node in run.graph.nodes:
         if value not in node.inputs:
             continue
         norm = NORMS.get(node.op)
         if norm is not None and norm.running is not None:
             level = 0.0 if ref_of(node.args[norm.running[0]]) == value else 1.0
+            run.weights.assumed[info.name] = f"{level:g}"
             return make_state(info.shape, level, 0.0, tag="assumed")
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
 

@@ -14,9 +14,8 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
+from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.roles import Role, roles
-
-aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 class Prescribed(Protocol):
@@ -56,24 +55,31 @@ class Decision:
     after: float
 
 
-def state_of_tensor(tensor: torch.Tensor, root: int) -> State:
-    """Return the state of a tensor with known values, as if its elements were drawn alike."""
+def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | None = None) -> State:
+    """Return the state of a tensor with known values, as if its elements were drawn alike.
+
+    ``shape`` is the tensor's, where ``tensor`` is a sample of its elements.
+    """
     values = tensor.detach()
+    shape = tuple(values.shape) if shape is None else shape
     if values.numel() == 0:
-        return make_state(tuple(values.shape), 0.0, 0.0)
+        return make_state(shape, 0.0, 0.0)
     if values.numel() > 1 and not values.is_complex():
         low, high = torch.aminmax(values)
         if bool(low == high):
-            return make_state(tuple(values.shape), float(low), 0.0)
+            return make_state(shape, float(low), 0.0)
     var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
-    return make_state(tuple(values.shape), float(mean), float(var), roots=root, gauss=False)
+    return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
 class Weights:
     """The states of a graph's parameters as the model holds them now.
 
-    Parameters on meta have no values: gains count as 1, shifts and biases as 0, and the rest as N(0, 0.02²), tagged
-    *assumed*.
+    A parameter on meta that the model cannot make again has no values. It counts as what leaves the signal as it is
+    (gains and factors as 1, shifts and biases as 0), or else as N(0, 0.02²), tagged *assumed*.
+
+    Attributes:
+        assumed: what was assumed, by the names of parameters and buffers.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -83,23 +89,27 @@ class Weights:
         self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
+        self.assumed: dict[str, str] = {}
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
-        if not parameter.tensor.is_meta:
-            return state_of_tensor(parameter.tensor, root)
+        if parameter.values is not None:
+            return state_of_tensor(parameter.values, root, parameter.shape)
+        value = self._neutral(parameter)
+        self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
+        if value is None:
+            return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+        return make_state(parameter.shape, value, 0.0, tag="assumed")
+
+    def _neutral(self, parameter: Parameter) -> float | None:
+        """Return the value with which a parameter leaves the signal as it is, where there is one."""
         role = self.roles[parameter.name]
         if role in ("gain", "weight_norm"):
-            return make_state(parameter.shape, 1.0, 0.0, tag="assumed")
+            return 1.0
         if role in ("shift", "bias"):
-            return make_state(parameter.shape, 0.0, 0.0, tag="assumed")
-        if role == "other" and len(parameter.shape) <= 1:
-            value = 0.0 if self._added(parameter) else 1.0
-            return make_state(parameter.shape, value, 0.0, tag="assumed")
-        return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
-
-    def _added(self, parameter: Parameter) -> bool:
-        return any(self.graph.nodes[use].op in (aten.add.Tensor, aten.add_.Tensor) for use in parameter.uses)
+            return 0.0
+        value = neutral_value(self.graph, parameter, self.fixed) if role == "other" else None
+        return 1.0 if value is None and role == "other" and len(parameter.shape) <= 1 else value
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Return the scale of a parameter whose state is still without one."""
@@ -146,9 +156,9 @@ class PrescribedWeights(Weights):
 
 def _own_level(parameter: Parameter) -> float:
     """Return the number that all elements of a parameter are, or 1."""
-    if parameter.tensor.is_meta or not parameter.tensor.numel():
+    if parameter.values is None or not parameter.values.numel():
         return 1.0
-    low, high = torch.aminmax(parameter.tensor.detach())
+    low, high = torch.aminmax(parameter.values.detach())
     return float(low) if bool(low == high) else 1.0
 
 
@@ -194,9 +204,9 @@ class PlannedWeights(Weights):
         )
 
     def _is_zero(self, parameter: Parameter) -> bool:
-        if parameter.tensor.is_meta or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
+        if parameter.values is None or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
             return False
-        flat = parameter.tensor.detach().flatten()
+        flat = parameter.values.detach().flatten()
         return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
 
     def state(self, parameter: Parameter, root: int) -> State:

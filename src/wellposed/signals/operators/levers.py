@@ -91,7 +91,7 @@ class _Reader:
         small, large = self.graph.parameters[gain.parameter], self.graph.parameters[lever.parameter]
         if math.prod(small.shape) >= math.prod(large.shape):
             return False
-        return small.tensor.is_meta or bool(small.tensor.detach().any())
+        return small.values is None or bool(small.values.detach().any())
 
     def followed(self, source: int, out: int, axes: ParameterAxes | None = None) -> Lever:
         """Return the lever of ``source`` for an output of the same axes, as far as their lengths agree."""

@@ -1,0 +1,201 @@
+"""`remade`: what tensors on meta would hold, by their modules' constructors and initialising methods."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy
+import torch
+from torch import nn
+
+from wellposed.ranks import is_distributed
+from wellposed.remaking.sketch import LARGEST, Sketch
+from wellposed.remaking.ways import MAKERS, constructor, described, hook_of, resets
+
+_ROOM = 2**22
+"""Elements of all parameters together that are made for real, the smallest parameters first."""
+Hook = Callable[[nn.Module], object]
+Place: TypeAlias = tuple[str, str]
+"""A module's path and a name in it."""
+Held: TypeAlias = tuple[Place, str, torch.Tensor]
+"""Place, kind (parameter, buffer, attribute) and tensor."""
+_WORKED_OUT: WeakKeyDictionary[nn.Module, tuple[list[Any], Mapping[Place, torch.Tensor]]] = WeakKeyDictionary()
+
+
+def remade(model: nn.Module) -> dict[int, torch.Tensor]:
+    """Return, by id, what the tensors of ``model`` on meta would hold, where the model itself can say so.
+
+    The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
+    the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
+    which what they leave out can be told. Random numbers are drawn from the
+    process's generators, whose states the caller keeps.
+
+    Returns:
+        Tensors on the CPU, of the shape of the original; of large parameters a sample of the elements, 1-D. Parameters,
+        buffers and attributes that the model cannot make again are missing.
+    """
+    tensors = list(_tensors(model))
+    held = [(place, kind, tensor) for place, kind, tensor in tensors if tensor.is_meta]
+    if not held or any(is_distributed(tensor) for *_, tensor in tensors):
+        return {}
+    by_place = _by_place(model, tensors)
+    values: dict[int, torch.Tensor] = {}
+    for place, _, tensor in held:
+        value = by_place.get(place)
+        if value is not None and _is_for(value, tensor):
+            values.setdefault(id(tensor), value.to(tensor.dtype))
+    return values
+
+
+def _by_place(model: nn.Module, tensors: list[Held]) -> Mapping[Place, torch.Tensor]:
+    """Return what tensors would hold by their places; of a model whose making was noted, worked out once."""
+    structure = described(model) if model in MAKERS else None
+    if structure is not None and model in _WORKED_OUT:
+        before, found = _WORKED_OUT[model]
+        if before == structure:
+            return found
+    limit = _limit([tensor.numel() for _, kind, tensor in tensors if kind == "parameter"])
+    real = [tensor for *_, tensor in tensors if not tensor.is_meta]
+    dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
+    with _undisturbed(dtype):
+        sketch = Sketch(0, limit, real)
+        found = _Remaking(model, sketch).run()
+        if sketch.ambiguous:
+            again = _Remaking(model, Sketch(1, limit, real)).run()
+            found = {place: value for place, value in found.items() if _same(value, again.get(place))}
+    if structure is not None:
+        _WORKED_OUT[model] = structure, found
+    return found
+
+
+@contextlib.contextmanager
+def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
+    """Let constructors run as on a CPU with this default dtype, without a word."""
+    before = torch.get_default_dtype()
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext(),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def _limit(sizes: list[int]) -> int:
+    """Return the size up to which parameters are made for real."""
+    limit = total = 0
+    for size, equal in groupby(sorted(sizes)):
+        total += sum(equal)
+        if total > _ROOM or size > LARGEST:
+            break
+        limit = size
+    return limit
+
+
+def _tensors(model: nn.Module) -> Iterator[Held]:
+    """Yield every tensor that a model holds."""
+    for path, module in model.named_modules():
+        for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
+            for name, value in list(held.items()):
+                if isinstance(value, torch.Tensor):
+                    yield (path, name), kind, value
+                elif kind == "attribute" and type(value) in (list, tuple):
+                    for i, item in enumerate(value):
+                        if isinstance(item, torch.Tensor) and not isinstance(item, nn.Parameter):
+                            yield (path, f"{name}[{i}]"), kind, item
+
+
+def _is_for(value: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a value has a tensor's shape, or is a sample of it."""
+    return value.shape == tensor.shape or (value.ndim == 1 and value.numel() < tensor.numel())
+
+
+def _same(one: torch.Tensor, two: torch.Tensor | None) -> bool:
+    return two is not None and one.shape == two.shape and one.dtype == two.dtype and torch.equal(one, two)
+
+
+class _Remaking:
+    """One making of all that a model holds."""
+
+    def __init__(self, model: nn.Module, sketch: Sketch) -> None:
+        self.model = model
+        self.sketch = sketch
+        self.twins: dict[int, torch.Tensor] = {}
+        self.modules: dict[int, nn.Module] = {}
+
+    def run(self) -> dict[Place, torch.Tensor]:
+        """Return the values by place."""
+        torch.manual_seed(0)
+        numpy.random.seed(0)  # noqa: NPY002 - models draw from it
+        random.seed(0)
+        made = self.made(self.model, None)
+        found = {}
+        for place, _, tensor in _tensors(made):
+            values = self.sketch.values(tensor)
+            if values is not None:
+                found[place] = values
+        return found
+
+    def made(self, module: nn.Module, hook: Hook | None) -> nn.Module:
+        """Return a module that holds what ``module`` would hold."""
+        if id(module) not in self.modules:
+            self.modules[id(module)] = self._constructed(module) or self._copied(module, hook or hook_of(module))
+        return self.modules[id(module)]
+
+    def _constructed(self, module: nn.Module) -> nn.Module | None:
+        """Construct a module again; None where its arguments are unknown, or it comes out otherwise."""
+        construct = constructor(module)
+        if construct is None:
+            return None
+        try:
+            with self.sketch:
+                again = construct()
+        except Exception:  # a constructor may raise anything
+            return None
+        return again if described(module) == described(again) else None
+
+    def _copied(self, module: nn.Module, hook: Hook | None) -> nn.Module:
+        """Copy a module, with blank memory in the place of its tensors, and let it initialise itself."""
+        if isinstance(module, torch.jit.ScriptModule):
+            return module
+        twin = module.__new__(type(module))
+        for name, value in vars(module).items():
+            vars(twin)[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
+        for name, child in module._modules.items():
+            twin._modules[name] = None if child is None else self.made(child, hook)
+        for held, limit in ((twin._parameters, self.sketch.limit), (twin._buffers, LARGEST), (vars(twin), LARGEST)):
+            for name, tensor in list(held.items()):
+                if isinstance(tensor, torch.Tensor):
+                    held[name] = self._twin(tensor, limit)
+                    if name in getattr(twin, "_flat_weights_names", ()):  # recurrent modules keep a second list
+                        setattr(twin, name, held[name])
+        if twin._parameters or twin._buffers or twin._modules:
+            for reset in resets(twin, hook):
+                with contextlib.suppress(Exception), self.sketch:  # what it has not written stays unknown
+                    reset()
+        return twin
+
+    def _twin(self, tensor: torch.Tensor, limit: int) -> torch.Tensor:
+        """Return blank memory for a tensor: one for each tensor, however many places hold it."""
+        if id(tensor) not in self.twins:
+            blank = self.sketch.blank(tensor, limit)
+            if isinstance(tensor, nn.Parameter):
+                parameter = type(tensor)(blank, tensor.requires_grad)
+                vars(parameter).update(vars(tensor))
+                blank = parameter
+            self.twins[id(tensor)] = blank
+        return self.twins[id(tensor)]

@@ -1,0 +1,130 @@
+"""How a module says again what its tensors hold: methods that initialise it, and its constructor."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+_RESETS = (
+    ("reset_parameters", "_reset_parameters"),
+    ("reset_buffers", "init_non_persistent_buffers"),
+    ("define_relative_position_bias_table",),
+    ("define_relative_position_index",),
+    ("init_weights",),
+)
+"""Names that modules give to methods without arguments that initialise them; of each group the first is called."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.Size, torch.memory_format)
+_DEPTH = 8
+MAKERS: WeakKeyDictionary[nn.Module, Callable[[], nn.Module]] = WeakKeyDictionary()
+"""How modules were made, where that was noted."""
+
+
+def hook_of(module: nn.Module) -> Callable[[nn.Module], object] | None:
+    """Return the method by which a model of transformers initialises any module inside it; None for other modules."""
+    hook = getattr(module, "_init_weights", None)
+    return hook if callable(hook) and hasattr(module, "config") else None
+
+
+def resets(module: nn.Module, hook: Callable[[nn.Module], object] | None) -> list[Callable[[], object]]:
+    """Return the calls by which a module initialises itself, in order: its own methods, then its library's hook.
+
+    With a hook, ``init_weights`` is the hook for all modules below, and is left out.
+    """
+    calls: list[Callable[[], object]] = []
+    for names in _RESETS[:-1] if hook is not None else _RESETS:
+        for name in names:
+            own = getattr(module, name, None)
+            if callable(own) and _takes_nothing(own):
+                calls.append(own)
+                break
+    return calls if hook is None else [*calls, partial(hook, module)]
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def remember(module: nn.Module, make: Callable[[], nn.Module]) -> None:
+    """Note how a module was made; forgotten with the module."""
+    MAKERS[module] = make
+
+
+def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
+    """Return a call that makes the module again: one that was noted, or its class with the arguments that it keeps.
+
+    Every argument of its constructor is looked for among the attributes under its own name, also with an underscore
+    before it. Only plain data counts (numbers, words, types, functions, and collections and objects of such), of which
+    the call gets a copy.
+    """
+    if module in MAKERS:
+        return MAKERS[module]
+    if type(module).__module__.startswith("torch.nn."):
+        return None
+    try:
+        parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD and parameter.kind is not parameter.KEYWORD_ONLY:
+            return None
+        if parameter.name in ("device", "dtype") and parameter.default is None:
+            continue
+        found = [vars(module)[name] for name in (parameter.name, "_" + parameter.name) if name in vars(module)]
+        if not found and parameter.name in module._parameters:
+            if type(parameter.default) is not bool:
+                return None
+            found = [module._parameters[parameter.name] is not None]
+        if not found or not is_plain(found[0]):
+            return None
+        arguments[parameter.name] = found[0]
+    return lambda: type(module)(**copy.deepcopy(arguments))
+
+
+def is_plain(value: Any, depth: int = _DEPTH) -> bool:
+    """Whether a value is data: no tensor, module or handle anywhere in it."""
+    if isinstance(value, (*_PLAIN, type, types.FunctionType, types.BuiltinFunctionType)):
+        return True
+    if depth == 0 or isinstance(value, (torch.Tensor, nn.Module)):
+        return False
+    if isinstance(value, dict):
+        return all(is_plain(key, depth - 1) and is_plain(item, depth - 1) for key, item in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(is_plain(item, depth - 1) for item in value)
+    if isinstance(value, partial):
+        return is_plain((value.func, value.args, value.keywords), depth - 1)
+    return type(value).__module__ != "builtins" and hasattr(value, "__dict__") and is_plain(vars(value), depth - 1)
+
+
+def described(model: nn.Module) -> list[Any]:
+    """Return what two makings of a model have alike: modules, tensors' shapes, numbers and words."""
+    return [(path, type(module), _described(module)) for path, module in model.named_modules()]
+
+
+def _described(module: nn.Module) -> tuple[Any, ...]:
+    """Return a module's own tensors and plain attributes, comparable."""
+    attributes = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str)) and name != "training" and not name.startswith("_is_")
+    }
+    return attributes, *(dict(shapes(held)) for held in (module._parameters, module._buffers))
+
+
+def shapes(held: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...] | None]]:
+    """Yield names and shapes of tensors."""
+    for name, tensor in held.items():
+        yield name, None if tensor is None else tuple(tensor.shape)
