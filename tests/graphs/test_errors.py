@@ -149,7 +149,9 @@ def test_operator_that_refuses_what_it_is_given_is_named() -> None:
     with pytest.raises(RunError) as caught:
         again(torch.tensor([0, 2, 9]))
     message = str(caught.value)
-    assert re.match(r"index#2 \(index.Tensor, tests/graphs/test_errors.py:\d+\) of Lookup cannot be run: IndexError:", message)
+    assert re.match(
+        r"index#2 \(index.Tensor, tests/graphs/test_errors.py:\d+\) of Lookup cannot be run: IndexError:", message
+    )
     assert "index 9 is out of bounds" in message and "in range" in message
 
 

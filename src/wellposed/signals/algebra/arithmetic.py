@@ -83,6 +83,8 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         made = x.standardised
         factor = made.factor.then(affine.call)
         result = result.amended(standardised=Standardised(made.of, made.centred, factor))
+    if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
+        result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
     return result if shift == 0.0 or call.independent else result.amended(spread=_shifted_spread(x, result, scale))
 
 
@@ -113,6 +115,8 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     if one is not None:
         return one
     result = _sum(call, laid_out(x), laid_out(y), a, b)
+    if x.scores is not None and y.scores is None and result.shape == x.shape and a > 0.0:  # a bias on masked scores
+        result = result.amended(mask=x.mask, scores=combine(call, x.scores, y, a, b))
     both = jointly(x, y, lambda p, q: a * p + b * q)
     return result if both is None else result.amended(statistic=both)
 

@@ -77,26 +77,29 @@ def _sizes(left: State, right: State, product: Product) -> dict[str, int]:
     return sizes
 
 
-def _tilt(softmax: tuple[float, float], values: State, product: Product) -> float:
+def _tilt(softmax: tuple[float, float, float], values: State, product: Product) -> float:
     """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8)."""
-    sigma2, a2 = softmax
+    sigma2, _, pull = softmax
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     if len(tokens) != 1:
         return 0.0
     axis = product.right_axes.index(tokens[0])
-    return kernels.average(values.var) * tilt(values, axis, sigma2) * (1.0 - a2)
+    return kernels.average(values.var) * tilt(values, axis, sigma2) * pull
 
 
 def tilt(values: State, axis: int, sigma2: float) -> float:
     """Return the relative second moment that attention adds because weights and values depend on the same tokens, for
-    A2 = 0; in full it is 1 - A2 times as much.
-
-    sigma² (1 - r) / D, where 1 / D is the mean squared correlation of two tokens: 1 / width plus r².
+    flat weights: sigma² (1 - r) / D; in full it is that times the softmax's pull.
     """
+    return sigma2 * (1.0 - likeness(values, axis)[0]) * relatedness(values, axis) if values.axes[axis] else 0.0
+
+
+def relatedness(values: State, axis: int) -> float:
+    """Return 1 / D, the mean squared correlation of two tokens less what all of them share: 1 / width and more."""
     if not values.axes[axis]:
-        return 0.0
+        return 1.0
     r, r2, width = likeness(values, axis)
-    return sigma2 * (1 - r) * min(1.0, 1.0 / width + r2)
+    return min(1.0, 1.0 / width + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
 
 
 def likeness(values: State, axis: int) -> tuple[float, float, float]:

@@ -91,6 +91,17 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
+def interpolated_pull(keys: Array, sigma2: float) -> Array:
+    """Return (E (sum_j a_j x_j)² - A2) / sigma2 for logits sigma x_j: how far a softmax pulls a mean along its query.
+
+    By Gaussian integration by parts this is 1 - 7 A2 + 6 A3 + 6 E sum_{jl} (a_j d_jl - a_j a_l)²: 1 for flat weights of
+    many keys, 0 where one key is picked.
+    """
+    second = interpolated_participations(keys, sigma2)
+    third, moved = interpolated_choices(keys, sigma2)
+    return np.clip(1.0 - 7.0 * second + 6.0 * (third + moved), 0.0, 1.0)
+
+
 def off_diagonal(x: State, axis: int) -> float:
     """Mean correlation of elements at different positions of one axis (equal otherwise)."""
     members = x.axes[axis]

@@ -103,9 +103,9 @@ class Samples:
             spread=STEADY, tag="measured",
         )  # fmt: skip
         if template.softmax is not None and template.second_moment > 0.0:
-            logits, participation = template.softmax
+            logits, participation, pull = template.softmax
             ratio = state.second_moment / template.second_moment
-            state = state.amended(softmax=(logits, min(participation * ratio, 1.0)))
+            state = state.amended(softmax=(logits, min(participation * ratio, 1.0), pull))
         return state
 
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:

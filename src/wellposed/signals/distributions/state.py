@@ -244,12 +244,12 @@ class Attention:
 
     Attributes:
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
-        softmax: for the result of a softmax, the variance of its logits and E sum a².
+        softmax: for the result of a softmax, the variance of its logits, E sum a², and its pull (`interpolated_pull`).
     """
 
     mask: torch.Tensor | None = None
     scores: State | None = None
-    softmax: tuple[float, float] | None = None
+    softmax: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,7 +296,7 @@ class Changes(TypedDict, total=False):
     drift: float
     mask: torch.Tensor | None
     scores: State | None
-    softmax: tuple[float, float] | None
+    softmax: tuple[float, float, float] | None
     concatenation: Concatenation
     blocks: tuple[State, ...]
     block_axis: int
@@ -363,7 +363,7 @@ class State:
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
     mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
     scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
-    softmax: ClassVar[tuple[float, float] | None] = _read(lambda x: x.attention.softmax)
+    softmax: ClassVar[tuple[float, float, float] | None] = _read(lambda x: x.attention.softmax)
     blocks: ClassVar[tuple[State, ...]] = _read(lambda x: x.concatenation.blocks)
     block_axis: ClassVar[int] = _read(lambda x: x.concatenation.block_axis)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.products import likeness
+from wellposed.signals.algebra.products import relatedness
 from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled
 from wellposed.signals.distributions.state import State, make_state
@@ -126,9 +126,7 @@ def _choice(
         visible = shown[np.ix_(np.arange(rows) * queries // rows, np.arange(columns) * keys // columns)]
     count = np.interp(np.arange(rows), np.linspace(0, rows - 1, seen.size), seen) if seen.size > 1 else seen
     second, (third, spread) = interpolated_participations(count, sigma2), interpolated_choices(count, sigma2)
-    r, r2, width = likeness(v, token) if v.axes[token] else (0.0, 0.0, 1.0)
-    related = min(1.0, 1.0 / width + (r2 - r * r) / max(1.0 - r, 1e-9) ** 2)  # less what all tokens share
-    mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
+    mixed = spread + relatedness(v, token) * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))
     common = min(np.exp(min(off_diagonal(q, token) * sigma2, 50.0)), typical * kernels.average(second))

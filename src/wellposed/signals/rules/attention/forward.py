@@ -14,7 +14,7 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import mixture, operand, shut_out
 from wellposed.signals.algebra.products import tilt
-from wellposed.signals.algebra.softmax import interpolated_participations, off_diagonal
+from wellposed.signals.algebra.softmax import interpolated_participations, interpolated_pull, off_diagonal
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Ancestry, Attention, Moments, State, make_state, weakest
@@ -71,7 +71,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=(sigma2, a2)),
+        attention=Attention(softmax=(sigma2, a2, kernels.average(interpolated_pull(keys, sigma2)))),
     )
 
 
@@ -107,7 +107,7 @@ def attention(
 ) -> State:  # fmt: skip
     """softmax(q kᵀ s) v for queries, keys and values that are projections of tokens.
 
-    sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² (1 - A2) / D];
+    sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
     token = len(q.axes) - 2
@@ -117,7 +117,7 @@ def attention(
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
     a2 = interpolated_participations(seen, sigma2)
-    lifted = tilt(v, token, sigma2) * (1.0 - a2)
+    lifted = tilt(v, token, sigma2) * interpolated_pull(seen, sigma2)
     ratio = r_v + (1.0 - r_v) * a2 + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2

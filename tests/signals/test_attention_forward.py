@@ -1,0 +1,69 @@
+"""Attention with large logits and alike tokens, and masked scores that are scaled or biased, against samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+
+TOKENS, WIDTH, HEAD, DRAWS = 24, 64, 16, 40
+
+
+class Attention(nn.Module):
+    """Heads over tokens that have a part in common; ``form`` makes the output of queries, keys and values."""
+
+    def __init__(self, form, alike):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.form, self.alike = form, alike
+
+    def forward(self, own, common):
+        x = math.sqrt(self.alike) * common + math.sqrt(1.0 - self.alike) * own
+        return self.form(*(f(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for f in (self.q, self.k, self.v)))
+
+
+def compared(form, alike):
+    """Return the predicted and the measured second moment of the output, and the latter's standard error in octaves."""
+    torch.manual_seed(0)
+    own, common = torch.randn(8, TOKENS, WIDTH), torch.randn(8, 1, WIDTH)
+    graph = wp.trace(Attention(form, alike), own, common)
+    plan = wp.plan(graph)
+    predicted = wp.propagate(graph, weights=plan)[-1]
+    measured = wp.measure(graph, plan=plan, draws=DRAWS)[-1]
+    return predicted.second_moment, measured.second_moment, measured.log2_std / DRAWS**0.5
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5])
+@pytest.mark.parametrize("scale", [0.25, 0.75, 2.0])
+@pytest.mark.parametrize("written", [False, True])
+def test_large_logits(scale, alike, written):
+    def form(q, k, v):
+        if written:
+            return (q @ k.transpose(-1, -2) * scale).softmax(-1) @ v
+        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+
+    predicted, measured, error = compared(form, alike)
+    assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
+
+
+def causal():
+    return torch.full((TOKENS, TOKENS), -1e9).triu(1)
+
+
+MASKED = {
+    "scaled before": lambda s: (s / 4 + causal()).softmax(-1),
+    "scaled after": lambda s: ((s + causal()) / 4).softmax(-1),
+    "biased after": lambda s: (s / 4 + causal() + 0.1 * torch.arange(TOKENS)).softmax(-1),
+    "filled, then scaled": lambda s: (s.masked_fill(causal() < 0, -1e9) / 4).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("how", MASKED)
+def test_masked_scores_that_are_scaled_or_biased(how):
+    predicted, measured, error = compared(lambda q, k, v: MASKED[how](q @ k.transpose(-1, -2)) @ v, 0.0)
+    assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
