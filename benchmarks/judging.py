@@ -1,14 +1,13 @@
 """What `language_models.py` and `outsiders.py` share: models that wellposed did not choose, judged one by one.
 
 Each is built, traced, planned, predicted and measured in a process of its own, with limits of time and memory. It is
-measured twice: by `wp.measure`, which runs the graph, and by forward hooks on the modules of a copy that the plan was
-written to, which know nothing of the graph. Rows are kept as JSON lines as they come, so that a run can be resumed.
+measured twice: by `wp.measure`, which runs the graph, and by forward hooks on the modules of a twin that the plan
+was written to, which know nothing of the graph. Rows are kept as JSON lines as they come, so that a run can be resumed.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import fnmatch
 import json
 import math
@@ -58,13 +57,13 @@ class Case:
     """A model and how to draw batches for it.
 
     Attributes:
-        model: with random weights.
+        make: makes it, with random weights.
         batch: the batch of a draw: a dict of keyword arguments, or a tuple of positional ones.
         told: whether plan and prediction are given the batches' own statistics; otherwise their defaults hold: tokens
             that are equally likely.
     """
 
-    model: nn.Module
+    make: Callable[[], nn.Module]
     batch: Callable[[int], Any]
     told: bool = False
 
@@ -72,11 +71,16 @@ class Case:
 def judge(case: Case, draws: int, account: Account) -> None:
     """Fill in the row of a model."""
     row = account.row
+    torch.manual_seed(0)
+    with account.stage("build"):
+        model = case.make()
+    with account.stage("forward"), torch.no_grad():
+        called(case.make().train(), case.batch(0))
     first = case.batch(0)
     args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
-    row["parameters"] = sum(p.numel() for p in case.model.parameters())
+    row["parameters"] = sum(p.numel() for p in model.parameters())
     with account.stage("trace"):
-        graph = wp.trace(case.model, *args, **kwargs)
+        graph = wp.trace(model, *args, **kwargs)
     row["nodes"] = len(graph)
     told = statistics(graph, case, draws) if case.told else None
     with account.stage("plan"):
@@ -115,7 +119,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     row["spread"] = median(p / m for p, m in spreads) if spreads else None
     row["false_warnings"] = false_warnings(plan.warnings, spreads)
     with account.stage("hooks"):
-        row |= outside(case, graph, plan, predicted, measured, draws)
+        row |= outside(case, model, graph, plan, predicted, measured, draws)
     row["stage"] = "done"
 
 
@@ -144,6 +148,14 @@ class Account:
         self.row[f"{name}_s"] = time.process_time() - start
 
 
+def called(model: nn.Module, batch: Any) -> None:
+    """Call a model with a batch."""
+    if isinstance(batch, dict):
+        model(**batch)
+    else:
+        model(*batch)
+
+
 def zero_if_unknown(value: float) -> float:
     """Return a number, 0 for NaN."""
     return 0.0 if math.isnan(value) else value
@@ -170,12 +182,19 @@ def false_warnings(said: Iterable[str], spreads: Sequence[tuple[float, float]]) 
 
 
 def outside(
-    case: Case, graph: wp.Graph, plan: wp.Plan, predicted: wp.Signals, measured: wp.Signals, draws: int
+    case: Case,
+    model: nn.Module,
+    graph: wp.Graph,
+    plan: wp.Plan,
+    predicted: wp.Signals,
+    measured: wp.Signals,
+    draws: int,
 ) -> dict[str, Any]:
-    """Measure by hooks on the modules without children of a copy, and return how the prediction stands against that."""
+    """Measure by hooks on the modules without children of a twin, and return how the prediction stands against that."""
     last = {node.module: node for node in graph if node.call == 0}
     again = {node.module for node in graph if node.call > 0}
-    twin = copy.deepcopy(case.model).train()
+    twin = case.make().train()
+    twin.load_state_dict(model.state_dict())
     seen: dict[str, list[float]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -194,8 +213,7 @@ def outside(
         for draw in range(draws):
             plan.model_copy(update={"seed": 1000 + draw}).apply_(twin)
             torch.manual_seed(draw)
-            batch = case.batch(draws + draw)
-            twin(**batch) if isinstance(batch, dict) else twin(*batch)
+            called(twin, case.batch(draws + draw))
     ratios, apart, worst = [], [], []
     for path, seconds in seen.items():
         name = graph.values[last[path].outputs[0]].name
@@ -249,13 +267,7 @@ def work(
     resource.setrlimit(resource.RLIMIT_CPU, (options.seconds, options.seconds + 1))
     account = Account(row, sender.send)
     try:
-        with account.stage("build"):
-            case = make(name)
-        batch = case.batch(0)
-        with account.stage("forward"), torch.no_grad():
-            twin = copy.deepcopy(case.model).train()
-            twin(**batch) if isinstance(batch, dict) else twin(*batch)
-            del twin
+        case = make(name)
         judge(case, options.draws, account)
         if options.everything:
             row["raw"] = raw_errors(case)
@@ -272,9 +284,9 @@ def raw_errors(case: Case) -> dict[str, str]:
     first = case.batch(0)
     args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
     calls: dict[str, Callable[[], Any]] = {
-        "rates.relative": lambda: wp.rates.relative(case.model, *args, **kwargs),
-        "check backward": lambda: wp.check(case.model, *args, draws=2, backward=True, **kwargs),
-        "report": lambda: wp.report(case.model, *args, draws=2, **kwargs),
+        "rates.relative": lambda: wp.rates.relative(case.make(), *args, **kwargs),
+        "check backward": lambda: wp.check(case.make(), *args, draws=2, backward=True, **kwargs),
+        "report": lambda: wp.report(case.make(), *args, draws=2, **kwargs),
     }
     found = {}
     for what, call in calls.items():

@@ -9,6 +9,7 @@ kept in a journal as they come: models that are in it are not judged again, unle
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from common import markdown, write
@@ -57,13 +58,13 @@ def main() -> None:
     kinds = {name: languages.kind(name) for name in names}
     rows = rows_of(
         {name: {"kind": kind, "bound": GOALS[kind]} for name, kind in kinds.items()},
-        lambda name: Case(languages.build(name), languages.tokens),
+        lambda name: Case(partial(languages.build, name), languages.tokens),
         options,
     )
     done = [judged(row) for row in rows if "error" not in row]
     told = (
-        f"{languages.DEPTH} layers of width 128; mean over {options.draws} draws of weights and tokens; octaves. Spread: "
-        "median over nodes of the predicted over the measured standard deviation between draws."
+        f"{languages.DEPTH} layers of width 128; mean over {options.draws} draws of weights and tokens; octaves. "
+        "Spread: median over nodes of the predicted over the measured standard deviation between draws."
     )
     failed = [row for row in rows if "error" in row]
     text = f"{told}\n\n{markdown(done, COLUMNS)}\n\n{failures(rows)}"

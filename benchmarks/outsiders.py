@@ -45,7 +45,7 @@ def main() -> None:
 
     def make(name: str) -> Case:
         _, (_, model, batch) = entries[name]
-        return Case(model(), lambda draw: outsiders.batch_of(batch, draw), told=True)
+        return Case(model, lambda draw: outsiders.batch_of(batch, draw), told=True)
 
     known = {name: {"library": library, "bound": BOUND} for name, (library, _) in entries.items()}
     rows = rows_of(known, make, options, before=lambda name: outsiders.preload(entries[name][1][1]))
