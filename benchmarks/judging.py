@@ -1,14 +1,13 @@
 """What `language_models.py` and `outsiders.py` share: models that wellposed did not choose, judged one by one.
 
 Each is built, traced, planned, predicted and measured in a process of its own, with limits of time and memory. It is
-measured twice: by `wp.measure`, which runs the graph, and by forward hooks on the modules of a copy that the plan was
-written to, which know nothing of the graph. Rows are kept as JSON lines as they come, so that a run can be resumed.
+measured twice: by `wp.measure`, which runs the graph, and by forward hooks on the modules of a twin that the plan
+was written to, which know nothing of the graph. Rows are kept as JSON lines as they come, so that a run can be resumed.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import fnmatch
 import json
 import math
@@ -19,8 +18,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from common import RESULTS, markdown, plain, write
+from common import RESULTS, plain
 from wellposed.checks import compare, log2_ratio
 from wellposed.checks.batches import bind, described
 from wellposed.errors import WellposedError
@@ -40,6 +41,10 @@ CONTEXT = multiprocessing.get_context("fork")
 OCTAVE = 1.0
 STEADY = 0.02
 """Spread between draws, in octaves, below which predicted and measured one are not compared."""
+FACTOR = 2
+"""How far predicted and measured spread may be apart."""
+WHITE = 0.15
+"""Deviation of the mean from 0, and of the variance from 1, up to which batches count as white noise."""
 BORNE_OUT = 0.5
 """Share of a predicted spread that must be measured, or the warning of it was false."""
 WORST = 6
@@ -52,35 +57,41 @@ class Case:
     """A model and how to draw batches for it.
 
     Attributes:
-        model: with random weights.
+        make: makes it, with random weights.
         batch: the batch of a draw: a dict of keyword arguments, or a tuple of positional ones.
-        told: whether the prediction is given the batches' own statistics, as `wp.check` does with a user's batches;
-            otherwise its defaults: white noise, and tokens that are equally likely.
+        told: whether plan and prediction are given the batches' own statistics; otherwise their defaults hold: tokens
+            that are equally likely.
     """
 
-    model: nn.Module
+    make: Callable[[], nn.Module]
     batch: Callable[[int], Any]
     told: bool = False
 
 
-def judge(case: Case, draws: int, row: dict[str, Any]) -> None:
-    """Fill in the row of a model. ``row["stage"]`` says how far it came, for whoever reads the row of a failure."""
+def judge(case: Case, draws: int, account: Account) -> None:
+    """Fill in the row of a model."""
+    row = account.row
+    torch.manual_seed(0)
+    with account.stage("build"):
+        model = case.make()
+    with account.stage("forward"), torch.no_grad():
+        called(case.make().train(), case.batch(0))
     first = case.batch(0)
     args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
-    row["parameters"] = sum(p.numel() for p in case.model.parameters())
-    with timed(row, "trace"):
-        graph = wp.trace(case.model, *args, **kwargs)
+    row["parameters"] = sum(p.numel() for p in model.parameters())
+    with account.stage("trace"):
+        graph = wp.trace(model, *args, **kwargs)
     row["nodes"] = len(graph)
-    with timed(row, "plan"):
-        plan = wp.plan(graph)
+    told = statistics(graph, case, draws) if case.told else None
+    with account.stage("plan"):
+        plan = wp.plan(graph, inputs=told)
     row["warnings"] = list(plan.warnings)
     row["kept"] = sum(p.action == "keep" for p in plan.prescriptions.values())
-    told = described(graph, [bind(graph, case.batch(draw)) for draw in range(draws)]) if case.told else None
-    with timed(row, "propagate"):
+    with account.stage("propagate"):
         predicted = wp.propagate(graph, inputs=told, weights=plan)
-    with timed(row, "measure"):
+    with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
-    with timed(row, "check"):
+    with account.stage("check"):
         verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=draws)
     row["ok"] = verdict.ok
     row["first_off"] = None if verdict.first is None else str(verdict.first)
@@ -107,22 +118,42 @@ def judge(case: Case, draws: int, row: dict[str, Any]) -> None:
     row["spread_nodes"] = len(spreads)
     row["spread"] = median(p / m for p, m in spreads) if spreads else None
     row["false_warnings"] = false_warnings(plan.warnings, spreads)
-    with timed(row, "hooks"):
-        row |= outside(case, graph, plan, predicted, measured, draws)
+    with account.stage("hooks"):
+        row |= outside(case, model, graph, plan, predicted, measured, draws)
     row["stage"] = "done"
 
 
-class timed:
-    """A stage of a row, and its processor time."""
+def statistics(graph: wp.Graph, case: Case, draws: int) -> dict[str, wp.Input]:
+    """Return what the prediction is told of every input: white noise where the batches are, else what they measure."""
+    found = described(graph, [bind(graph, case.batch(draw)) for draw in range(draws)])
+    for name, one in found.items():
+        if one.kind == "measured" and abs(one.mean) < WHITE and abs(one.var - 1) < WHITE:
+            found[name] = wp.Input.white()
+    return found
 
-    def __init__(self, row: dict[str, Any], stage: str) -> None:
-        self.row, self.stage = row, stage
 
-    def __enter__(self) -> None:
-        self.row["stage"], self.start = self.stage, time.process_time()
+class Account:
+    """The row of a model while it is judged; each stage is told to whoever waits for the row, and timed."""
 
-    def __exit__(self, *failure: object) -> None:
-        self.row[f"{self.stage}_s"] = time.process_time() - self.start
+    def __init__(self, row: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+        self.row, self.tell = row, tell
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the processor time of a block."""
+        self.row["stage"] = name
+        self.tell(self.row)
+        start = time.process_time()
+        yield
+        self.row[f"{name}_s"] = time.process_time() - start
+
+
+def called(model: nn.Module, batch: Any) -> None:
+    """Call a model with a batch."""
+    if isinstance(batch, dict):
+        model(**batch)
+    else:
+        model(*batch)
 
 
 def zero_if_unknown(value: float) -> float:
@@ -151,12 +182,19 @@ def false_warnings(said: Iterable[str], spreads: Sequence[tuple[float, float]]) 
 
 
 def outside(
-    case: Case, graph: wp.Graph, plan: wp.Plan, predicted: wp.Signals, measured: wp.Signals, draws: int
+    case: Case,
+    model: nn.Module,
+    graph: wp.Graph,
+    plan: wp.Plan,
+    predicted: wp.Signals,
+    measured: wp.Signals,
+    draws: int,
 ) -> dict[str, Any]:
-    """Measure by hooks on the modules without children of a copy, and return how the prediction stands against that."""
+    """Measure by hooks on the modules without children of a twin, and return how the prediction stands against that."""
     last = {node.module: node for node in graph if node.call == 0}
     again = {node.module for node in graph if node.call > 0}
-    twin = copy.deepcopy(case.model).train()
+    twin = case.make().train()
+    twin.load_state_dict(model.state_dict())
     seen: dict[str, list[float]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -175,8 +213,7 @@ def outside(
         for draw in range(draws):
             plan.model_copy(update={"seed": 1000 + draw}).apply_(twin)
             torch.manual_seed(draw)
-            batch = case.batch(draws + draw)
-            twin(**batch) if isinstance(batch, dict) else twin(*batch)
+            called(twin, case.batch(draws + draw))
     ratios, apart, worst = [], [], []
     for path, seconds in seen.items():
         name = graph.values[last[path].outputs[0]].name
@@ -228,16 +265,10 @@ def work(
     torch.manual_seed(0)
     resource.setrlimit(resource.RLIMIT_AS, (options.gigabytes << 30,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (options.seconds, options.seconds + 1))
-    row["stage"] = "build"
+    account = Account(row, sender.send)
     try:
         case = make(name)
-        row["stage"] = "forward"
-        batch = case.batch(0)
-        with torch.no_grad():
-            twin = copy.deepcopy(case.model).train()
-            twin(**batch) if isinstance(batch, dict) else twin(*batch)
-            del twin
-        judge(case, options.draws, row)
+        judge(case, options.draws, account)
         if options.everything:
             row["raw"] = raw_errors(case)
     except BaseException as error:
@@ -253,9 +284,9 @@ def raw_errors(case: Case) -> dict[str, str]:
     first = case.batch(0)
     args, kwargs = ((), first) if isinstance(first, dict) else (first, {})
     calls: dict[str, Callable[[], Any]] = {
-        "rates.relative": lambda: wp.rates.relative(case.model, *args, **kwargs),
-        "check backward": lambda: wp.check(case.model, *args, draws=2, backward=True, **kwargs),
-        "report": lambda: wp.report(case.model, *args, draws=2, **kwargs),
+        "rates.relative": lambda: wp.rates.relative(case.make(), *args, **kwargs),
+        "check backward": lambda: wp.check(case.make(), *args, draws=2, backward=True, **kwargs),
+        "report": lambda: wp.report(case.make(), *args, draws=2, **kwargs),
     }
     found = {}
     for what, call in calls.items():
@@ -270,12 +301,12 @@ def raw_errors(case: Case) -> dict[str, str]:
     return found
 
 
-def arguments(doc: str | None, name: str) -> argparse.ArgumentParser:
+def arguments(doc: str | None, name: str, draws: int) -> argparse.ArgumentParser:
     """Return the options that both scripts have."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="models whose name fits a pattern")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument("--draws", type=int, default=16, help="weight and input draws (default 16)")
+    parser.add_argument("--draws", type=int, default=draws, help=f"weight and input draws (default {draws})")
     parser.add_argument("--seconds", type=int, default=120, help="of processor time for one model (default 120)")
     parser.add_argument("--gigabytes", type=int, default=8, help="of address space for one model (default 8)")
     parser.add_argument("--again", action="store_true", help="also judge the models that the journal holds already")
@@ -286,11 +317,18 @@ def arguments(doc: str | None, name: str) -> argparse.ArgumentParser:
 
 
 def rows_of(
-    names: Mapping[str, dict[str, Any]], make: Callable[[str], Case], options: argparse.Namespace
+    names: Mapping[str, dict[str, Any]],
+    make: Callable[[str], Case],
+    options: argparse.Namespace,
+    before: Callable[[str], None] = lambda name: None,
 ) -> list[dict[str, Any]]:
     """Judge the models that are asked for, and return the rows of all that were judged, in the order of ``names``.
 
-    ``names`` maps each to what its row holds beforehand.
+    Args:
+        names: what the row of each holds beforehand.
+        make: makes a model, in a process of its own.
+        options: of the command line.
+        before: called before that process is forked, to import what it would otherwise import again.
     """
     kept: dict[str, dict[str, Any]] = {}
     if options.journal.exists():
@@ -299,12 +337,13 @@ def rows_of(
     for name, known in names.items():
         if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only) or (name in kept and not options.again):
             continue
+        before(name)
         row = plain(limited(name, make, options, {"name": name, **known}))
         kept[name] = row
         with options.journal.open("a") as journal:
             journal.write(json.dumps(row) + "\n")
         print(brief(row), file=sys.stderr, flush=True)
-    return [kept[name] for name in names if name in kept]
+    return [kept[name] | known for name, known in names.items() if name in kept]
 
 
 def brief(row: Mapping[str, Any]) -> str:
@@ -315,3 +354,25 @@ def brief(row: Mapping[str, Any]) -> str:
         f"{key} {row[key]}" for key in ("nodes", "p50", "p95", "p95_beyond", "spread", "hooked_p95", "ok")
     )
     return f"{row['name']}: {figures}"
+
+
+def shortened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stored of a row: of the nodes that are wrong, only the first and the worst one."""
+    cut = {key: row[key][:1] for key in ("first_wrong", "worst", "silent") if key in row}
+    return {**row, **cut}
+
+
+def failures(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a list of the models that could not be judged, and why."""
+    lines = [f"- {row['name']}: {row['stage']}: {row['error'].splitlines()[0][:200]}" for row in rows if "error" in row]
+    return "\n".join(("Not judged:", "", *lines)) if lines else "All were judged."
+
+
+def packages(file: Path) -> str:
+    """Return the installed versions of what a requirements file names."""
+    names = [line.partition("==")[0].strip() for line in file.read_text().splitlines() if line and line[0] != "#"]
+    found = []
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)

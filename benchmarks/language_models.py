@@ -9,25 +9,66 @@ kept in a journal as they come: models that are in it are not judged again, unle
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from judging import Case, arguments, rows_of
+from common import markdown, write
+from judging import FACTOR, Case, arguments, failures, rows_of, shortened
 from nets import languages
 
-GOAL, HARDER_GOAL = 0.25, 0.5
+GOALS = {"attention": 0.25, "experts": 0.5, "state space": 0.5}
+COLUMNS = {
+    "name": "model",
+    "kind": "kind",
+    "nodes": "nodes",
+    "p50": "median",
+    "p95": "p95",
+    "p95_beyond": "p95 beyond 2 SE",
+    "hooked": "modules hooked",
+    "hooked_p95": "p95 of these",
+    "spread": "spread, predicted / measured",
+    "false": "false warnings",
+    "goal": "goal",
+    "reached": "reached",
+}
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a model with what was asked of it, and whether that is reached."""
+    goal = GOALS[row["kind"]]
+    close = float(row["p95"]) <= goal
+    spread = row["spread"] is None or 1 / FACTOR <= float(row["spread"]) <= FACTOR
+    false = len(row["false_warnings"])
+    return row | {
+        "goal": goal,
+        "false": false,
+        "close": close,
+        "spread_within": spread,
+        "reached": close and spread and not false,
+    }
 
 
 def main() -> None:
     """Run the benchmark and write its results."""
-    options = arguments(__doc__, "language_models").parse_args()
+    options = arguments(__doc__, "language_models", draws=16).parse_args()
+    names = languages.names()
     if options.list:
-        print("\n".join(languages.names()))
+        print("\n".join(names))
         return
-
-    def make(name: str) -> Case:
-        return Case(languages.build(name), languages.tokens)
-
-    rows = rows_of({name: {"bound": GOAL} for name in languages.names()}, make, options)
+    kinds = {name: languages.kind(name) for name in names}
+    rows = rows_of(
+        {name: {"kind": kind, "bound": GOALS[kind]} for name, kind in kinds.items()},
+        lambda name: Case(partial(languages.build, name), languages.tokens),
+        options,
+    )
+    done = [judged(row) for row in rows if "error" not in row]
+    told = (
+        f"{languages.DEPTH} layers of width 128; mean over {options.draws} draws of weights and tokens; octaves. "
+        "Spread: median over nodes of the predicted over the measured standard deviation between draws."
+    )
+    failed = [row for row in rows if "error" in row]
+    text = f"{told}\n\n{markdown(done, COLUMNS)}\n\n{failures(rows)}"
+    write("language_models", text, [shortened(row) for row in (*done, *failed)], options.out)
 
 
 if __name__ == "__main__":

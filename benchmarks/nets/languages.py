@@ -9,22 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from wellposed import zoo
+from wellposed.zoo.examples import inner_configs
 
 DEPTH, VOCABULARY, BATCH, LENGTH = 16, 512, 4, 32
 FIRST_TOKEN = 10  # those before it are padding, ends and the like, whose rows of an embedding may be zero
 _SIZES = (
-    (
-        DEPTH,
-        "num_hidden_layers num_layers n_layers n_layer decoder_layers num_decoder_layers num_blocks attention_layers",
-    ),
+    (DEPTH, "num_hidden_layers num_layers n_layers n_layer decoder_layers num_decoder_layers num_blocks"),
     (VOCABULARY, "vocab_size vocab_size_per_layer_input max_position_embeddings n_positions n_ctx model_max_length"),
     (VOCABULARY, "context_length max_target_positions seq_length"),
     (256, "intermediate_size d_ff dff dim_ff ffn_dim ffn_hidden_size encoder_ffn_dim decoder_ffn_dim d_inner"),
     (256, "dense_intermediate_size intermediate_size_mlp mamba_d_ssm feed_forward_size"),
-    (
-        128,
-        "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim embedding_dim word_embed_proj_dim lru_width",
-    ),
+    (128, "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim embedding_dim lru_width"),
+    (128, "word_embed_proj_dim"),
     (128, "input_embedding_size output_embedding_size attention_hidden_size moe_intermediate_size"),
     (128, "shared_expert_intermediate_size moe_shared_expert_intermediate_size expert_ffn_hidden_size"),
     (128, "shared_intermediate_size shared_experts_intermediate_size"),
@@ -46,53 +42,38 @@ _DEPTHS = frozenset(_SIZES[0][1].split())
 _SAME_HEADS = {"num_key_value_heads": 4}
 _HALVES = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": 16, "qk_head_dim": 32} | _SAME_HEADS
 _BOTH = {"encoder_layers": DEPTH}
+_LATENT = "axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash youtu minicpm3"
+_HALVED = "bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart trocr prophetnet"
 OWN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        (
-            "axk1",
-            "axk2",
-            "deepseek_v2",
-            "deepseek_v3",
-            "deepseek_v32",
-            "glm4_moe_lite",
-            "glm_moe_dsa",
-            "longcat_flash",
-            "youtu",
-            "minicpm3",
-            "kimi_linear",
-        ),
-        _HALVES,
-    ),
-    **dict.fromkeys(
-        (
-            "bart",
-            "bigbird_pegasus",
-            "blenderbot",
-            "blenderbot-small",
-            "marian",
-            "mbart",
-            "mvp",
-            "pegasus",
-            "plbart",
-            "trocr",
-            "prophetnet",
-        ),
-        _BOTH,
-    ),
+    **dict.fromkeys([*_LATENT.split(), "kimi_linear"], _HALVES),
+    **dict.fromkeys(_HALVED.split(), _BOTH),
     **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
     "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
 }
 """What an architecture needs beside that."""
-STATE_SPACES = re.compile(
-    r"mamba|rwkv|xlstm|recurrent_gemma|jamba|zamba|bamba|falcon_h1|hybrid|nemotron_h|linear|_next|lfm"
+_STATE_SPACES = re.compile(
+    r"state_size|d_state|lru_width|linear_(num|key|conv)|kda_|attention_hidden_size|qk_dim_factor"
 )
+_EXPERTS = re.compile(r"(num|routed|local)_experts$|moe_num_experts")
 
 
 def names() -> list[str]:
     """Return the model types that transformers has a causal language model for."""
     transformers = zoo.import_library("transformers")
     return sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def kind(name: str) -> str:
+    """Return whether a type is a state space (or another recurrence), has experts, or only attention and the like."""
+    try:
+        config = zoo.import_library("transformers").AutoConfig.for_model(name)
+    except Exception:  # its own defaults are refused; it will not build either
+        return "attention"
+    keys = {key for part in (config, *inner_configs(config)) for key in vars(part)}
+    if any(_STATE_SPACES.search(key) for key in keys):
+        return "state space"
+    return "experts" if any(_EXPERTS.search(key) for key in keys) else "attention"
 
 
 def small(config: Any, depth: int = DEPTH) -> dict[str, Any]:

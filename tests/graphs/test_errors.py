@@ -149,10 +149,10 @@ def test_operator_that_refuses_what_it_is_given_is_named() -> None:
     with pytest.raises(RunError) as caught:
         again(torch.tensor([0, 2, 9]))
     message = str(caught.value)
-    assert re.match(
-        r"index#2 \(index.Tensor, tests/graphs/test_errors.py:\d+\) of Lookup cannot be run: IndexError:", message
-    )
-    assert "index 9 is out of bounds" in message and "in range" in message
+    where = r"index#2 \(index.Tensor, tests/graphs/test_errors.py:\d+\)"
+    assert re.match(where + " of Lookup cannot be run: IndexError:", message)
+    assert "index 9 is out of bounds" in message
+    assert "in range" in message
 
 
 def test_out_of_memory_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

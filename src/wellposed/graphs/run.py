@@ -139,8 +139,8 @@ class Interpreter:
             why = next(iter(str(error).splitlines()), "no reason given")
             raise RunError(
                 f"{node.name} ({node.op_name}, {node.source}) of {self.graph.model} cannot be run: "
-                f"{type(error).__name__}: {why}\nA graph repeats the operators of the pass that was traced: give inputs "
-                "of the example's kind (inputs=), with indices in range and masks of as many entries"
+                f"{type(error).__name__}: {why}\nA graph repeats the operators of the traced pass: give inputs of the "
+                "example's kind (inputs=), with indices in range and masks of as many entries"
             ) from error
 
     def _resolve(self, arg: Any) -> Any:
