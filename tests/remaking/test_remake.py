@@ -248,7 +248,7 @@ def test_the_model_and_the_random_states_are_left_as_they_were():
     assert all(dict(vars(m)) == was for m, was in zip(model.modules(), attributes, strict=True))
     assert all(one is other for one, other in zip(model[1]._flat_weights, lists, strict=True))
     assert torch.equal(torch.get_rng_state(), states[0])
-    assert (numpy.random.get_state()[1] == states[1]).all()
+    assert (numpy.random.get_state()[1] == states[1]).all()  # noqa: NPY002
     assert random.getstate() == states[2]
     assert torch.get_default_dtype() == torch.float32
 
