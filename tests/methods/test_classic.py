@@ -230,7 +230,9 @@ def test_default_records_what_the_model_did():
     assert made.prescriptions["1.weight"].mean == 1.0
     with torch.device("meta"):
         blank = nn.Linear(3, 3)
-    assert plan(blank, torch.zeros(2, 3), method="default").prescriptions["weight"].std is None
+    on_meta = plan(blank, torch.zeros(2, 3), method="default").prescriptions["weight"]
+    assert 0 < on_meta.std <= 1 / 3**0.5
+    assert on_meta.reason.endswith("on meta: mean and std as it makes them")
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,26 @@ def test_a_real_part_keeps_its_values():
 
 
 class Rotary(nn.Module):
-    """A buffer that only the constructor fills."""
+    """A buffer that only the constructor fills, from an argument that nobody keeps."""
 
-    def __init__(self):
+    def __init__(self, step=1.0):
         super().__init__()
         self.linear = nn.Linear(4, 4)
-        self.register_buffer("frequencies", torch.arange(4.0), persistent=False)
+        self.register_buffer("frequencies", torch.arange(4.0) * step, persistent=False)
+
+
+class Kept(nn.Module):
+    """A module that keeps its arguments; one weight is zero, one bias partly one."""
+
+    def __init__(self, step, size=4):
+        super().__init__()
+        self.step, self._size = step, size
+        self.linear = nn.Linear(size, size)
+        self.register_buffer("frequencies", torch.arange(float(size)) * step, persistent=False)
+        self.table = torch.arange(3.0)
+        nn.init.zeros_(self.linear.weight)
+        with torch.no_grad():
+            self.linear.bias[:2] = 1.0
 
 
 class Restorable(Rotary):
@@ -110,10 +124,21 @@ def test_buffers_that_the_module_restores_are_restored():
 class Attribute(nn.Module):
     """A tensor that is neither parameter nor buffer."""
 
-    def __init__(self):
+    def __init__(self, unkept=1):
         super().__init__()
         self.linear = nn.Linear(2, 2)
         self.table = torch.arange(3.0)
+
+
+def test_a_module_that_keeps_its_arguments_is_constructed_again():
+    kept = {"action": "keep", "distribution": "keep", "std": None, "constant": None}
+    model, real = on_meta(lambda: nn.Sequential(Kept(0.5))), nn.Sequential(Kept(0.5))
+    plan_for(model, **{"0.linear.weight": kept, "0.linear.bias": kept}).apply_(model, materialize=True)
+    for name in ("frequencies", "table"):
+        assert torch.equal(getattr(model[0], name), getattr(real[0], name))
+    assert torch.equal(model[0].linear.weight, torch.zeros(4, 4))
+    assert torch.equal(model[0].linear.bias[:2], torch.ones(2))
+    assert 0 < model[0].linear.bias[2:].abs().max() <= 0.5
 
 
 def test_plain_attributes_on_meta_are_named():

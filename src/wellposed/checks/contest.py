@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from wellposed import methods
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import DivergedError, OptionError
-from wellposed.graphs.restore import restored_random_state
 from wellposed.graphs.tree import example_of
 from wellposed.plans import Plan
+from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
 from wellposed.rates.grid import lowest
 

@@ -14,9 +14,10 @@ from torch.utils import _pytree as pytree
 
 from wellposed.errors import GradientError, InputError, RankError
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
-from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.unwrap import unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
+from wellposed.random_states import restored_random_state
 
 LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""

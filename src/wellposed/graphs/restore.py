@@ -1,16 +1,13 @@
-"""Leaving a model as it was: modules' attributes, hooks and flags, and the states of the random generators."""
+"""Leaving a model as it was: modules' attributes, hooks and flags."""
 
 from __future__ import annotations
 
 import gc
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
-import numpy
-import torch
 from torch import nn
 
 _CONTAINERS = (dict, list, set)
@@ -79,18 +76,3 @@ def paused_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@contextmanager
-def restored_random_state() -> Iterator[None]:
-    """Put back the states of torch's, numpy's and Python's random generators when the block ends."""
-    states = (torch.get_rng_state(), numpy.random.get_state(), random.getstate())  # noqa: NPY002 - models draw from it
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        numpy.random.set_state(states[1])  # noqa: NPY002
-        random.setstate(states[2])
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)

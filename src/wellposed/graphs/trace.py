@@ -16,11 +16,12 @@ from wellposed.graphs.graph import Graph
 from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.recorder import Recorder
-from wellposed.graphs.restore import paused_collection, restored_attributes, restored_random_state
+from wellposed.graphs.restore import paused_collection, restored_attributes
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
+from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed
 from wellposed.remaking import remade
 

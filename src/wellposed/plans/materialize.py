@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -14,8 +13,7 @@ from torch import nn
 from wellposed.errors import PlanError
 from wellposed.plans.names import listed, walk
 from wellposed.ranks import is_distributed
-
-_RESETS = ("reset_parameters", "_reset_parameters", "reset_buffers", "init_non_persistent_buffers", "init_weights")
+from wellposed.remaking import hook_of, remade, resets
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,8 @@ def _allocated(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def materialized(model: nn.Module, written: Collection[str], device: torch.device, seed: int) -> Iterator[None]:
     """Give every tensor of ``model`` on meta memory on ``device``, and restore those that are not in ``written``.
 
-    Ties stay ties. Each module that holds a tensor to be restored is asked to do so by its own method
+    Ties stay ties. What a tensor would hold is made again by the model's own means (`remade`). For random tensors that
+    are too large for that, the module that holds them is asked to restore them in place, by its own method
     (``reset_parameters``, transformers' ``_init_weights``, ...), twice, over two different fillings: what comes out the
     same was written. The random state of the process is left as it was. On any error, here or in the body, the model
     gets its meta tensors back.
@@ -88,11 +87,19 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
     for _, tensor in before:
         created.setdefault(id(tensor), _allocated(tensor, device))
     planned = {id(tensor) for slot, tensor in before if slot.path in written}
+    kept = [(slot, tensor) for slot, tensor in before if id(tensor) not in planned]
+    made = remade(model, seed) if kept else {}
     try:
         for slot, tensor in before:
             slot.set(created[id(tensor)])
-        missing = [(slot, created[id(tensor)]) for slot, tensor in before if id(tensor) not in planned]
+        values = [_values(made, tensor) for _, tensor in kept]
+        missing = [(slot, created[id(t)]) for (slot, t), value in zip(kept, values, strict=True) if value is None]
         _restore(model, missing, {id(tensor) for tensor in created.values()}, seed)
+        with torch.no_grad():
+            for (slot, tensor), value in zip(kept, values, strict=True):
+                if value is not None:
+                    slot.set(created[id(tensor)])
+                    created[id(tensor)].copy_(value)
         yield
     except BaseException:
         for slot, tensor in before:
@@ -118,9 +125,18 @@ def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh:
     if failed:
         raise PlanError(
             f"{type(model).__name__} cannot be materialised: it has no means of its own (reset_parameters, "
-            f"_init_weights) to restore {listed(failed)}, which the plan does not write; build it on a real device, or "
-            "allocate it with to_empty and fill them yourself before apply_; the model was left on meta"
+            f"_init_weights, a constructor whose arguments it keeps) to restore {listed(failed)}, which the plan does "
+            "not write; build it on a real device, or allocate it with to_empty and fill them yourself before apply_; "
+            "the model was left on meta"
         )
+
+
+def _values(made: Mapping[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return what a tensor on meta is made again to hold; None where that is unknown, or random and too large."""
+    value = made.get(id(tensor))
+    if value is None or value.shape == tensor.shape:
+        return value
+    return value[0] if bool((value == value[0]).all()) else None
 
 
 def _reset_over(
@@ -132,23 +148,15 @@ def _reset_over(
     for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():
         digest = hashlib.sha256(f"{seed}\0materialize\0{path}".encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        for reset in _resets(model, module):
+        for reset in resets(module, _hook(model, module)):
             reset()
     return [slot.tensor.detach().clone() for slot, _ in missing]
 
 
-def _resets(model: nn.Module, module: nn.Module) -> list[Callable[[], object]]:
-    """Return the calls by which ``module`` initialises itself: its own methods, and the hook of its model's library."""
-    calls: list[Callable[[], object]] = []
+def _hook(model: nn.Module, module: nn.Module) -> Callable[[nn.Module], object] | None:
+    """Return the hook of the outermost model of transformers that ``module`` is part of."""
     for parent in model.modules():
-        hook = getattr(parent, "_init_weights", None)
-        # transformers' convention: the model initialises any of its modules.
-        if callable(hook) and hasattr(parent, "config") and any(module is child for child in parent.modules()):
-            calls.append(partial(hook, module))
-            break
-    for name in _RESETS:
-        own = getattr(module, name, None)
-        if callable(own):
-            calls.append(own)
-            break
-    return calls
+        hook = hook_of(parent)
+        if hook is not None and any(module is child for child in parent.modules()):
+            return hook
+    return None

@@ -19,8 +19,8 @@ from torch import nn
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
-from wellposed.graphs.restore import restored_random_state
 from wellposed.options import check_integer
+from wellposed.random_states import restored_random_state
 from wellposed.signals.operators.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]

@@ -13,8 +13,8 @@ import torch
 
 from wellposed import ranks
 from wellposed.errors import RateError
-from wellposed.graphs.restore import restored_random_state
 from wellposed.graphs.tree import walk, with_twins
+from wellposed.random_states import restored_random_state
 
 _END = object()
 

@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 
 from wellposed import ranks
 from wellposed.errors import OptionError, RateError
-from wellposed.graphs.restore import restored_attributes, restored_random_state
+from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
+from wellposed.random_states import restored_random_state
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, Workload, train
 from wellposed.rates.feed import Feed, seed_all

@@ -8,6 +8,7 @@ import io
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ import numpy
 import torch
 from torch import nn
 
+from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed
 from wellposed.remaking.sketch import LARGEST, Sketch
 from wellposed.remaking.ways import MAKERS, constructor, described, hook_of, resets
@@ -27,16 +29,19 @@ Place: TypeAlias = tuple[str, str]
 """A module's path and a name in it."""
 Held: TypeAlias = tuple[Place, str, torch.Tensor]
 """Place, kind (parameter, buffer, attribute) and tensor."""
-_WORKED_OUT: WeakKeyDictionary[nn.Module, tuple[list[Any], Mapping[Place, torch.Tensor]]] = WeakKeyDictionary()
+_WORKED_OUT: WeakKeyDictionary[nn.Module, tuple[Any, Mapping[Place, torch.Tensor]]] = WeakKeyDictionary()
 
 
-def remade(model: nn.Module) -> dict[int, torch.Tensor]:
+def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
     """Return, by id, what the tensors of ``model`` on meta would hold, where the model itself can say so.
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
     the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
-    which what they leave out can be told. Random numbers are drawn from the
-    process's generators, whose states the caller keeps.
+    which what they leave out can be told.
+
+    Args:
+        model: any module.
+        seed: of what is random.
 
     Returns:
         Tensors on the CPU, of the shape of the original; of large parameters a sample of the elements, 1-D. Parameters,
@@ -46,7 +51,7 @@ def remade(model: nn.Module) -> dict[int, torch.Tensor]:
     held = [(place, kind, tensor) for place, kind, tensor in tensors if tensor.is_meta]
     if not held or any(is_distributed(tensor) for *_, tensor in tensors):
         return {}
-    by_place = _by_place(model, tensors)
+    by_place = _by_place(model, tensors, seed)
     values: dict[int, torch.Tensor] = {}
     for place, _, tensor in held:
         value = by_place.get(place)
@@ -55,9 +60,9 @@ def remade(model: nn.Module) -> dict[int, torch.Tensor]:
     return values
 
 
-def _by_place(model: nn.Module, tensors: list[Held]) -> Mapping[Place, torch.Tensor]:
+def _by_place(model: nn.Module, tensors: list[Held], seed: int) -> Mapping[Place, torch.Tensor]:
     """Return what tensors would hold by their places; of a model whose making was noted, worked out once."""
-    structure = described(model) if model in MAKERS else None
+    structure = (seed, described(model)) if model in MAKERS else None
     if structure is not None and model in _WORKED_OUT:
         before, found = _WORKED_OUT[model]
         if before == structure:
@@ -67,9 +72,9 @@ def _by_place(model: nn.Module, tensors: list[Held]) -> Mapping[Place, torch.Ten
     dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     with _undisturbed(dtype):
         sketch = Sketch(0, limit, real)
-        found = _Remaking(model, sketch).run()
+        found = _Remaking(model, sketch).run(seed)
         if sketch.ambiguous:
-            again = _Remaking(model, Sketch(1, limit, real)).run()
+            again = _Remaking(model, Sketch(1, limit, real)).run(seed)
             found = {place: value for place, value in found.items() if _same(value, again.get(place))}
     if structure is not None:
         _WORKED_OUT[model] = structure, found
@@ -81,6 +86,7 @@ def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
     """Let constructors run as on a CPU with this default dtype, without a word."""
     before = torch.get_default_dtype()
     with (
+        restored_random_state(),
         torch.inference_mode(False),
         torch.no_grad(),
         torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext(),
@@ -137,11 +143,11 @@ class _Remaking:
         self.twins: dict[int, torch.Tensor] = {}
         self.modules: dict[int, nn.Module] = {}
 
-    def run(self) -> dict[Place, torch.Tensor]:
+    def run(self, seed: int) -> dict[Place, torch.Tensor]:
         """Return the values by place."""
-        torch.manual_seed(0)
-        numpy.random.seed(0)  # noqa: NPY002 - models draw from it
-        random.seed(0)
+        torch.manual_seed(seed)
+        numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from it
+        random.seed(seed)
         made = self.made(self.model, None)
         found = {}
         for place, _, tensor in _tensors(made):
@@ -153,8 +159,18 @@ class _Remaking:
     def made(self, module: nn.Module, hook: Hook | None) -> nn.Module:
         """Return a module that holds what ``module`` would hold."""
         if id(module) not in self.modules:
-            self.modules[id(module)] = self._constructed(module) or self._copied(module, hook or hook_of(module))
+            again = self._constructed(module)
+            if again is not None and hook is not None:  # the library initialises what its constructors have made
+                for part in reversed(list(again.modules())):
+                    self._call([partial(hook, part)])
+            self.modules[id(module)] = again or self._copied(module, hook or hook_of(module))
         return self.modules[id(module)]
+
+    def _call(self, calls: list[Callable[[], object]]) -> None:
+        """Let a module initialise itself; what it has not written stays unknown."""
+        for call in calls:
+            with contextlib.suppress(Exception), self.sketch:
+                call()
 
     def _constructed(self, module: nn.Module) -> nn.Module | None:
         """Construct a module again; None where its arguments are unknown, or it comes out otherwise."""
@@ -184,9 +200,7 @@ class _Remaking:
                     if name in getattr(twin, "_flat_weights_names", ()):  # recurrent modules keep a second list
                         setattr(twin, name, held[name])
         if twin._parameters or twin._buffers or twin._modules:
-            for reset in resets(twin, hook):
-                with contextlib.suppress(Exception), self.sketch:  # what it has not written stays unknown
-                    reset()
+            self._call(resets(twin, hook))
         return twin
 
     def _twin(self, tensor: torch.Tensor, limit: int) -> torch.Tensor:

@@ -178,7 +178,7 @@ class Sketch(TorchDispatchMode):
 
     def _computed(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
         """Return the sample of what an operator makes, where it is a function of single elements of one tensor."""
-        if not (torch.Tag.pointwise in func.tags or func in (_aten.clone.default, _aten._to_copy.default)):
+        if not (_is_pointwise(func) or func in (_aten.clone.default, _aten._to_copy.default)):
             return None
         taken = _Operands(self)
         args, kwargs = tree_map(taken.sample, args), tree_map(taken.sample, kwargs)
@@ -205,7 +205,7 @@ class Sketch(TorchDispatchMode):
         elif func is _aten.uniform_.default:
             low, high = (*args[1:], *(0.0, 1.0)[len(args) - 1 :])[:2]
             part.copy_(low + (high - low) * _uniform(part.numel()))
-        elif func in _WRITES or torch.Tag.pointwise in func.tags or func is _aten.copy_.default:
+        elif func in _WRITES or _is_pointwise(func) or func is _aten.copy_.default:
             taken = _Operands(self)
             rest = tree_map(taken.sample, args[1:])
             if taken.unknown or any(other.numel() not in (1, part.numel()) for other in taken.samples):
@@ -246,6 +246,14 @@ def _tensors(arguments: Iterable[Any]) -> list[torch.Tensor]:
         elif isinstance(argument, (list, tuple)):
             found += [item for item in argument if isinstance(item, torch.Tensor)]
     return found
+
+
+@cache
+def _is_pointwise(op: Any) -> bool:
+    """Whether an operator is a function of single elements; some in-place forms bear no tag of their own."""
+    plain = getattr(_aten, op._schema.name.removeprefix("aten::").rstrip("_"), None)
+    forms = (op, getattr(plain, op._overloadname, op))
+    return any(torch.Tag.pointwise in form.tags for form in forms)
 
 
 def _memory(tensor: torch.Tensor) -> int:

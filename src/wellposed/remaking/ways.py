@@ -111,7 +111,12 @@ def is_plain(value: Any, depth: int = _DEPTH) -> bool:
 
 def described(model: nn.Module) -> list[Any]:
     """Return what two makings of a model have alike: modules, tensors' shapes, numbers and words."""
-    return [(path, type(module), _described(module)) for path, module in model.named_modules()]
+    return [(path, *_named(type(module)), _described(module)) for path, module in model.named_modules()]
+
+
+def _named(kind: type) -> tuple[str, str]:
+    """Return the names of a class: parametrised modules have one each, of the same name."""
+    return kind.__module__, kind.__qualname__
 
 
 def _described(module: nn.Module) -> tuple[Any, ...]:
