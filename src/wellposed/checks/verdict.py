@@ -64,7 +64,7 @@ class Verdict:
     def ill_conditioned(self) -> tuple[Comparison, ...]:
         """The signals whose second moment differs between weight draws by `ILL_CONDITIONED` or more.
 
-        What was measured counts; where one set of weights was, what was predicted.
+        What was predicted counts, or what was measured where that is off.
         """
         return tuple(c for c in self.comparisons if _spread(c) >= ILL_CONDITIONED)
 
@@ -99,7 +99,7 @@ class Verdict:
             lines.append(f"zero, as predicted ({why}): {zeros}")
         if ill := self.ill_conditioned:
             widest = max(ill, key=_spread)
-            how = "is predicted to vary" if math.isnan(widest.spread_measured) else "varies"
+            how = "varies" if widest.spread_off else "is predicted to vary"
             lines.append(
                 f"ill-conditioned: {len(ill)}; their second moment {how} by up to {_spread(widest):.1f} octaves "
                 f"between weight draws ({widest.name})"
@@ -233,8 +233,8 @@ def _sides(
 
 
 def _spread(item: Comparison) -> float:
-    """Return how much a second moment varies between weight draws: as measured, or as predicted if it was not."""
-    return item.spread if math.isnan(item.spread_measured) else item.spread_measured
+    """Return how much a second moment varies between weight draws: as predicted, or as measured where that is off."""
+    return item.spread_measured if item.spread_off else item.spread
 
 
 def _causes(count: int) -> str:
