@@ -81,13 +81,45 @@ class Silent(nn.Module):
         return self.inner(torch.zeros_like(x)) + x[:, :16]
 
 
-def test_a_weight_that_meets_zeros():
+def test_a_weight_that_meets_nothing_but_zeros():
     with pytest.raises(
         PlanError, match=r"inner: the signal that meets weight 'inner\.weight' is 0.*zero_signal='fan_in'"
     ):
-        wp.plan(Silent(), X)
-    plan = wp.plan(Silent(), X, zero_signal="fan_in")
-    assert plan.prescriptions["inner.weight"].std == pytest.approx(48**-0.5)
+        wp.plan(Silent(), X, zero_signal="error")
+    plan = wp.plan(Silent(), X)
+    said = plan.prescriptions["inner.weight"]
+    assert said.std == pytest.approx(48**-0.5)
+    assert said.reason == "variance ν / fan-in = 1 / 48: the signal that meets it is 0"
+    assert "'inner.weight' at inner (linear.default). Zero constants or gates" in plan.warnings[0]
+
+
+class Recurrent(nn.Module):
+    """A state that starts at zero."""
+
+    def __init__(self, function, steps=10):
+        super().__init__()
+        self.inner, self.loop, self.steps, self.function = nn.Linear(48, 64), nn.Linear(64, 64), steps, function
+
+    def forward(self, x):
+        state = torch.zeros(len(x), 64)
+        for _ in range(self.steps):
+            state = self.function(self.inner(torch.randn_like(x)) + self.loop(state))
+        return state
+
+
+def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
+    plan = wp.plan(Recurrent(torch.relu), X)
+    said = plan.prescriptions["loop.weight"]
+    # relu(N(0, 1 + 1)) has the second moment 1, which 64 weights of variance 1/64 bring back to 1
+    assert said.std == pytest.approx(1 / 8, rel=0.01)
+    assert "what it meets last; at loop (linear.default) it meets zeros" in said.reason
+    assert not plan.warnings
+    graph = wp.trace(Recurrent(torch.tanh), X)
+    plan = wp.plan(graph)
+    last = next(s for s in wp.propagate(graph, weights=plan) if s.name == "loop@9")
+    assert last.second_moment == pytest.approx(1.0, rel=0.01)
+    with pytest.raises(PlanError, match=r"loop: the signal that meets weight 'loop\.weight' is 0"):
+        wp.plan(graph, zero_signal="error")
 
 
 class Tied(nn.Module):

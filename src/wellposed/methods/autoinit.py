@@ -6,8 +6,9 @@ Source: Bingham & Miikkulainen, *AutoInit: Analytic Signal-Preserving Weight Ini
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
     from wellposed.methods.isometry import Visit
 
+ROUNDS = 12
+"""Most passes in which the weights of loops that start at zero settle."""
+STEADY = 0.005
+"""Change of the logarithm of a scale from one pass to the next at which it has settled."""
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
@@ -44,7 +49,7 @@ def autoinit(
     state: Literal["full", "independent"] = "full",
     strict: bool = False,
     zeros: Literal["keep", "write"] = "keep",
-    zero_signal: Literal["error", "fan_in"] = "error",
+    zero_signal: Literal["error", "fan_in"] = "fan_in",
     direction: Literal["forward", "backward", "both"] = "forward",
     objective: Literal["variance", "isometry"] = "variance",
 ) -> Draft:
@@ -55,8 +60,9 @@ def autoinit(
     ``inputs`` as for `wellposed.propagate`; ``state`` ``"independent"`` for the paper's own assumptions; ``strict``
     raises for operators without a rule; ``zeros="write"`` also draws weights that the model initialises to zero, which
     are kept otherwise (gates, residual branches and readouts that start closed on purpose);
-    ``zero_signal="fan_in"`` gives a weight that meets a signal of zeros (queries that start at 0) the variance
-    ν / fan-in, where ``"error"`` raises `PlanError`.
+    ``zero_signal="fan_in"``: a weight that meets a signal of zeros first and another one later (the state of a loop)
+    is given the variance that brings its last output to ν; one that meets nothing but zeros (behind a closed gate) is
+    given ν / fan-in, with a warning; ``"error"`` raises `PlanError` for both.
 
     ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
     second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
@@ -105,14 +111,43 @@ def autoinit(
         gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], target_variance)
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
-    weights = weights_of(given, level)
-    signals, run = ran(weights)
+    weights, signals, run = _settled(lambda found: weights_of(given | found, level), ran)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
         _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=(*warnings, *_warnings(graph, run, signals)),
+        warnings=(*warnings, *_zeros_met(graph, weights), *_warnings(graph, run, signals)),
+    )
+
+
+def _settled(
+    weights_of: Callable[[Mapping[str, float]], PlannedWeights],
+    ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
+) -> tuple[PlannedWeights, Signals, Pass]:
+    """Return a pass in which weights of loops that start at zero have the scales that their last state asks for."""
+    found: dict[str, float] = {}
+    for _ in range(ROUNDS):
+        weights = weights_of(found)
+        signals, run = ran(weights)
+        asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
+        if all(abs(math.log(ratio)) < STEADY for ratio in asked.values()):
+            break
+        # half of the way: a state answers its weight's scale, and whole steps would go to and fro
+        found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
+    return weights, signals, run
+
+
+def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
+    """Return a warning that names the weights that meet nothing but zeros, or none."""
+    names = list(filter(weights.waits, weights.unmet))
+    if not names:
+        return ()
+    listed = "; ".join(f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names[:8])
+    more = f"; and {len(names) - 8} more" if len(names) > 8 else ""
+    return (
+        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}{more}. Zero constants or gates "
+        "that start closed are before them; zero_signal='error' raises an error there",
     )
 
 
@@ -207,6 +242,13 @@ def _weight(
                 f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
                 f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
             )
+        )
+    if name in weights.unmet:
+        first = op_of(graph.nodes[weights.unmet[name]])
+        reason = (
+            f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
+            if weights.waits(name)
+            else f"{reason}: what it meets last; at {first} it meets zeros"
         )
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also used as an embedding: its use as a weight decides its scale"

@@ -170,6 +170,7 @@ class PlannedWeights(Weights):
     Attributes:
         decisions: what was chosen, by parameter name.
         centred: for each bias that cancels a mean, that mean.
+        unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
     """
 
@@ -180,7 +181,7 @@ class PlannedWeights(Weights):
         *,
         center: bool = False,
         write_zeros: bool = False,
-        zero_signal: Literal["error", "fan_in"] = "error",
+        zero_signal: Literal["error", "fan_in"] = "fan_in",
         kept: Collection[str] = (),
         scales: Mapping[str, float] | None = None,
     ) -> None:
@@ -191,6 +192,7 @@ class PlannedWeights(Weights):
         self.zero_signal = zero_signal
         self.kept: frozenset[str] = frozenset(kept)
         self.centred: dict[str, float] = {}
+        self.unmet: dict[str, int] = {}
         self.gains: dict[str, float] = {
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
         }
@@ -252,10 +254,12 @@ class PlannedWeights(Weights):
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
+        total = incoming * unit
+        if name in self.unmet and 0.0 < total < math.inf:
+            return self._met_later(name, node, incoming, before, total)
         if name in self.decisions:
             return self.decisions[name].scale
-        total = incoming * unit
-        if name in self.scales:
+        if name in self.scales and total > 0.0:
             scale = self.scales[name]
             self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
             return scale
@@ -264,21 +268,47 @@ class PlannedWeights(Weights):
                 f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
                 "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
             )
-        if total <= 0.0 and self.zero_signal == "fan_in":
+        if total <= 0.0:
+            if self.zero_signal == "error":
+                raise PlanError(
+                    f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale "
+                    "of the weight can bring its output to the target. A zero constant or a zero-initialised gate "
+                    "before it makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in "
+                    "for it, or what a later use of it asks for, with zero_signal='fan_in'"
+                )
+            self.unmet[name] = node.index
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
             incoming = total
-        if total <= 0.0:
-            raise PlanError(
-                f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale of "
-                "the weight can bring its output to the target. A zero constant or a zero-initialised gate before it "
-                "makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it with "
-                "zero_signal='fan_in'"
-            )
-        scale = math.sqrt(self.target / total)
-        self.decisions[name] = Decision(name, node.index, scale, incoming, before, self.target)
+        scale = self.scales.get(name, math.sqrt(self.target / total))
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
+    def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
+        """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
+
+        The decision names what it meets last, which `settling` compares.
+        """
+        new = self.waits(name)
+        scale = self.scales.get(name, math.sqrt(self.target / total)) if new else self.decisions[name].scale
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+        return scale
+
+    def settling(self) -> dict[str, float]:
+        """Return the scales that bring what weights make of the last state of their loop to the target, by name.
+
+        They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
+        so that a pass with these scales given may ask for others.
+        """
+        met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
+        return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
+
     def known_scale(self, name: str) -> float | None:
-        """Return the scale that was chosen for a parameter earlier in the pass."""
-        return self.decisions[name].scale if name in self.decisions else None
+        """Return the scale that was chosen for a parameter earlier in the pass; of one that met zeros, every contraction
+        asks again.
+        """
+        return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
+
+    def waits(self, name: str) -> bool:
+        """Whether a weight has met nothing but zeros so far."""
+        return name in self.unmet and self.decisions[name].before == 0.0
