@@ -304,8 +304,9 @@ class PlannedWeights(Weights):
         return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
 
     def known_scale(self, name: str) -> float | None:
-        """Return the scale that was chosen for a parameter earlier in the pass; of one that met zeros, every contraction
-        asks again.
+        """Return the scale that was chosen for a parameter earlier in the pass.
+
+        Where the parameter met zeros, every contraction asks again.
         """
         return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
 
