@@ -26,6 +26,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
+    with_itself = None if call.independent else _mean_with_itself(left, right, product)
     left, right = _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes = _sizes(left, right, product)
@@ -54,7 +55,52 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         lever=levers[0] if len(levers) == 1 else None,
         spread=left.spread + right.spread,
     )
-    return made if call.independent or var == 0 else made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
+    if call.independent or var == 0:
+        return made
+    made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
+    return made if with_itself is None else _with_mean(made, product, *with_itself)
+
+
+def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
+    """Return of a tensor times its own transpose (a Gram matrix) the mean by pair of positions, and the pair's labels.
+
+    Two positions have the mean sum_k E[x_ik x_jk] = n (K(i - j) + m²), which is n E[x²] on the diagonal.
+    """
+    if left.serial != right.serial or not left.roots:
+        return None
+    own, other = (
+        dict(zip(axes, x.axes, strict=True)) for axes, x in ((product.left_axes, left), (product.right_axes, right))
+    )
+    rows, columns = ([label for label in axes if label not in theirs] for axes, theirs in ((own, other), (other, own)))
+    if len(rows) != 1 or len(columns) != 1 or own[rows[0]] != other[columns[0]] or len(own[rows[0]]) != 1:
+        return None
+    if any(own[label] != other[label] for label in own if label in other):
+        return None
+    atom = own[rows[0]][0]
+    size = left.sizes[atom]
+    if size > LARGEST_GRAM:
+        return None
+    covariance = left.covariance()
+    profile = covariance[tuple([slice(None) if i == atom else 0 for i in range(covariance.ndim)])]
+    at = np.abs(np.arange(size)[:, None] - np.arange(size))
+    alike = np.where(
+        at < profile.size, profile[np.minimum(at, profile.size - 1)], profile[-1] if profile.size > 1 else 0.0
+    )
+    count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
+    return rows[0], columns[0], (alike + left.pooled_mean**2) * (count * product.scale)
+
+
+LARGEST_GRAM = 512
+"""Positions up to which the mean of a Gram matrix is kept by pair."""
+
+
+def _with_mean(made: State, product: Product, row: str, column: str, mean: Array) -> State:
+    """Return a Gram matrix with its mean by pair of positions."""
+    i, j = (made.axes[product.out_axes.index(label)] for label in (row, column))
+    if len(i) != 1 or len(j) != 1:
+        return made
+    placed = mean.reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])  # symmetric
+    return made.with_moments(mean=placed, corr=made.corr)
 
 
 def _squares(call: Call, x: State, product: Product) -> State:

@@ -11,6 +11,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import call
+from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -28,6 +29,8 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
     if fn is not None and base.sizes == state.sizes:
         inner = sample_state(base.amended(axes=state.axes), generator, torch.float64)
         return fn.call(inner).to(dtype)
+    if state.scores is not None and state.mask is not None:
+        return _masked(state, state.scores, state.mask, generator).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
     noise = _noise(state, generator)
@@ -37,6 +40,14 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
     drawn = mean + std * noise
     order = [i for axis in state.axes for i in axis]
     return drawn.permute(order).reshape(state.shape).to(dtype)
+
+
+def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draw masked scores: what is let through, and one large negative number elsewhere."""
+    drawn = sample_state(scores, generator, torch.float64).reshape(state.shape)
+    kept = mask.double().mean().item()
+    number = (state.pooled_mean - kept * scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
+    return torch.where(mask, drawn, number if number < MASKED else -math.inf)
 
 
 def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
