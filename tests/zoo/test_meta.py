@@ -1,0 +1,49 @@
+"""Plans on meta against plans on the CPU, tags included."""
+
+import pytest
+import torch
+
+import wellposed as wp
+from wellposed import zoo
+from wellposed.remaking.ways import MAKERS
+
+BY_NAME = (
+    "torchvision:resnet18",
+    "torchvision:convnext_tiny",
+    "torchvision:squeezenet1_0",
+    "timm:resnet18",
+    "timm:convnext_atto",
+    "transformers:llama",
+    "transformers:qwen2_moe",
+    "transformers:gpt_oss",
+    "transformers:gemma2",
+    "transformers:bloom",
+    "transformers:falcon",
+    "transformers:mamba",
+)
+CASES = [(name, True) for name in BY_NAME] + [(name, False) for name in BY_NAME if "convnext" not in name]
+"""By itself, a ConvNeXt cannot say what its gates are set to: by constructors whose arguments nobody keeps."""
+
+
+def planned(name, device, by_name=True):
+    torch.manual_seed(0)
+    try:
+        model, args, kwargs = zoo.load(name, device=device)
+    except wp.errors.OptionError as error:
+        pytest.skip(str(error))
+    if not by_name:
+        MAKERS.clear()
+    return wp.plan(model, *args, **kwargs)
+
+
+@pytest.mark.parametrize(("name", "by_name"), CASES)
+def test_a_plan_on_meta_is_that_of_the_cpu(name, by_name):
+    mine, real = planned(name, "meta", by_name), planned(name, "cpu")
+    assert mine.coverage == real.coverage
+    assert mine.warnings == real.warnings
+    assert mine.prescriptions.keys() == real.prescriptions.keys()
+    for key, one in mine.prescriptions.items():
+        other = real.prescriptions[key]
+        assert (one.action, one.distribution, one.reason[:20]) == (other.action, other.distribution, other.reason[:20])
+        for number in ("std", "mean", "constant"):
+            assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-6), (key, number)
