@@ -35,6 +35,9 @@ def specs() -> Iterator[Spec]:
     yield from _joined()
     yield from _picks()
     yield from _writes()
+    yield from _stretches()
+    yield from _by_index()
+    yield from _statistics_by_index()
     yield from _blanks()
 
 
@@ -301,35 +304,179 @@ def _writes() -> Iterator[Spec]:
         aten.index_put_.default,
         [case("index_put_", lambda x, y: aten.index_put_(x.clone(), at, y), X, y, flat=taken)],
     )
-    yield (
-        aten.slice_scatter.default,
-        [case("slice_scatter", lambda x, y: aten.slice_scatter(x, y, 1, 2, 4), X, y, flat=taken)],
-    )
-    yield (
-        aten.select_scatter.default,
-        [case("select_scatter", lambda x, y: aten.select_scatter(x, y, 1, 2), X, Source((4,), mean=2.0), flat=taken)],
-    )
-    yield (
-        aten.scatter.src,
-        [case("scatter", lambda x, y: aten.scatter.src(x, 1, torch.tensor([[1, 4]] * 4), y), X, y, flat=taken)],
-    )
+    twice = torch.tensor([[1, 4]] * 4)
+    for name in ("scatter", "scatter_"):
+        packet = getattr(aten, name)
+        yield (
+            packet.src,
+            [case(f"{name} src", lambda x, y, op=packet.src: op(x.clone(), 1, twice, y), X, y, flat=taken)],
+        )
+        yield (
+            packet.value,
+            [
+                case(f"{name} value", lambda x, op=packet.value: op(x.clone(), 1, twice, 0.7), X, flat=taken),
+                case(
+                    f"{name} value of what was chosen",
+                    lambda x, op=packet.value: op(torch.zeros_like(x), 1, torch.topk(x, 2)[1], 0.7),
+                    X,
+                    repeated=128,
+                ),
+            ],
+        )
+    rows = torch.tensor([1, 4])
+    for name in ("index_fill", "index_fill_"):
+        op = getattr(aten, name).int_Scalar
+        yield op, [case(name, lambda x, op=op: op(x.clone(), 1, rows, 0.7), X, flat=taken)]
+    for name in ("index_copy", "index_copy_"):
+        op = getattr(aten, name).default
+        yield op, [case(name, lambda x, y, op=op: op(x.clone(), 1, rows, y), X, y, flat=taken)]
     mask = torch.tensor([[True, False, False, True, False, False]] * 4)
     yield (
         aten.masked_scatter.default,
         [case("masked_scatter", lambda x, y: aten.masked_scatter(x, mask, y), X, y, flat=taken)],
     )
 
-    def through_a_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        x[:, 2:4] = y
-        return x
-
-    yield torch.ops.wellposed.view_write.default, [case("view write", through_a_view, X, y, flat=taken)]
     half = torch.tensor(0.5, dtype=torch.float64)
     yield (
         aten.masked_fill.Tensor,
         [case("masked_fill tensor", lambda x: aten.masked_fill.Tensor(x, mask, half), X, flat=taken)],
     )
+
+
+def _stretches() -> Iterator[Spec]:
+    parts = {"average": "positions of different parts have one covariance, whatever lies between them"}
+    field, y = Source((4, 6), mean=1.0), Source((4, 2), mean=-1.0, std=0.5)
+    taken = "written positions are taken for random ones"
+    yield (
+        aten.slice_scatter.default,
+        [
+            case("slice_scatter", lambda x, y: aten.slice_scatter(x, y, 1, 2, 4), field, y),
+            case("every other one", lambda x, y: aten.slice_scatter(x, y, 1, 1, 5, 2), field, y, **parts),
+        ],
+    )
+    yield (
+        aten.select_scatter.default,
+        [case("select_scatter", lambda x, y: aten.select_scatter(x, y, 1, 2), field, Source((4,), mean=2.0))],
+    )
+
+    def through_a_view(*box: Any) -> Any:
+        def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            x[box] = y
+            return x
+
+        return run
+
+    whole, image = slice(None), Source((3, 4, 5, 6), mean=0.5, reach=1.5)
+    column = Source((4,), mean=2.0)
+    yield (
+        torch.ops.wellposed.view_write.default,
+        [
+            case("view write", through_a_view(whole, slice(2, 4)), field, y),
+            case("view write to the end", through_a_view(whole, slice(4, None)), field, y),
+            case("view write of a column", through_a_view(whole, 3), field, column),
+            case(
+                "view write of every third",
+                through_a_view(whole, slice(0, 6, 3)),
+                field,
+                y,
+                flat=taken,
+                backward=Back(sampled="strides of more than two are no stretches", flat=taken),
+            ),
+            case(
+                "view write of a box",
+                through_a_view(whole, slice(1, 3), 2, slice(0, 3)),
+                image,
+                Source((3, 2, 3), mean=-1.0, std=0.5),
+                **parts,
+                bound=0.06,
+                why="the covariance across the edges of a box is that of an average pair",
+            ),
+        ],
+    )
+
+
+def _by_index() -> Iterator[Spec]:
+    at = torch.tensor([0, 2, 2, 1, 2, 0])
+    rows, nodes = Source((6, 3), mean=0.5), Source((4, 3), mean=-0.3)
+    wide = at.view(-1, 1).expand(6, 3)
+    pairs = {"average": "sums of any two names have one covariance"}
+    picked = {"backward": Back(flat="picked elements are taken for random ones")}
+    common = Source((6, 3), std=0.5)
+
+    def twice(op: Any, *rest: Any, **named: Any) -> Any:
+        return lambda x, y, z: op(x.clone(), *rest, y + z[:1], **named)
+
+    for name in ("scatter_add", "scatter_add_"):
+        op = getattr(aten, name).default
+        yield (
+            op,
+            [
+                case(name, lambda x, y, op=op: op(x.clone(), 0, wide, y), nodes, rows, **picked),
+                case(
+                    f"{name} of what has a part in common", twice(op, 0, wide), nodes, rows, common, **pairs, **picked
+                ),
+            ],
+        )
+    for name in ("index_add", "index_add_"):
+        op = getattr(aten, name).default
+        yield (
+            op,
+            [
+                case(name, lambda x, y, op=op: op(x.clone(), 0, at, y, alpha=0.5), nodes, rows, **picked),
+                case(
+                    f"{name} along columns",
+                    lambda x, y, op=op: op(x.clone(), 1, at[:3], torch.relu(y)),
+                    Source((6, 3), mean=0.1),
+                    rows,
+                    **picked,
+                ),
+            ],
+        )
+
+
+def _statistics_by_index() -> Iterator[Spec]:
+    at = torch.tensor([0, 2, 2, 1, 2, 0])
+    rows, blank = Source((6, 3), mean=0.5), torch.zeros(4, 3, dtype=torch.float64)
+    wide = at.view(-1, 1).expand(6, 3)
+    pairs = {"average": "a sample gives one correlation for all pairs along an axis"}
+    for name in ("scatter_reduce", "scatter_reduce_"):
+        op = getattr(aten, name).two
+        yield (
+            op,
+            [
+                case(
+                    f"{name} to means",
+                    lambda y, op=op: op(blank.clone(), 0, wide, y, "mean", include_self=False),
+                    rows,
+                ),
+                case(f"{name} to sums", lambda y, op=op: op(blank.clone(), 0, wide, y, "sum"), rows),
+                case(
+                    f"{name} to maxima",
+                    lambda y, op=op: op(blank.clone(), 0, wide, y, "amax", include_self=False),
+                    rows,
+                    repeated=256,
+                    **pairs,
+                ),
+            ],
+        )
+    for name in ("index_reduce", "index_reduce_"):
+        op = getattr(aten, name).default
+        yield (
+            op,
+            [
+                case(
+                    f"{name} to means", lambda y, op=op: op(blank.clone(), 0, at, y, "mean", include_self=False), rows
+                ),
+                case(
+                    f"{name} to products",
+                    lambda y, op=op: op(blank + 1.0, 0, at, y, "prod"),
+                    rows,
+                    repeated=256,
+                    **pairs,
+                ),
+            ],
+        )
 
 
 def _blanks() -> Iterator[Spec]:

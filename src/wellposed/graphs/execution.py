@@ -25,6 +25,8 @@ _NORMS = frozenset({_aten.batch_norm.default, _aten.instance_norm.default})
 _MASKED = frozenset({_aten.index.Tensor, _aten.masked_select.default})
 """Operators whose result's shape depends on values only where boolean masks are among their arguments."""
 _MASKS = (torch.bool, torch.uint8)
+_SHAPED_LIKE = frozenset({_aten.expand_as.default, _aten.view_as.default, _aten.reshape_as.default})
+"""Operators that read the shape alone of their second argument."""
 
 Operands: TypeAlias = list[tuple[torch.Tensor, Record]]
 """The tensors among an operator's arguments, with what is recorded of each."""
@@ -112,7 +114,8 @@ class Execution:
 def _is_known(operation: Operation) -> bool:
     """Whether an operator's results follow from known values, and are small enough where they are drawn."""
     effects = operation.traits
-    known = effects.fills or (all(record.base.known for _, record in operation.operands) and operation.op not in _NORMS)
+    read = operation.operands[:1] if operation.op in _SHAPED_LIKE else operation.operands
+    known = effects.fills or (all(record.base.known for _, record in read) and operation.op not in _NORMS)
     return known and (not effects.random or _drawn_elements(operation) <= _RANDOM_LIMIT)
 
 

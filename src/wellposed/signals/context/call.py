@@ -15,6 +15,7 @@ from wellposed.signals.distributions.state import Dims, State
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
+from wellposed.signals.structure.choices import Choices
 
 OVERFLOW = 1e150
 """Variances are followed up to here; float32 ends at 1e77."""
@@ -43,6 +44,8 @@ class Pass:
     dependence: Dependence = field(default_factory=Dependence)
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     outcomes: list[Outcome] = field(default_factory=list)
 
     def root(self) -> int:

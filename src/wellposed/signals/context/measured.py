@@ -229,7 +229,9 @@ class MeasuredStates:
             if template is not None:
                 states[value] = maker.state(template, self.samples[value])
         run = self.run
-        return Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states)
+        context = Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states, choices=run.choices)
+        context.draws = {value: [self._tensors[value][draw] for draw in draws] for value in self.samples}
+        return context
 
     def samples_of(self, template: State) -> Samples | None:
         """Return the samples of an earlier state: of an operand, or of a value that `values_needed` names."""

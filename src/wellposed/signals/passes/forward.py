@@ -16,6 +16,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
+from wellposed.signals.context.joint import go_along, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
@@ -24,6 +25,7 @@ from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.structure.choices import Choices, choices_of
 
 Assumptions = Literal["full", "independent"]
 
@@ -50,21 +52,24 @@ def run_pass(
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
-    last_use = {} if keep else _last_uses(graph)
+    run.choices = Choices() if run.independent else choices_of(graph)
+    last_use = _last_uses(graph)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
         state_of(run, value)
     for node in graph.nodes:
-        if not any(graph.values[out].is_signal for out in node.outputs):
+        if any(graph.values[out].is_signal for out in node.outputs):
+            if visit is not None:
+                visit(run, node)
+            signals.extend(_followed(run, node))
+        else:
             _follow_condition(run, node)
-            continue
-        if visit is not None:
-            visit(run, node)
-        signals.extend(_followed(run, node))
         for value in node.inputs:
-            if last_use.get(value) == node.index and value not in graph.inputs:
-                run.states.pop(value, None)
+            if last_use.get(value) == node.index:
+                run.draws.pop(value, None)
+                if not keep and value not in graph.inputs:
+                    run.states.pop(value, None)
     return Signals(tuple(signals), "predicted"), run
 
 
@@ -190,7 +195,12 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
-    return _by_rule(run, node)
+    if node.index in run.choices.after and go_along(run, node):
+        return states_of_draws(run, node), "sampled", ""
+    results = _by_rule(run, node)
+    if node.index in run.choices.before:
+        go_along(run, node)
+    return results
 
 
 def _given(run: Pass, out: int) -> State | None:
@@ -222,6 +232,9 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 def _follow_condition(run: Pass, node: Node) -> None:
     """Compute the state of a condition on signals, for `where` and masks; others are left unknown."""
     rule = RULES.get(node.op)
+    if node.index in run.choices.after and go_along(run, node):
+        run.states.update(zip(node.outputs, states_of_draws(run, node), strict=True))
+        return
     if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
         return
     args = tuple(map(partial(resolve, run), node.args))

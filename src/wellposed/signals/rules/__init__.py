@@ -13,6 +13,7 @@ from wellposed.signals.rules.pooling import maximum, resize
 from wellposed.signals.rules.reduction import forward as reduction
 from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape import forward as shape
+from wellposed.signals.rules.shape import writes
 
 __all__ = [
     "attention",
@@ -31,4 +32,5 @@ __all__ = [
     "resize",
     "shape",
     "statistics",
+    "writes",
 ]

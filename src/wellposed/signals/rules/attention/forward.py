@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import mixture, operand, shut_out
+from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out
 from wellposed.signals.algebra.products import tilt
 from wellposed.signals.algebra.softmax import interpolated_participations, interpolated_pull, off_diagonal
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.context.call import Call
+from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Ancestry, Attention, Moments, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
@@ -96,6 +96,8 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         if kept is None or x.shape != call.shape():
             return x if x.shape == call.shape() else None
         return shut_out(x, kept, number)
+    if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
+        return chosen(call, broadcast(call, mask.state, x.shape), make_state(x.shape, number, 0.0), x)
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 

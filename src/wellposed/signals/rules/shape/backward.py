@@ -10,7 +10,7 @@ import torch
 
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, broadcast, reduced, settled, source_of
 from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import permute, pooled, reshape
 from wellposed.signals.operators.views import (
     Cut,
@@ -24,9 +24,11 @@ from wellposed.signals.operators.views import (
     view_of,
     views,
 )
+from wellposed.signals.operators.writes import stretches_of
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
-from wellposed.signals.rules.shape.forward import reordered
+from wellposed.signals.rules.shape.forward import picked_along, reordered
+from wellposed.signals.rules.shape.writes import replaced
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -190,3 +192,51 @@ def padded(
             return None
         state = select(state, axis, before, before + x.shape[axis], 1, drop=False)
     return [(source(call), Term(state))]
+
+
+@adjoint(
+    overloads("slice_scatter.default", "select_scatter.default"),
+    torch.ops.wellposed.view_write.default,
+    source="definition",
+)
+def write(call: Adjoint, gradients: Gradients, x: Any, y: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+    """A box that is overwritten: its gradient goes to what was written, the rest to the tensor."""
+    term, stretches = gradients[0], stretches_of(call.graph, call.node)
+    if term is None or stretches is None or any(stretch.step > 2 for stretch in stretches):
+        return None
+    whole = settled(call, term)
+    part, sent = whole, []
+    for stretch in stretches:
+        part = select(part, stretch.axis, stretch.start, stretch.stop, stretch.step, drop=False)
+    target, written = call.value_of(0), call.value_of(1)
+    if target is not None:
+        sent.append((target, Term(replaced(whole, make_state((), 0.0, 0.0), stretches))))
+    if written is not None:
+        sent.append((written, Term(reshape(part, call.graph.values[written].shape))))
+    return sent
+
+
+@adjoint(
+    overloads("scatter_add.default", "scatter_add_.default", "index_add.default", "index_add_.default"),
+    tag="approximate",
+    source="definition",
+)
+def add_by_index(
+    call: Adjoint, gradients: Gradients, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1
+) -> Sent | None:
+    """Sums by index: what was added gets the gradient that its index picks, as alike."""
+    term, added = gradients[0], call.value_of(3)
+    if term is None:
+        return None
+    state, target = settled(call, term), call.value_of(0)
+    sent = [] if target is None else [(target, Term(state))]
+    if added is not None:
+        shape, axis = call.graph.values[added].shape, dim % len(state.axes)
+        if state.shape[axis] > 1:
+            state = picked_along(
+                state, axis, (shape[axis],), (*state.shape[:axis], shape[axis], *state.shape[axis + 1 :])
+            )
+        if state.shape != shape:
+            return None
+        sent.append((added, Term(state, scale=float(alpha))))
+    return sent

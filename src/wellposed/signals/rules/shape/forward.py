@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import mixture, operand
+from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.algebra.maps import from_sources
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -136,12 +135,12 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
         item = indices[axis]
         shape = call.shape()
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
-            return _picked_axis(call, x, axis, tuple(item.shape), shape)
+            return picked_along(x, axis, tuple(item.shape), shape)
     return _picked(call, x)
 
 
-def _picked_axis(call: Call, x: State, axis: int, index_shape: tuple[int, ...], shape: tuple[int, ...]) -> State:
-    """Pick along one axis: the other axes stay as they are."""
+def picked_along(x: State, axis: int, index_shape: tuple[int, ...], shape: tuple[int, ...]) -> State:
+    """Return elements picked by index along one axis; the other axes stay as they are."""
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat = 1
     for n in index_shape:
@@ -189,58 +188,6 @@ def _picked(call: Call, x: State) -> State:
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
     return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, lever=x.lever)
-
-
-@rule(
-    overloads(
-        "copy_.default", "index_put_.default", "index_put.default", "masked_fill.Tensor", "masked_scatter.default",
-        "slice_scatter.default", "select_scatter.default", "scatter.src",
-    ),
-    torch.ops.wellposed.view_write.default,
-    tag="approximate",
-    source="mixture of two signals", tensors=True
-)  # fmt: skip
-def write(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | None:
-    """Part of a tensor is overwritten: a mixture by the shares of positions."""
-    name = call.node.op._schema.name.rpartition("::")[2]
-    if name == "copy_":
-        source = operand(call, rest[0])
-        if isinstance(source, float):
-            return make_state(call.shape(), source, 0.0)
-        return source if source.shape == call.shape() else expand(source, call.shape())
-    target = operand(call, x)
-    sources = [r for r in rest if isinstance(r, State)]
-    if not sources or not isinstance(target, State):
-        return None
-    source = sources[-1]
-    total = math.prod(call.shape())
-    share = min(_written(name, rest, source, target) / max(total, 1), 1.0)
-    whole = make_state(call.shape(), source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
-    return mixture(call, whole, target, share)
-
-
-def _written(name: str, rest: tuple[Any, ...], source: State, target: State) -> float:
-    """Return how many elements are overwritten."""
-    total = math.prod(target.shape)
-    if name.startswith("masked"):
-        return _share_of(rest[0]) * total
-    if name.startswith("index_put"):
-        count = float(total)
-        picked = [(axis, item) for axis, item in enumerate(rest[0]) if item is not None]
-        for axis, item in picked:
-            sizes = target.shape[axis : axis + len(item.shape)] if item.dtype == torch.bool else (target.shape[axis],)
-            count /= math.prod(sizes)
-        masks = [_share_of(item) * math.prod(item.shape) for _, item in picked if item.dtype == torch.bool]
-        places = [math.prod(item.shape) for _, item in picked if item.dtype != torch.bool]
-        return count * max([*masks, *places], default=1)
-    if name == "scatter":
-        return float(math.prod(rest[1].shape))
-    return math.prod(source.shape)
-
-
-def _share_of(mask: Any) -> float:
-    """Share of a mask that holds; a half where its values are not known."""
-    return float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.5
 
 
 @rule(overloads("unfold.default"), source="definition, windows as elements picked alike", tensors=True)

@@ -1,0 +1,331 @@
+"""Writes: part of a tensor is replaced, or added to, at places that are stretches of axes, masks or indices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.sampling import sample_operator
+from wellposed.signals.distributions.blocks import concatenate, select
+from wellposed.signals.distributions.state import Layout, State, make_state
+from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.operators.writes import Stretch, stretches_of
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.shape.forward import reordered
+
+BLOCKS = 8
+"""Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
+
+
+# ---- stretches ------------------------------------------------------------------------------------------------------
+
+
+@rule(
+    overloads("slice_scatter.default", "select_scatter.default"),
+    torch.ops.wellposed.view_write.default,
+    tag="approximate",
+    family="shape",
+    source="definition: the parts of a tensor one after another",
+    tensors=True,
+)
+def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None:
+    """A box of a tensor is overwritten: what is before it, in it and behind it."""
+    target, source = (_as_state(call, value) for value in (x, y))
+    stretches = stretches_of(call.graph, call.node)
+    if stretches is None or any(s.step > 2 for s in stretches):
+        share = math.prod(source.shape) / max(math.prod(target.shape), 1)
+        return _mixed(call, target, source, share)
+    return replaced(target, source, stretches)
+
+
+def _as_state(call: Call, value: Any) -> State:
+    found = operand(call, value)
+    return found if isinstance(found, State) else make_state((), found, 0.0)
+
+
+def _mixed(call: Call, target: State, source: State, share: float) -> State:
+    """Return a tensor of which a share, taken for random positions, is overwritten."""
+    whole = make_state(target.shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+    return mixture(call, whole, target, min(share, 1.0))
+
+
+def replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
+    """Return a tensor with other elements at some stretches of its axes."""
+    for stretch in stretches:
+        if stretch.dropped:
+            source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
+    return _replaced(target, source, stretches)
+
+
+def _replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
+    if not stretches:
+        return expand(source, target.shape)
+    (axis, start, stop, step), rest = _bounds(stretches[0]), stretches[1:]
+    size = target.shape[axis]
+    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest)
+    if step == 1:
+        before, behind = ((0, start), (stop, size))
+        around = [
+            [select(target, axis, *ends, 1, drop=False)] if ends[0] < ends[1] else [] for ends in (before, behind)
+        ]
+        parts = [*around[0], inner, *around[1]]
+        return concatenate(parts, axis, apart=sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
+    others = select(target, axis, 1 - start % 2, size, 2, drop=False)
+    taken = np.arange(start, stop, step)
+    kept = np.arange(1 - start % 2, size, 2)
+    missing = np.setdiff1d(np.arange(size), np.concatenate([taken, kept]))
+    parts = [inner, others, *(select(target, axis, int(i), int(i) + 1, 1, drop=False) for i in missing)]
+    whole = concatenate(parts, axis, apart=False)
+    return reordered(whole, axis, np.argsort(np.concatenate([taken, kept, missing])))
+
+
+def _bounds(stretch: Stretch) -> tuple[int, int, int, int]:
+    return stretch.axis, stretch.start, stretch.stop, stretch.step
+
+
+# ---- masks and indices ----------------------------------------------------------------------------------------------
+
+
+@rule(overloads("copy_.default"), family="shape", source="definition", tensors=True)
+def copy(call: Call, x: Any, y: Any, *rest: Any) -> State:
+    """All of a tensor is overwritten."""
+    return expand(filled(call, operand(call, y)), call.shape())
+
+
+@rule(
+    overloads("masked_fill.Tensor", "masked_scatter.default"),
+    tag="approximate",
+    family="shape",
+    source="mixture of two signals",
+    tensors=True,
+)
+def write_by_mask(call: Call, x: Any, mask: Any, y: Any) -> State:
+    """The elements where a mask holds are overwritten."""
+    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    if isinstance(mask, Unknown) and mask.state is not None:
+        shape = call.shape()
+        whole = make_state(shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+        return chosen(call, expand(mask.state, shape), whole, expand(target, shape))
+    return _mixed(call, target, source, _share_of(mask))
+
+
+def _share_of(mask: Any) -> float:
+    """Share of a mask that holds; a half where its values are not known."""
+    return float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.5
+
+
+@rule(
+    overloads("index_put_.default", "index_put.default"),
+    tag="approximate",
+    family="shape",
+    source="mixture of two signals",
+    tensors=True,
+)
+def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False) -> State | None:
+    """Elements at some indices are overwritten."""
+    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    if accumulate:
+        axes = [axis for axis, item in enumerate(indices) if item is not None]
+        index = indices[axes[0]] if len(axes) == 1 else None
+        if index is None or index.dtype == torch.bool or len(index.shape) != 1:
+            return None
+        shape = (*target.shape[: axes[0]], index.shape[0], *target.shape[axes[0] + 1 :])
+        return _added(call, target, expand(source, shape), axes[0], index, "sum")
+    return _mixed(call, target, source, _indexed(indices, target.shape) / max(math.prod(target.shape), 1))
+
+
+def _indexed(indices: Any, shape: tuple[int, ...]) -> float:
+    """Return how many elements some indices pick."""
+    count = float(math.prod(shape))
+    picked = [(axis, item) for axis, item in enumerate(indices) if item is not None]
+    for axis, item in picked:
+        sizes = shape[axis : axis + len(item.shape)] if item.dtype == torch.bool else (shape[axis],)
+        count /= math.prod(sizes)
+    masks = [_share_of(item) * math.prod(item.shape) for _, item in picked if item.dtype == torch.bool]
+    places = [math.prod(item.shape) for _, item in picked if item.dtype != torch.bool]
+    return count * max([*masks, *places], default=1)
+
+
+@rule(
+    overloads("scatter.src", "scatter_.src", "scatter.value", "scatter_.value"),
+    tag="approximate",
+    family="shape",
+    source="mixture of two signals",
+    tensors=True,
+)
+def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
+    """Elements at some indices of an axis are overwritten."""
+    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    count = math.prod(index.shape)
+    if isinstance(index, torch.Tensor):
+        count = int(torch.zeros(target.shape).scatter_(dim, index, 1.0).sum())
+    return _mixed(call, target, source, count / max(math.prod(target.shape), 1))
+
+
+@rule(
+    overloads("index_fill.int_Scalar", "index_fill_.int_Scalar", "index_copy.default", "index_copy_.default"),
+    tag="approximate",
+    family="shape",
+    source="mixture of two signals",
+    tensors=True,
+)
+def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
+    """Whole rows at some indices of an axis are overwritten."""
+    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    count = len(index.unique()) if isinstance(index, torch.Tensor) else math.prod(index.shape)
+    return _mixed(call, target, source, count / max(target.shape[dim], 1))
+
+
+# ---- sums by index --------------------------------------------------------------------------------------------------
+
+
+@rule(
+    overloads("scatter_add.default", "scatter_add_.default"),
+    tag="approximate",
+    family="shape",
+    source="definition: sums over what has one index, signals: 5.5",
+    tensors=True,
+)
+def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
+    """Elements are added to those that their indices name."""
+    return _added(call, filled(call, operand(call, x)), filled(call, operand(call, y)), dim, index, "sum")
+
+
+@rule(
+    overloads("index_add.default", "index_add_.default"),
+    tag="approximate",
+    family="shape",
+    source="definition: sums over what has one index, signals: 5.5",
+    tensors=True,
+)
+def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1) -> State:
+    """Rows are added to those that their indices name."""
+    source = filled(call, operand(call, y))
+    return _added(call, filled(call, operand(call, x)), linear(call, source, float(alpha)), dim, index, "sum")
+
+
+@rule(
+    overloads(
+        "scatter_reduce.two", "scatter_reduce_.two", "index_reduce.default", "index_reduce_.default", optional=True
+    ),
+    tag="sampled",
+    family="shape",
+    source="sums and means over what has one index; other statistics on samples",
+    tensors=True,
+)
+def scatter_reduce(
+    call: Call, x: Any, dim: int, index: Any, y: Any, reduce: str, *, include_self: bool = True
+) -> State | None:
+    """Sums, means, maxima, minima and products over what has one index."""
+    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    if reduce in ("sum", "mean") and isinstance(index, torch.Tensor) and not (include_self and reduce == "mean"):
+        if include_self or not target.var.any():
+            return _added(call, target, source, dim, index, reduce)
+    args = (target, dim, index, source, reduce)
+    results = sample_operator(call.graph, call.node, args, {"include_self": include_self}, call.root)
+    found = results[0] if results else None
+    return None if found is None else found.amended(spread=source.spread, roots=found.roots | source.roots)
+
+
+def _added(call: Call, target: State, source: State, dim: int, index: Any, kind: str) -> State:
+    """Return a tensor to which sums (means) of another one's elements are added, by their index along an axis."""
+    axis = dim % len(target.axes)
+    names = index if isinstance(index, torch.Tensor) else None
+    if names is not None and names.ndim > 1:
+        names = _of_axis(names, axis)
+    shape = tuple(index.shape) if len(index.shape) > 1 else source.shape
+    for a, size in enumerate(shape):
+        source = select(source, a, 0, size, 1, drop=False)
+    if names is None:
+        sums = _random_sums(call, source, axis, target.shape[axis])
+    else:
+        sums = _sums(call, source, axis, names.cpu().numpy(), target.shape[axis], mean=kind == "mean")
+    if sums.shape != target.shape:
+        sums = _mixed(call, filled(call, 0.0), sums, math.prod(sums.shape) / max(math.prod(target.shape), 1))
+    return combine(call, target, sums, 1.0, 1.0)
+
+
+def _of_axis(index: torch.Tensor, axis: int) -> torch.Tensor | None:
+    """Return an index along an axis that is the same at all other positions; None for another one."""
+    first = index
+    for a in range(index.ndim):
+        if a != axis:
+            first = first.narrow(a, 0, 1)
+    return first.flatten() if bool((index == first).all()) else None
+
+
+def _with_atom(x: State, axis: int) -> tuple[State, int]:
+    """Return a state with one atom in an axis, and which."""
+    x = pooled(x)
+    if len(x.axes[axis]) > 1:
+        x = merge_atoms(x, axis)
+    if x.axes[axis]:
+        return x, x.axes[axis][0]
+    layout = Layout((*x.sizes, 1), (*x.axes[:axis], (len(x.sizes),), *x.axes[axis + 1 :]))
+    x = x.with_moments(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
+    return x, len(x.sizes) - 1
+
+
+def _sums(call: Call, x: State, axis: int, names: Array, count: int, *, mean: bool) -> State:
+    """Return the sums (means) of the positions along an axis that have one name, for each name.
+
+    With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is
+    sum s_j² (1 - r) + (sum s_j)² r.
+    """
+    x, atom = _with_atom(x, axis)
+    size = x.sizes[atom]
+    each = np.bincount(names, minlength=count)
+    weight = 1.0 / np.maximum(each, 1) if mean else np.ones(count)
+
+    def by_name(array: Array, power: int) -> Array:
+        full = np.moveaxis(
+            np.broadcast_to(array, [size if i == atom else n for i, n in enumerate(array.shape)]), atom, 0
+        )
+        sums = np.zeros((count, *full.shape[1:]))
+        np.add.at(sums, names, full)
+        return np.moveaxis(sums * (weight**power).reshape(-1, *(1,) * (sums.ndim - 1)), 0, atom)
+
+    return _summed(call, x, atom, count, by_name(x.mean, 1), by_name(x.var, 2), by_name(x.std(), 1))
+
+
+def _summed(call: Call, x: State, atom: int, count: int, mean: Array, alone: Array, together: Array) -> State:
+    """Return sums given their mean, the sum of the variances (``alone``) and that of the standard deviations."""
+    same = np.take(x.corr, [0], axis=atom)
+    other = kernels.off_diagonal_mean(x.corr, x.sizes, atom)
+    rho = float(other.ravel()[0])
+    var = np.maximum(alone + rho * (together**2 - alone), 0.0)
+    over = tuple(i for i in range(alone.ndim) if i != atom)
+    first, squares = alone.mean(axis=over), (together**2).mean(axis=over)
+    here = first.mean() * same + (squares - first).mean() * other
+    parts = [here]
+    if count > 1 and other.any():
+        along = np.sqrt(squares)
+        apart = (along.sum() ** 2 - (along**2).sum()) / (count * (count - 1))
+        parts.append(apart * other)
+    kernel = np.concatenate(parts, axis=atom)
+    gone = [atom] if count == 1 else []
+    moments = {"mean": mean, "var": var, "corr": kernels.correlation(kernel, var)}
+    return x.with_moments(
+        layout=x.layout.resized(atom, count).without(gone),
+        **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
+        lever=None,
+        roots=x.roots | call.root(),
+    )
+
+
+def _random_sums(call: Call, x: State, axis: int, count: int) -> State:
+    """Return the sums of the positions along an axis that have one name, where names are random: n of N have each."""
+    x, atom = _with_atom(x, axis)
+    load = x.sizes[atom] / count
+    pairs = x.sizes[atom] * (x.sizes[atom] - 1) / count**2
+    m, v, s = (a.mean(axis=atom, keepdims=True) for a in (x.mean, x.var, x.std()))
+    summed = _summed(call, x, atom, count, load * m, load * v, np.sqrt(load * s**2 + pairs * s**2))
+    extra = (load + pairs - load * load) * m**2
+    return summed.changed(var=summed.var + extra) if summed.var.shape == extra.shape else summed
