@@ -35,7 +35,7 @@ class Comparison:
 
     Attributes:
         name, module, op, shape: as in `Signal`.
-        direction: ``forward`` for a signal, ``backward`` for a gradient; one by a parameter or an input of the model
+        direction: ``forward`` for a signal, ``backward`` for a gradient; that of a parameter or an input of the model
             has ``parameter`` or ``input`` as its op.
         tag: the prediction's tag.
         predicted, measured: second moments.
