@@ -519,7 +519,7 @@ def draw_spread(results: Results) -> dict[str, Chart]:
 
 def draw_teeth(results: Results) -> dict[str, Chart]:
     rows = results["teeth"]
-    kinds = {(row["kind"], row["norms"]) for row in rows}
+    kinds = {(row["kind"], row["norms"]) for row in rows if row["right"] != "no"}
     groups = [(kind, norms) for kind in dict.fromkeys(row["kind"] for row in rows) for norms in (True, False)]
     groups = [group for group in groups if group in kinds]
     names = [f"{kind}, {'norms' if norms else 'no norms'}" for kind, norms in groups]

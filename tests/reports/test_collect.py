@@ -282,7 +282,7 @@ class Tied(nn.Module):
 
 def test_what_is_off_is_explained(monkeypatch):
     torch.manual_seed(0)
-    report = wp.report(Tied(), torch.randn(16, 64), draws=3)
+    report = wp.report(Tied(), torch.randn(16, 64), draws=8)
     for item in report.initialisations:
         assert [found.node for found in item.explanations] == ["linear", "mul"]
         assert [found.finding for found in item.explanations] == ["made here", "came in"]
@@ -299,7 +299,7 @@ def test_what_is_off_is_explained(monkeypatch):
     assert "plan, first off: linear: made here: -" in text
     assert "more: wp.explain(model, 'linear', ..., plan=plan)" in text
     monkeypatch.setattr(parts, "EXPLAINED", 1)
-    short = wp.report(Tied(), torch.randn(16, 64), draws=4)
+    short = wp.report(Tied(), torch.randn(16, 64), draws=8)
     assert [len(item.explanations) for item in short.initialisations] == [1, 1]
     assert "why: <code>wp.explain(model, &#x27;mul&#x27;, ..., plan=plan)</code>" in page(short)
 
