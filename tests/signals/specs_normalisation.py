@@ -209,6 +209,10 @@ def _noise() -> Iterator[Spec]:
     blank = lambda x: torch.empty_like(x)  # noqa: E731
     small = (Source((8, 8)),)
     yield aten.bernoulli_.float, [Case("bernoulli_", lambda x: aten.bernoulli_.float(blank(x), 0.3), small)]
+    yield (
+        aten.bernoulli_.Tensor,
+        [Case("bernoulli_ tensor", lambda x: aten.bernoulli_.Tensor(blank(x), torch.tensor(0.3)), small)],
+    )
     yield aten.bernoulli.p, [Case("bernoulli p", lambda x: aten.bernoulli.p(x, 0.3), small)]
     yield aten.bernoulli.default, [Case("bernoulli", lambda x: aten.bernoulli(torch.sigmoid(x)), small)]
     real = {"dtype": torch.float64}
@@ -225,6 +229,30 @@ def _noise() -> Iterator[Spec]:
     )
     yield aten.randn_like.default, [Case("randn_like", lambda x: aten.randn_like(x), small)]
     yield aten.uniform_.default, [Case("uniform_", lambda x: aten.uniform_(blank(x), -0.5, 2.0), small)]
+    around = (Source((4, 6), mean=0.5), Source((4, 6), mean=1.0, std=0.1))
+    yield (
+        aten.normal.float_float,
+        [Case("normal of numbers", lambda x: aten.normal.float_float(0.5, 2.0, [8, 8], **real), small)],
+    )
+    yield aten.normal.Tensor_float, [Case("normal around", lambda x, y: aten.normal.Tensor_float(x, 2.0), around)]
+    yield (
+        aten.normal.float_Tensor,
+        [Case("normal of widths", lambda x, y: aten.normal.float_Tensor(0.5, y.clamp(min=0.1)), around)],
+    )
+    yield (
+        aten.normal.Tensor_Tensor,
+        [Case("normal around, of widths", lambda x, y: aten.normal.Tensor_Tensor(x, y.clamp(min=0.1)), around)],
+    )
+    yield aten.randint.default, [Case("randint", lambda x: aten.randint.default(5, [8, 8], **real), small)]
+    yield (
+        aten.randint.low,
+        [Case("randint between", lambda x: aten.randint.low(-2, 5, [8, 8], **real), small)],
+    )
+    yield aten.randint_like.default, [Case("randint_like", lambda x: aten.randint_like.default(x, 5), small)]
+    yield (
+        aten.randint_like.low_dtype,
+        [Case("randint_like between", lambda x: aten.randint_like.low_dtype(x, -2, 5), small)],
+    )
     yield aten.normal_.default, [Case("normal_", lambda x: aten.normal_(blank(x), 0.5, 2.0), small)]
     yield aten.exponential_.default, [Case("exponential_", lambda x: aten.exponential_(blank(x), 2.0), small)]
 

@@ -124,6 +124,20 @@ CHAINS = [
         (Source((4, 8)),),
         {"w": Weight((8, 5), 0.3)},
     ),
+    Case("random mask", lambda x: x * (torch.rand_like(x) < 0.3).to(x.dtype), (Source((4, 8), mean=0.5),)),
+    Case(
+        "random mask of rows",
+        lambda x: torch.where(torch.rand(4, 1, dtype=x.dtype) < 0.3, x, -1.0),
+        (Source((4, 8), mean=0.5),),
+    ),
+    Case(
+        "elements overwritten at random",
+        lambda x: torch.masked_fill(x, torch.bernoulli(torch.full_like(x, 0.2)).bool(), 3.0),
+        (Source((4, 8)),),
+    ),
+    Case("stochastic depth", lambda x: x / 0.7 * torch.floor(0.7 + torch.rand(4, 1, dtype=x.dtype)), (Source((4, 8)),)),
+    Case("whole numbers", lambda x: x * torch.randint(0, 3, (4, 8)), (Source((4, 8), mean=0.5),)),
+    Case("Gumbel noise", lambda x: x - torch.log(-torch.log(torch.rand_like(x))), (Source((4, 8)),)),
     Case(
         "heads split and merged",
         lambda x, w: (x @ w).view(3, 5, 2, 4).transpose(1, 2).transpose(1, 2).reshape(3, 5, 8),

@@ -242,7 +242,7 @@ def _follow_condition(run: Pass, node: Node) -> None:
         args = tuple(a.state if _is_condition(a) else a for a in args)
         if not (args and isinstance(args[0], State)):
             return
-    if any(isinstance(a, State) or _is_condition(a) for a in args):
+    if not node.inputs or any(isinstance(a, State) or _is_condition(a) for a in args):
         result = rule.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
             run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, weakest(rule.tag, result.tag))
@@ -265,7 +265,9 @@ def _states_in(tree: Any) -> Iterable[State]:
 
 def _call_rule(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
     given = args[0] if args else None
-    if isinstance(given, Unknown) and next(iter(_states_in((args, kwargs))), None) is None:
+    if isinstance(given, Unknown) and given.state is not None and not rule.tensors:
+        args = (given.state, *args[1:])
+    elif isinstance(given, Unknown) and given.state is None and next(iter(_states_in((args, kwargs))), None) is None:
         return None  # integers whose values the inputs decide: there is no signal to follow
     if isinstance(given, torch.Tensor) and not rule.tensors:
         args = (known_state(given.to(torch.float64), call.root()), *args[1:])

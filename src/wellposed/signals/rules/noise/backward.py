@@ -12,9 +12,12 @@ from wellposed.signals.rules.noise import forward
 from wellposed.signals.rules.noise.forward import _ALPHA
 
 
-@adjoint(overloads("bernoulli.default"), source="signals: 9")
+@adjoint(
+    overloads("bernoulli.default", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"),
+    source="signals: 9",
+)
 def drawn(call: Adjoint, gradients: Gradients, *rest: Any, **kwargs: Any) -> Sent:
-    """Random numbers do not follow their probabilities; others that are drawn are made of no tensor."""
+    """Random numbers do not follow what they are drawn from; others that are drawn are made of no tensor."""
     return []
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, multiply, operand
+from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import scaled_by
-from wellposed.signals.distributions.state import Link, State, make_state
+from wellposed.signals.distributions.state import Link, Pointwise, State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule
@@ -106,38 +109,84 @@ def _filled(call: Call, mean: float, var: float) -> State:
     return make_state(call.shape(), mean, var, roots=call.root())
 
 
-@rule(overloads("bernoulli_.float", "bernoulli.p", "bernoulli.default"), source="definition")
-def bernoulli(call: Call, x: Any, p: Any = None, *, generator: Any = None) -> State:
+@rule(
+    overloads("bernoulli_.float", "bernoulli_.Tensor", "bernoulli.p", "bernoulli.default"),
+    source="definition",
+    tensors=True,
+)
+def bernoulli(call: Call, x: Any, p: Any = 0.5, *, generator: Any = None) -> State:
     """0 or 1."""
-    share = float(p) if isinstance(p, (int, float)) else x.pooled_mean if isinstance(x, State) else 0.5
+    given = x if call.node.op is torch.ops.aten.bernoulli.default else p
+    share = operand(call, given)
+    share = share if isinstance(share, float) else share.pooled_mean
     return _filled(call, share, share * (1 - share))
 
 
-@rule(overloads("rand.default", "rand_like.default", "rand.generator"), source="definition")
-def rand(call: Call, *rest: Any, **kwargs: Any) -> State:
-    """Uniform on [0, 1)."""
-    return _filled(call, 0.5, 1 / 12)
+def _by_quantiles(call: Call, key: tuple[object, ...], quantile: Callable[[torch.Tensor], torch.Tensor]) -> State:
+    """Return independent random numbers with a quantile function, as the function of Gaussian ones that they are.
+
+    What compares them, rounds them or takes their logarithm is then integrated as any function is.
+    """
+    return apply_pointwise(call, _gaussian(call), Pointwise(key, lambda z: quantile(torch.special.ndtr(z))))
 
 
-@rule(overloads("uniform_.default"), source="definition")
-def uniform(call: Call, x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> State:
-    """Uniform on [low, high)."""
-    return _filled(call, (low + high) / 2, (high - low) ** 2 / 12)
-
-
-@rule(overloads("randn.default", "randn_like.default", "randn.generator"), source="definition")
-def randn(call: Call, *rest: Any, **kwargs: Any) -> State:
-    """Standard normal."""
-    return _filled(call, 0.0, 1.0).amended(gauss=True)
-
-
-@rule(overloads("normal_.default"), source="definition")
-def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> State:
-    """Normal."""
+def _gaussian(call: Call, mean: float = 0.0, std: float = 1.0) -> State:
     return _filled(call, mean, std**2).amended(gauss=True)
 
 
-@rule(overloads("exponential_.default"), source="definition")
+def _uniform(call: Call, low: float, high: float) -> State:
+    return _by_quantiles(call, ("uniform", low, high), lambda u: low + (high - low) * u)
+
+
+@rule(overloads("rand.default", "rand_like.default", "rand.generator"), source="definition", tensors=True)
+def rand(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """Uniform on [0, 1)."""
+    return _uniform(call, 0.0, 1.0)
+
+
+@rule(overloads("uniform_.default"), source="definition", tensors=True)
+def uniform(call: Call, x: Any, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> State:
+    """Uniform on [low, high)."""
+    return _uniform(call, float(low), float(high))
+
+
+@rule(
+    overloads("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype"),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
+def randint(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """Equally likely whole numbers of [low, high)."""
+    given = [r for r in rest if isinstance(r, int) and not isinstance(r, bool)]
+    low, high = (given[0], given[1]) if len(given) > 1 else (0, given[0])
+    return _by_quantiles(call, ("integers", low, high), lambda u: (low + (high - low) * u).floor().clamp(max=high - 1))
+
+
+@rule(overloads("randn.default", "randn_like.default", "randn.generator"), source="definition", tensors=True)
+def randn(call: Call, *rest: Any, **kwargs: Any) -> State:
+    """Standard normal."""
+    return _gaussian(call)
+
+
+@rule(overloads("normal_.default"), source="definition", tensors=True)
+def normal(call: Call, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> State:
+    """Normal."""
+    return _gaussian(call, float(mean), float(std))
+
+
+@rule(
+    overloads("normal.float_float", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"),
+    source="definition: mean + std N(0, 1)",
+    tensors=True,
+)
+def normal_around(call: Call, mean: Any, std: Any = 1.0, *rest: Any, **kwargs: Any) -> State:
+    """Normal with means and standard deviations that may be signals."""
+    noise = multiply(call, _gaussian(call), broadcast(call, operand(call, std), call.shape()))
+    return combine(call, broadcast(call, operand(call, mean), call.shape()), noise, 1.0, 1.0)
+
+
+@rule(overloads("exponential_.default"), source="definition", tensors=True)
 def exponential(call: Call, x: Any, lambd: float = 1.0, *, generator: Any = None) -> State:
     """Exponential."""
-    return _filled(call, 1 / lambd, 1 / lambd**2)
+    return _by_quantiles(call, ("exponential", lambd), lambda u: -torch.log1p(-u.clamp(max=1 - 1e-16)) / lambd)

@@ -109,11 +109,17 @@ def copy(call: Call, x: Any, y: Any, *rest: Any) -> State:
 def write_by_mask(call: Call, x: Any, mask: Any, y: Any) -> State:
     """The elements where a mask holds are overwritten."""
     target, source = (filled(call, operand(call, value)) for value in (x, y))
-    if isinstance(mask, Unknown) and mask.state is not None:
-        shape = call.shape()
-        whole = make_state(shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
-        return chosen(call, expand(mask.state, shape), whole, expand(target, shape))
-    return _mixed(call, target, source, _share_of(mask))
+    by_condition = _where(call, mask, source, target)
+    return _mixed(call, target, source, _share_of(mask)) if by_condition is None else by_condition
+
+
+def _where(call: Call, mask: Any, source: State, target: State) -> State | None:
+    """Return elements like those of ``source`` where a condition on signals holds; None for another mask."""
+    shape = call.shape()
+    if not isinstance(mask, Unknown) or mask.state is None or len(mask.shape) > len(shape):
+        return None
+    whole = make_state(shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+    return chosen(call, expand(mask.state, shape), whole, expand(target, shape))
 
 
 def _share_of(mask: Any) -> float:
@@ -138,6 +144,10 @@ def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False
             return None
         shape = (*target.shape[: axes[0]], index.shape[0], *target.shape[axes[0] + 1 :])
         return _added(call, target, expand(source, shape), axes[0], index, "sum")
+    if len(indices) == 1 and tuple(indices[0].shape) == target.shape:
+        by_condition = _where(call, indices[0], source, target)
+        if by_condition is not None:
+            return by_condition
     return _mixed(call, target, source, _indexed(indices, target.shape) / max(math.prod(target.shape), 1))
 
 
