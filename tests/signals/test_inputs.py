@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import wellposed as wp
 from wellposed.errors import InputError
@@ -129,3 +130,25 @@ def test_bad_descriptors():
         Input.image([1.0, 0.5]).state((2, 3, 8, 8), 1)
     with pytest.raises(InputError, match=r"described by wellposed\.Input or a batch, not float"):
         wp.propagate(wp.trace(torch.nn.ReLU(), torch.zeros(2, 3)), inputs=1.0)
+
+
+def test_a_table_is_measured_by_column():
+    torch.manual_seed(0)
+    scales, shifts = torch.tensor([1.0, 10.0, 0.1, 3.0]), torch.tensor([0.0, 5.0, 1.0, -2.0])
+    table = shifts + scales * torch.randn(400, 4)
+    told = wp.Input.from_batch(table)
+    state = told.state((7, 4), 1)
+    np.testing.assert_allclose(state.var.ravel(), table.double().var(0, correction=0), rtol=1e-6)
+    drawn = told.sample((100_000, 4), torch.Generator().manual_seed(1))
+    np.testing.assert_allclose(drawn.mean(0), table.mean(0), atol=0.15)
+    np.testing.assert_allclose(drawn.std(0), table.std(0, correction=0), rtol=0.02)
+
+    class Chosen(nn.Module):
+        def forward(self, x):
+            return x[:, [0, 2]], x.sum(1)
+
+    parts = wp.propagate(wp.trace(Chosen(), table), inputs=table)
+    assert parts[0].second_moment == pytest.approx(float((table[:, [0, 2]] ** 2).mean()), rel=1e-5)
+    assert wp.Input.from_batch(torch.randn(400, 4)).columns is None
+    with pytest.raises(InputError, match="a table of 4 columns was described"):
+        told.state((7, 5), 1)

@@ -32,6 +32,7 @@ class Input:
             1); None means the default of the kind.
         channel_correlation: correlation of two channels at one position (images).
         vocabulary: number of different tokens, equally likely.
+        columns: mean and variance of each column of a table (batch, columns) whose columns differ; None: alike.
     """
 
     kind: InputKind = "white"
@@ -40,6 +41,7 @@ class Input:
     profile: tuple[tuple[float, ...], ...] | tuple[float, ...] | None = None
     channel_correlation: float = 0.0
     vocabulary: int | None = None
+    columns: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
@@ -85,7 +87,7 @@ class Input:
 
     @classmethod
     def from_batch(cls, batch: torch.Tensor) -> Input:
-        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs.
+        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs, of a table by column.
 
         Raises:
             InputError: fewer than two elements, or one that is not finite.
@@ -96,6 +98,10 @@ class Input:
             raise InputError("a batch to measure inputs from needs at least two finite elements")
         data = batch.detach().to("cpu", torch.float64).numpy()
         mean, var = float(data.mean()), float(data.var())
+        if data.ndim == 2 and _differ(data):
+            return cls(
+                "measured", mean, var, columns=tuple(zip(data.mean(0).tolist(), data.var(0).tolist(), strict=True))
+            )
         if data.ndim != 4 or var == 0.0:
             return cls("measured", mean, var)
         centred = data - mean
@@ -137,6 +143,12 @@ class Input:
         With ``independent`` its elements count as uncorrelated.
         """
         made = make_state(shape, self.mean, self.var, gauss=True, roots=root)
+        if self.columns is not None:
+            if len(shape) != 2 or shape[1] != len(self.columns):
+                raise InputError(f"a table of {len(self.columns)} columns was described, the input is {tuple(shape)}")
+            places = [len(self.columns) if i in made.axes[1] else 1 for i in range(len(made.sizes))]
+            mean, var = (np.array(part).reshape(places) for part in zip(*self.columns, strict=True))
+            return made.with_moments(mean=mean, var=var)
         if independent or self.kind not in ("image", "measured") or len(shape) < 4:
             return made
         axes = made.axes
@@ -181,6 +193,9 @@ class Input:
             noise = self._fields(tuple(int(n) for n in shape), generator)
         else:
             noise = torch.randn(tuple(shape), generator=generator)
+        if self.columns is not None:
+            mean, var = torch.tensor(self.columns).T
+            return mean + var.sqrt() * noise
         return self.mean + math.sqrt(self.var) * noise
 
     def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -208,6 +223,17 @@ class Input:
 
 Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
 """Inputs that are described, as `wellposed.propagate` takes them."""
+
+
+def _differ(table: Array) -> bool:
+    """Whether the columns of a table differ in mean or mean square by more than chance (6 standard errors)."""
+    rows, columns = table.shape
+    if rows < 8 or columns < 2:
+        return False
+    return any(
+        bool((np.abs(part.mean(0) - part.mean()) > 6.0 * np.sqrt((part.var(0) + part.var()) / rows)).any())
+        for part in (table, table * table)
+    )
 
 
 @lru_cache(maxsize=32)
