@@ -135,8 +135,9 @@ class Recorder(TorchDispatchMode):
         holds, where that is known. Real values are copied only when an operator writes to them.
         """
         self.values.append(RawValue(kind, name, twin))
-        known = values is not None and values.shape == tensor.shape
-        real = (values.detach().cpu() if self.meta else twin) if known else None
+        real = None
+        if values is not None and values.shape == tensor.shape:
+            real = values.detach().cpu() if self.meta else twin
         record = new_root(twin, len(self.values) - 1, real)
         record.base.borrowed = True
         self.bind(twin, record)
