@@ -129,7 +129,7 @@ def test_without_a_name_the_first_that_is_off_is_explained() -> None:
     graph = wp.trace(mlp(), torch.zeros(64, 128))
     found = wp.explain(graph, plan=wp.plan(graph, method="kaiming"))
     assert found.node == wp.check(graph, plan=wp.plan(graph, method="kaiming")).first.name == "1"
-    assert "wp.explain(model, '1', ...)" in wp.check(graph, plan=wp.plan(graph, method="kaiming")).summary()
+    assert "wp.explain(model, '1', ..., plan=plan)" in wp.check(graph, plan=wp.plan(graph, method="kaiming")).summary()
 
 
 def test_figures_are_those_of_the_check() -> None:
