@@ -151,6 +151,23 @@ CHAINS = [
         {"w": Weight((3, 3, 3, 3), 0.2)},
     ),
 ]
+PADDED = [
+    Case(
+        f"maximum over padding{named}",
+        lambda x, value=value, widths=widths: aten.max_pool2d(
+            aten.pad(torch.relu(x), widths, value=value), [3, 3], [2, 2]
+        ),
+        (Source((2, 4, 9, 8), reach=1.5),),
+        bound=0.03,
+        why="the maximum is integrated on 2048 quasi-random points",
+    )
+    for named, widths, value in (
+        ("", [1, 1, 1, 1], None),
+        (" on one side", [0, 1, 0, 1], 0.0),
+        (" with a constant", [1, 1, 0, 1], 0.7),
+        (" wider than the window", [3, 0, 0, 3], 0.7),
+    )
+]
 NORMED = [
     Case("norm of joined branches", lambda x: norm(torch.cat([torch.relu(x), 3.0 * x + 1.0], 1)), (BATCH,), draws=400),
     Case(
@@ -166,6 +183,12 @@ NORMED = [
 
 @pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.label)
 def test_chain(case):
+    verify(None, case)
+
+
+@pytest.mark.parametrize("case", PADDED, ids=lambda case: case.label)
+def test_maximum_over_padding(case):
+    """Zeros at the border are elements of a window that are known, not a part of a Gaussian field."""
     verify(None, case)
 
 

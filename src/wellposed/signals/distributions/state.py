@@ -207,16 +207,35 @@ class Marginal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filters:
-    """What norms per channel read of a convolution's output, each channel of which is one random filter.
+class Padded:
+    """The tensor that one with a constant around it was made of.
 
     Attributes:
-        excess: what such a norm adds to the correlation (see `quadratic`).
+        of: the tensor inside.
+        before: for each axis how many constants lie before it.
+        value: the constant.
+        layout: that of the padded tensor.
+    """
+
+    of: State
+    before: tuple[int, ...]
+    value: float
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filters:
+    """What norms per channel and windows read: each channel of a convolution's output is one random filter.
+
+    Attributes:
+        excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
+        padded: what lies inside constant padding.
     """
 
     excess: Later | None = None
     margin: Later | None = None
+    padded: Padded | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,6 +303,7 @@ class Changes(TypedDict, total=False):
     filters: Filters
     excess: Later | None
     margin: Later | None
+    padded: Padded | None
     ancestry: Ancestry
     links: tuple[Link, ...]
     roots: int
@@ -353,6 +373,7 @@ class State:
     scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
     excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
     margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
+    padded: ClassVar[Padded | None] = _read(lambda x: x.filters.padded)
     links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)
     roots: ClassVar[int] = _read(lambda x: x.ancestry.roots)
     lever: ClassVar[str | None] = _read(lambda x: x.ancestry.lever)

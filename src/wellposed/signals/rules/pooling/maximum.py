@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -64,7 +65,14 @@ def max_pool(
     """Maximum over windows of the Gaussian field that the input is a function of, on fixed quasi-random points."""
     rank = {"max_pool1d": 1, "max_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
     space, steps = pool_steps(call, x, kernel_size, stride, padding, dilation, rank)
-    return maximum(call, x, space, steps)
+    inside = x.padded
+    if inside is None or inside.layout != x.layout or call.independent:
+        return maximum(call, x, space, steps)
+    within = [
+        replace(step, size=inside.of.shape[axis], before=step.before + inside.before[axis], end=None)
+        for axis, step in zip(space, steps, strict=True)
+    ]
+    return maximum(call, inside.of, space, within, around=inside.value)
 
 
 @rule(
@@ -84,8 +92,8 @@ def adaptive_max_pool(call: Call, x: State, output_size: Any) -> State | None:
     return maximum(call, x, space, [s for s in steps if s is not None])
 
 
-def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
-    """Return the maximum over each window."""
+def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around: float | None = None) -> State:
+    """Return the maximum over each window; taps outside the tensor count as ``around``, or not at all."""
     x = prepared(x, space)
     layout, gone = shrunk(x, space, steps)
     if not x.var.any():
@@ -95,7 +103,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis]) -> State:
     base, fn = (x, None) if call.independent else x.gaussian_source()
     pairs = [(x.axes[a][0], step) for a, step in zip(space, steps, strict=True) if x.axes[a]]
     used = [step for _, step in pairs]
-    window = _Window(call, base, fn or IDENTITY, [i for i, _ in pairs], used)
+    window = _Window(call, base, fn or IDENTITY, [i for i, _ in pairs], used, around)
     mean, second = window.maps()
     corr = window.correlations(kernels.lag_cap(len(space)))
     var = np.maximum(second - mean**2, 0.0)
@@ -127,7 +135,10 @@ def _lagrange(nodes: Array, points: Array) -> Array:
 class _Window:
     """The Gaussian field around a window, sampled once."""
 
-    def __init__(self, call: Call, base: State, fn: Pointwise, dims: list[int], steps: list[Axis]) -> None:
+    def __init__(
+        self, call: Call, base: State, fn: Pointwise, dims: list[int], steps: list[Axis], around: float | None
+    ) -> None:
+        self.around = around
         self.base, self.fn, self.dims, self.steps = base, fn, dims, steps
         self.independent = call.independent
         # windows that overlap are sampled together: the patch reaches over the displacements that share taps
@@ -212,7 +223,7 @@ class _Window:
         classes = [tap_classes(s, False) for s in self.steps]
         std_map = self._pooled_std()
         levels = np.array([self.std_level])
-        homogeneous = not self.mean_level and is_homogeneous(self.fn)
+        homogeneous = not self.mean_level and not self.around and is_homogeneous(self.fn)
         if std_map.size > 1 and not homogeneous and np.ptp(std_map) > 0.02 * std_map.max():
             levels = np.array([std_map.min(), 0.5 * (std_map.min() + std_map.max()), std_map.max()])
         tables = [self._table(level, [valid for _, _, valid in classes]) for level in levels]
@@ -234,7 +245,11 @@ class _Window:
             here = [tuple(bool(v) for v in taps[k]) for taps, k in zip(valid, key, strict=True)]
             if all(any(taps) for taps in here):
                 y = self._max(values, [0] * len(self.steps), here)
+                if self.around is not None and not all(all(taps) for taps in here):
+                    y = np.maximum(y, self.around)
                 first[key], second[key] = y.mean(), (y * y).mean()
+            elif self.around is not None:
+                first[key], second[key] = self.around, self.around**2
         return first, second
 
     def _placed(self, stack: Array, std_map: Array, levels: Array, homogeneous: bool, power: int) -> Array:

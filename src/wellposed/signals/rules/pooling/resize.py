@@ -10,7 +10,7 @@ import torch
 from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import Layout, State, make_state
+from wellposed.signals.distributions.state import Layout, Padded, State, make_state
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -27,7 +27,7 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
     With zeros at a share z of positions the pooled variance is (1 - z) v + z (1 - z) m². AutoInit's eq. 24 leaves out
     the second term; ``state="independent"`` does too.
     """
-    rank = len(x.axes)
+    rank, given = len(x.axes), x
     constant = float(value or 0.0)
     if not np.isfinite(constant):  # padding that a maximum ignores: the signal goes on
         mode = "replicate"
@@ -50,6 +50,10 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
             )
         else:
             x = _padded(x, axis, before, after, mode, constant)
+    if mode == "constant" and not call.independent and all(min(widths) >= 0 for _, *widths in steps):
+        starts = {axis: before for axis, before, _ in steps}
+        inside = Padded(given, tuple(starts.get(axis, 0) for axis in range(rank)), constant, x.layout)
+        x = x.amended(padded=inside)
     return x
 
 
