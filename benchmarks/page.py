@@ -49,6 +49,8 @@ REACH = {
     "timm": 100,
     "transformers": 94,
 }
+LANGUAGE_MODELS, OTHER_LIBRARIES, OTHER_MODELS = 60, 15, 150
+PLANNED, CHECKED, OTHER_P95 = 98, 90, 0.2  # per cent, per cent, octaves
 NETS = {
     "resnet": "ResNet",
     "densenet": "DenseNet",
@@ -329,6 +331,44 @@ def zoo(results: Results) -> tuple[str, str]:
     return shown, verdict(*met)
 
 
+def was_judged(rows: Rows) -> Rows:
+    """Return the rows of the models that were judged to the end."""
+    return [row for row in rows if row["stage"] == "done"]
+
+
+def language_models(results: Results) -> tuple[str, str]:
+    rows = was_judged(results["language_models"])
+    close, spread = ([row[key] for row in rows] for key in ("close", "spread_within"))
+    warned = sum(bool(row["false"]) for row in rows)
+    told = (
+        f"{share(close)} within the goal, {share(spread)} with the spread within a factor of {FACTOR}; false warnings "
+        f"of {warned}; {len(results['language_models']) - len(rows)} more not judged"
+    )
+    return told, verdict(all(close), all(spread), not warned, len(rows) >= LANGUAGE_MODELS)
+
+
+def outsiders(results: Results) -> tuple[str, str]:
+    tried = [row for row in results["outsiders"] if row["stage"] not in ("build", "forward")]
+    rows = was_judged(tried)
+    planned = [row["stage"] not in ("trace", "plan") for row in tried]
+    checked = [row["ok"] for row in rows]
+    silent = sum(bool(row["silent_nodes"]) for row in rows)
+    libraries = len({row["library"] for row in tried})
+    middle = median(float(row["p95"]) for row in rows)
+    told = (
+        f"{libraries} libraries; planned {share(planned)}, checked {share(checked)}, median p95 {figure(middle, 2)}; "
+        f"nodes off unnamed in {silent}"
+    )
+    met = (
+        libraries >= OTHER_LIBRARIES and len(tried) >= OTHER_MODELS,
+        100 * sum(planned) >= PLANNED * len(planned),
+        100 * sum(checked) >= CHECKED * len(checked),
+        middle <= OTHER_P95,
+        not silent,
+    )
+    return told, verdict(*met)
+
+
 def summary(results: Results) -> str:
     """Return the table of what was asked and what was reached."""
     again = of_groups(results["accuracy_many"], PLAIN)
@@ -429,6 +469,22 @@ def summary(results: Results) -> str:
             f"timm {REACH['timm']} %; torchvision classification, segmentation and video 100 %; "
             f"transformers ≥ {REACH['transformers']} %",
             zoo(results),
+        ),
+        (
+            "[language models](#language-models)",
+            "p95 of every causal architecture of transformers that builds from a small configuration, 16 layers; ratio "
+            "of predicted to measured spread; warnings that the measurement does not bear out",
+            f"≥ {LANGUAGE_MODELS} architectures; ≤ 0.25 octaves each, ≤ 0.5 for state spaces and experts; median ratio "
+            f"within a factor of {FACTOR}; no false warning",
+            language_models(results),
+        ),
+        (
+            "[other libraries](#other-libraries)",
+            "models of libraries that the tests do not know: share planned, share that `check` confirms, median p95, "
+            "nodes tagged exact or approximate that are off by an octave and not named",
+            f"≥ {OTHER_MODELS} models of ≥ {OTHER_LIBRARIES} libraries; ≥ {PLANNED} %; ≥ {CHECKED} %; ≤ {OTHER_P95} "
+            "octaves; none",
+            outsiders(results),
         ),
     ]
     lines = ["| what | measure | asked | reached | met |", "|---|---|---|---|---|"]
@@ -799,6 +855,50 @@ def draw_reach(results: Results) -> dict[str, Chart]:
     return {"reach": chart}
 
 
+HIGHEST = 10.0
+"""Octaves at the right end of the pictures of models; what is further off lies on it."""
+
+
+def draw_language_models(results: Results) -> dict[str, Chart]:
+    rows = was_judged(results["language_models"])
+    x = Scale("p95 of |log2(predicted / measured)| (octaves)", 0.02, HIGHEST, (0.02, 0.1, 0.25, 0.5, 1, 10), log=True)
+    y = Scale("share of architectures (%)", 0, 100, (0, 25, 50, 75, 100))
+    colours = {"attention": TEAL, "experts": ORANGE, "state space": PURPLE}
+    kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in colours}
+    legend = [Key("line", colours[kind], f"{kind} ({len(found)})") for kind, found in kinds.items()]
+    legend += [Key("goal", GREY, "asked: 0.25, and 0.5 for experts and state spaces")]
+    about = "Share of architectures whose 95th percentile is at most so many octaves, by kind."
+    chart = Chart("Language models at 16 layers", about, x, y, legend=legend)
+    for kind, found in kinds.items():
+        within = sorted(min(max(float(row["p95"]), x.low), HIGHEST) for row in found)
+        steps = [(value, 100 * (number + 1) / len(within)) for number, value in enumerate(within)]
+        chart.line(steps, colours[kind])
+    for goal in sorted({row["goal"] for row in rows}):
+        chart.line([(goal, 0), (goal, 100)], GREY, goal=True)
+    return {"language-models": chart}
+
+
+def draw_outsiders(results: Results) -> dict[str, Chart]:
+    found: dict[str, Rows] = {}
+    for row in was_judged(results["outsiders"]):
+        found.setdefault(row["library"], []).append(row)
+    x = Scale("p95 of |log2(predicted / measured)| (octaves)", 0.01, HIGHEST, (0.01, 0.1, 0.2, 1, 10), log=True)
+    names = [f"{library.replace('_', '-')} ({len(rows)})" for library, rows in found.items()]
+    legend = [
+        Key("dot", TEAL, "check confirms the plan"),
+        Key("dot", ORANGE, "it names a node that is off", hollow=True),
+    ]
+    legend.append(Key("goal", GREY, "asked as the median"))
+    about = "95th percentile of the error of every model, by library."
+    chart = Chart("Models of other libraries", about, x, rows=names, legend=legend, left=216)
+    for number, rows in enumerate(found.values()):
+        for row in rows:
+            value = min(max(float(row["p95"]), x.low), HIGHEST)
+            chart.dot(value, chart.row(number), TEAL if row["ok"] else ORANGE, hollow=not row["ok"], size=2.8)
+    chart.goal(OTHER_P95)
+    return {"outsiders": chart}
+
+
 PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_accuracy,
     draw_backward,
@@ -816,6 +916,8 @@ PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_watching,
     draw_report,
     draw_reach,
+    draw_language_models,
+    draw_outsiders,
 )
 
 

@@ -50,6 +50,16 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
     "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "conv", "full_attention"] * (DEPTH // 4)},
+    "reformer": {
+        "is_decoder": True,
+        "axial_pos_embds": False,
+        "attn_layers": ["local", "lsh"] * (DEPTH // 2),
+        "local_attn_chunk_length": 16,
+        "lsh_attn_chunk_length": 16,
+        "num_buckets": 2,
+    },
+    "xmod": {"default_language": "en_XX"},
 }
 """What an architecture needs beside that."""
 _STATE_SPACES = re.compile(

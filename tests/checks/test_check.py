@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import wellposed as wp
 from wellposed.checks import check, measure
 from wellposed.errors import OptionError
 from wellposed.graphs import trace
@@ -102,3 +103,17 @@ def test_inputs_are_told_to_both_sides(form: str) -> None:
 def test_too_few_draws_are_refused() -> None:
     with pytest.raises(OptionError, match="a check needs at least 2 draws to know its own error, got 1"):
         check(mlp(), torch.zeros(64, 256), draws=1)
+
+
+def test_constants_may_be_sparse() -> None:
+    class Neighbours(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ring = torch.sparse_coo_tensor(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), torch.ones(4), (4, 4))
+            return self.second(torch.sparse.mm(ring, self.first(x)))
+
+    graph = trace(Neighbours(), torch.randn(4, 8))
+    assert wp.propagate(graph)["second"].var > 0

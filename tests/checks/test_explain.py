@@ -330,3 +330,15 @@ def test_the_model_stays_as_it_was() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
     assert model.training
+
+
+def test_what_an_empty_tensor_enters_is_explained() -> None:
+    class Nothing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x) + self.second(x[:0]).sum()
+
+    assert wp.explain(Nothing(), "sum", torch.randn(4, 8)).node == "sum"

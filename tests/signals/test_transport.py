@@ -124,3 +124,8 @@ def test_outputs_that_see_the_same_channels_share_their_energy(case):
     """What few channels make uneven stays so in every layer that follows."""
     why = "64 filters follow the energy of a patch with a relative variance of 2/64"
     verify(None, Case(case.label, case.function, case.sources, case.weights, 300, 2 / 64, why))
+
+
+def test_sum_of_what_cannot_be_squared_is_not_followed():
+    huge = np.geomspace(1e-300, 1e160, NODES.size)
+    assert transport.of_sum(huge, huge) is None

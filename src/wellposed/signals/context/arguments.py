@@ -57,6 +57,9 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 def known_state(tensor: torch.Tensor, root: int) -> State:
     """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
     values = tensor.detach()
+    if values.layout is not torch.strided:
+        with torch.inference_mode(values.is_inference()):
+            values = values.to_dense()
     if values.is_complex():
         values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
     if values.numel() == 0:

@@ -130,7 +130,7 @@ class Samples:
     def _kinds(self) -> list[Kind]:
         """Return what the kernel holds along each atom: as predicted, and more where the samples show more."""
         lengths, sizes = self.template.corr.shape, self.template.sizes
-        if self.fixed:
+        if self.fixed or not any(value.numel() for value in self.values):
             return ["alone" if n == 1 else "pairs" if n == 2 else "profile" for n in lengths]
         floor = SIGNIFICANT / math.sqrt(sum(value.numel() for value in self.values))
         pairs, ahead = np.empty((2, len(self.values), len(sizes)))
@@ -393,7 +393,7 @@ def _differs(values: Sequence[Tensor], atom: int, power: int) -> bool:
     """Whether a moment differs by position along an atom beyond sampling error (Student's t, 6 sigma)."""
     draws, size = len(values), values[0].shape[atom]
     freedom = draws - 1
-    if freedom < 7 or size > 4096:
+    if freedom < 7 or not 0 < size <= 4096:
         return False
     others = [i for i in range(values[0].ndim) if i != atom]
     each = torch.stack([_mean(value.to(torch.float64) ** power, others).flatten() for value in values])

@@ -54,6 +54,8 @@ class Transport:
         return np.asarray(np.interp(corr, kernels.polynomial(powers, _GRID), _GRID))
 
 
+LARGEST = 1e150
+"""Numbers whose squares can still be summed; larger ones have no distribution that is worth following."""
 _GRID = np.linspace(-1.0, 1.0, 401)
 
 
@@ -70,7 +72,7 @@ def of_sum(first: Array, second: Array) -> Transport | None:
     ``first`` and ``second`` are x and y as functions of a standard Gaussian each, at the nodes. Both distributions are
     laid on one grid and convolved there.
     """
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+    if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN
         return None
     return _of_sum(_rounded(first), _rounded(second))
 
