@@ -59,6 +59,8 @@ MASKED = {
     "scaled before": lambda s: (s / 4 + causal()).softmax(-1),
     "scaled after": lambda s: ((s + causal()) / 4).softmax(-1),
     "biased after": lambda s: (s / 4 + causal() + 0.1 * torch.arange(TOKENS)).softmax(-1),
+    "where": lambda s: torch.where(causal() < 0, -math.inf, s / 4).softmax(-1),
+    "where, a tensor": lambda s: torch.where(causal() == 0, s / 4, torch.full_like(s, -math.inf)).softmax(-1),
     "filled, then scaled": lambda s: (s.masked_fill(causal() < 0, -1e9) / 4).softmax(-1),
 }
 

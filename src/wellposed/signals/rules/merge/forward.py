@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -112,15 +113,30 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share, or masked scores."""
     shape = call.shape()
-    a, b = (broadcast(call, operand(call, value), shape) for value in (x, y))
+    operands = [operand(call, value) for value in (x, y)]
+    a, b = (broadcast(call, value, shape) for value in operands)
+    if isinstance(condition, torch.Tensor):
+        for (other, value), kept in zip(
+            ((a, operands[1]), (b, operands[0])), (condition.bool(), ~condition.bool()), strict=True
+        ):
+            number = _shutting(value)
+            if number is not None:
+                return shut_out(other, kept, number)
     if isinstance(condition, Unknown) and condition.state is not None:
         return chosen(call, broadcast(call, condition.state, shape), a, b)
     share = 0.5
-    if isinstance(condition, torch.Tensor) and isinstance(y, (int, float)) and float(y) <= MASKED:
-        return shut_out(a, condition, float(y))
     if isinstance(condition, torch.Tensor):
         share = float(condition.double().mean()) if condition.numel() else 1.0
     return mixture(call, a, b, share)
+
+
+def _shutting(value: State | float) -> float | None:
+    """Return the number with which an operand shuts scores out wherever it is taken; None of one that does not."""
+    if not isinstance(value, State):
+        return float(value) if value <= MASKED else None
+    if value.mask is None or value.scores is not None or bool(value.mask.any()):
+        return None
+    return value.pooled_mean if value.pooled_mean < 0.0 else -math.inf
 
 
 @rule(
