@@ -117,3 +117,15 @@ def test_constants_may_be_sparse() -> None:
 
     graph = trace(Neighbours(), torch.randn(4, 8))
     assert wp.propagate(graph)["second"].var > 0
+
+
+def test_empty_tensors_may_be_reshaped() -> None:
+    class Nothing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.first(x) + self.second(x[:0].reshape(0, 2, 4)).sum()
+
+    assert plan(Nothing(), torch.randn(4, 8)).prescriptions["first.weight"].action == "write"

@@ -83,7 +83,8 @@ def without_out(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         return None
     wanted = [(a.name, str(a.type)) for a in arguments]
     packet = op.overloadpacket
-    for other in (getattr(packet, name) for name in packet.overloads()):
+    for name in packet.overloads():
+        other: torch._ops.OpOverload = getattr(packet, name)
         if [(a.name, str(a.type)) for a in other._schema.arguments] == wanted:
             return other
     return None

@@ -104,6 +104,8 @@ class Indices:
 
     def regrouped(self, known: Sequence[Axis], before: tuple[int, ...], after: tuple[int, ...]) -> list[Axis]:
         """Return the axes of a reshape; new ones where it cuts across indices."""
+        if 0 in before:
+            return list(fresh_axes(after))
         queue = [atom for axis in known for atom in axis]
         out: list[Axis] = []
         for size in after:
