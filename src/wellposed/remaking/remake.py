@@ -193,7 +193,10 @@ class _Remaking:
             vars(twin)[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
         for name, child in module._modules.items():
             twin._modules[name] = None if child is None else self.made(child, hook)
-        for held, limit in ((twin._parameters, self.sketch.limit), (twin._buffers, LARGEST), (vars(twin), LARGEST)):
+        places: tuple[tuple[dict[str, Any], int], ...] = (
+            (twin._parameters, self.sketch.limit), (twin._buffers, LARGEST), (vars(twin), LARGEST),
+        )  # fmt: skip
+        for held, limit in places:
             for name, tensor in list(held.items()):
                 if isinstance(tensor, torch.Tensor):
                     held[name] = self._twin(tensor, limit)

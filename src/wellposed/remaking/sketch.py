@@ -123,7 +123,7 @@ class Sketch(TorchDispatchMode):
         if tensors and func not in _GROWING and math.prod(max(t.numel(), 1) for t in tensors) <= LARGEST:
             return False
         try:
-            planned = func(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
+            planned: torch.Tensor = func(*tree_map(_to_meta, args), **tree_map(_to_meta, kwargs))
         except (NotImplementedError, RuntimeError):  # the size depends on values
             return False
         return any(isinstance(t, torch.Tensor) and t.numel() > max(LARGEST, held) for t in tree_leaves(planned))
@@ -135,7 +135,7 @@ class Sketch(TorchDispatchMode):
         value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
         if self._has_room(planned.numel(), func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
-            return getattr(made, _DRAWN[func])() if func in _DRAWN else made.fill_(value)
+            return getattr(made, _DRAWN[func])() if func in _DRAWN else made.fill_(value)  # type: ignore[no-any-return]
         self._followed(planned, value)
         if func in _DRAWN:
             draw = _aten.normal_.default if _DRAWN[func] == "normal_" else _aten.uniform_.default
@@ -257,7 +257,7 @@ def _is_pointwise(op: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
@@ -283,8 +283,8 @@ def _uniform(count: int) -> torch.Tensor:
 def _normal(count: int) -> torch.Tensor:
     """Return the quantiles of the standard normal distribution, shuffled, with mean 0 and variance 1."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(count + 1))
-    drawn = torch.special.ndtri((order.double() + 0.5) / count)
-    return drawn / drawn.square().mean().sqrt() if count > 1 else drawn
+    drawn: torch.Tensor = torch.special.ndtri((order.double() + 0.5) / count)
+    return drawn.div(drawn.square().mean().sqrt()) if count > 1 else drawn
 
 
 def _to_meta(arg: Any) -> Any:

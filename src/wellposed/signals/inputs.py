@@ -195,7 +195,7 @@ class Input:
             noise = torch.randn(tuple(shape), generator=generator)
         if self.columns is not None:
             mean, var = torch.tensor(self.columns).T
-            return mean + var.sqrt() * noise
+            return torch.addcmul(mean, var.sqrt(), noise)
         return self.mean + math.sqrt(self.var) * noise
 
     def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

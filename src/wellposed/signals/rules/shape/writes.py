@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
@@ -283,7 +284,7 @@ def _with_atom(x: State, axis: int) -> tuple[State, int]:
     return x, len(x.sizes) - 1
 
 
-def _sums(call: Call, x: State, axis: int, names: Array, count: int, *, mean: bool) -> State:
+def _sums(call: Call, x: State, axis: int, names: npt.NDArray[np.int64], count: int, *, mean: bool) -> State:
     """Return the sums (means) of the positions along an axis that have one name, for each name.
 
     With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is
