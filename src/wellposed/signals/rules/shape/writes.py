@@ -18,7 +18,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.writes import Stretch, stretches_of
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.shape.forward import reordered
+from wellposed.signals.rules.shape.forward import names_along, reordered
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
@@ -249,7 +249,7 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
     axis = dim % len(target.axes)
     names = index if isinstance(index, torch.Tensor) else None
     if names is not None and names.ndim > 1:
-        names = _of_axis(names, axis)
+        names = names_along(names, axis)
     shape = tuple(index.shape) if len(index.shape) > 1 else source.shape
     for a, size in enumerate(shape):
         source = select(source, a, 0, size, 1, drop=False)
@@ -260,15 +260,6 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
     if sums.shape != target.shape:
         sums = _mixed(call, filled(call, 0.0), sums, math.prod(sums.shape) / max(math.prod(target.shape), 1))
     return combine(call, target, sums, 1.0, 1.0)
-
-
-def _of_axis(index: torch.Tensor, axis: int) -> torch.Tensor | None:
-    """Return an index along an axis that is the same at all other positions; None for another one."""
-    first = index
-    for a in range(index.ndim):
-        if a != axis:
-            first = first.narrow(a, 0, 1)
-    return first.flatten() if bool((index == first).all()) else None
 
 
 def _with_atom(x: State, axis: int) -> tuple[State, int]:
