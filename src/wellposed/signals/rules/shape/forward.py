@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.arithmetic import masked, operand
 from wellposed.signals.algebra.maps import from_sources
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -86,7 +86,14 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     parts = [_as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
-    return concatenate(parts, dim)
+    whole = concatenate(parts, dim)
+    if all(p.mask is None or p.scores is None for p in parts):
+        return whole
+    # scores that are shut out of a softmax stay so beside others
+    masks = [torch.ones((), dtype=torch.bool) if p.mask is None else p.mask for p in parts]
+    mask = torch.cat([m.expand(p.shape) for m, p in zip(masks, parts, strict=True)], dim)
+    scores = concatenate([p if p.mask is None or p.scores is None else p.scores for p in parts], dim, apart=False)
+    return masked(scores, mask, whole.pooled_mean - scores.pooled_mean, max(whole.pooled_var - scores.pooled_var, 0.0))
 
 
 @rule(overloads("stack.default"), source="definition", tensors=True)

@@ -16,6 +16,7 @@ from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Indices
 from wellposed.signals.operators.writes import Stretch, stretches_of
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.shape.forward import names_along, reordered
@@ -256,7 +257,7 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
     if names is None:
         sums = _random_sums(call, source, axis, target.shape[axis])
     else:
-        sums = _sums(call, source, axis, names.cpu().numpy(), target.shape[axis], mean=kind == "mean")
+        sums = _sums(call, source, axis, names.cpu().numpy().astype(np.intp), target.shape[axis], mean=kind == "mean")
     if sums.shape != target.shape:
         sums = _mixed(call, filled(call, 0.0), sums, math.prod(sums.shape) / max(math.prod(target.shape), 1))
     return combine(call, target, sums, 1.0, 1.0)
@@ -274,7 +275,7 @@ def _with_atom(x: State, axis: int) -> tuple[State, int]:
     return x, len(x.sizes) - 1
 
 
-def _sums(call: Call, x: State, axis: int, names: Array, count: int, *, mean: bool) -> State:
+def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: bool) -> State:
     """Return the sums (means) of the positions along an axis that have one name, for each name.
 
     With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is
