@@ -62,22 +62,23 @@ def replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> St
     for stretch in stretches:
         if stretch.dropped:
             source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
-    return _replaced(target, source, stretches)
+    return _replaced(target, source, stretches, apart=len(stretches) == 1)
 
 
-def _replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
+def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool) -> State:
+    # parts of a box in several axes are told apart by position: blocks lie along one axis
     if not stretches:
         return expand(source, target.shape)
     (axis, start, stop, step), rest = _bounds(stretches[0]), stretches[1:]
     size = target.shape[axis]
-    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest)
+    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest, apart=apart)
     if step == 1:
         before, behind = ((0, start), (stop, size))
         around = [
             [select(target, axis, *ends, 1, drop=False)] if ends[0] < ends[1] else [] for ends in (before, behind)
         ]
         parts = [*around[0], inner, *around[1]]
-        return concatenate(parts, axis, apart=sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
+        return concatenate(parts, axis, apart=apart and sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
     others = select(target, axis, 1 - start % 2, size, 2, drop=False)
     taken = np.arange(start, stop, step)
     kept = np.arange(1 - start % 2, size, 2)
