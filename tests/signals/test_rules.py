@@ -151,6 +151,27 @@ CHAINS = [
         {"w": Weight((3, 3, 3, 3), 0.2)},
     ),
 ]
+
+
+def with_sinks(x, **weights):
+    """Causal attention of two heads beside a score that has no value, less the largest score of each query."""
+    q, k, v = (aten.linear(x, w).view(4, 16, 2, 16).transpose(1, 2) for w in weights.values())
+    shut = torch.full((16, 16), -1e30, dtype=x.dtype).triu(1)
+    scores = torch.cat([q @ k.transpose(2, 3) / 4 + shut, torch.zeros(4, 2, 16, 1, dtype=x.dtype)], -1)
+    scores = scores - scores.max(-1, keepdim=True).values
+    return torch.softmax(scores, -1)[..., :-1] @ v
+
+
+SINKS = Case(
+    "attention with sinks",
+    with_sinks,
+    (Source((4, 16, 32)),),
+    {name: Weight((32, 32), 32**-0.5) for name in "qkv"},
+    draws=400,
+    bound=0.15,
+    why="the average over keys is that of a large number of them, and of a wide model",
+    flat="positions are pooled behind a softmax",
+)
 PADDED = [
     Case(
         f"maximum over padding{named}",
@@ -184,6 +205,10 @@ NORMED = [
 @pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.label)
 def test_chain(case):
     verify(None, case)
+
+
+def test_scores_shut_out_of_a_softmax_stay_so_beside_others():
+    verify(None, SINKS)
 
 
 @pytest.mark.parametrize("case", PADDED, ids=lambda case: case.label)

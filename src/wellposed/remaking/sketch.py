@@ -135,7 +135,10 @@ class Sketch(TorchDispatchMode):
         value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
         if self._has_room(planned.numel(), func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
-            return getattr(made, _DRAWN[func])() if func in _DRAWN else made.fill_(value)  # type: ignore[no-any-return]
+            if func in _DRAWN:
+                getattr(made, _DRAWN[func])()
+                return made
+            return made.fill_(value)
         self._followed(planned, value)
         if func in _DRAWN:
             draw = _aten.normal_.default if _DRAWN[func] == "normal_" else _aten.uniform_.default

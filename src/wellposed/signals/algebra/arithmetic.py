@@ -106,6 +106,9 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     shape = call.shape()
     if y.mask is not None and x.shape == shape and a == b == 1.0:
         return masked(x, y.mask, y.pooled_mean, y.pooled_var)
+    if x.mask is not None and x.scores is not None and y.mask is None and x.shape == shape and not y.is_constant:
+        inner, apart = combine(call, x.scores, y, a, b), a * (x.pooled_mean - x.scores.pooled_mean)
+        return masked(inner, x.mask, apart, a * a * max(x.pooled_var - x.scores.pooled_var, 0.0))
     if y.is_constant and x.shape == shape:
         return linear(call, x, a, b * y.pooled_mean)
     if x.is_constant and y.shape == shape:

@@ -24,6 +24,7 @@ CHOICES = frozenset({"topk", "sort", "argsort", "argmax", "argmin", "kthvalue", 
 _OF_AN_AXIS = frozenset({"max", "min", "median", "mode"})
 """Operators that choose where their indices are used."""
 _ALONG = frozenset(FUNCTIONS) | {"softmax", "_softmax", "log_softmax", "pow", "add", "sub", "rsub", "mul", "div"}
+_ALONG |= {"gather", "index", "index_select", "masked_fill", "where"}
 """Operators between the source and the choice, which leave the distribution's family but not what is known of it."""
 _AFTER = _ALONG | {
     "_to_copy", "all", "amax", "amin", "any", "bitwise_and", "bitwise_not", "bitwise_or", "broadcast_tensors",
@@ -34,6 +35,8 @@ _AFTER = _ALONG | {
     "scatter_reduce", "searchsorted", "select_scatter", "slice_scatter", "stack", "std", "sum", "take_along_dim",
     "tril", "triu", "var", "view_write", "where",
 }  # fmt: skip
+FARTHEST = 32
+"""Most operators between a choice and its sources."""
 LIMIT = 1 << 20
 """Most elements of a tensor that choices are followed in."""
 
@@ -89,21 +92,29 @@ def _chooses(graph: Graph, node: Node) -> bool:
 
 
 def _climb(graph: Graph, seed: Node, before: set[int], drawn: set[int]) -> None:
-    """Add what lies between a choice and its source, the nearest operator that mixes signals."""
+    """Add what lies between a choice and its sources, the nearest operators that mix signals by weights."""
     todo = [value for value in seed.inputs if _is_random(graph, value)]
-    while todo:
+    largest = max((math.prod(graph.values[value].shape) for value in todo), default=0)
+    for _ in range(FARTHEST):
+        if not todo:
+            return
         value = todo.pop()
         drawn.add(value)
         at = graph.values[value].node
         if at is None or at in before:
             continue
         node = graph.nodes[at]
-        random = [v for v in node.inputs if _is_random(graph, v)]
-        along = plain_name(node.op) in _ALONG or is_view(node.op) or plain_name(node.op) in ("masked_fill", "where")
-        if along and len(random) == 1 and graph.values[random[0]].is_signal and _is_small(graph, node):
+        read = [v for v in node.inputs if _is_random(graph, v)]
+        signals = all(graph.values[v].is_signal and math.prod(graph.values[v].shape) <= largest for v in read)
+        if signals and 0 < len(read) <= (2 if plain_name(node.op) in ("add", "sub") else 1) and _goes_along(node):
             before.add(at)
             drawn.update(node.outputs)
-            todo += random
+            todo += read
+    drawn.update(todo)
+
+
+def _goes_along(node: Node) -> bool:
+    return plain_name(node.op) in _ALONG or is_view(node.op)
 
 
 def _follows(graph: Graph, node: Node, drawn: set[int]) -> bool:

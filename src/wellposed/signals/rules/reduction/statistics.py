@@ -89,18 +89,23 @@ def _pairs(sampled: State) -> list[float | None]:
 def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
     """Run the operator on samples of x, whole along the axes ``kept`` and cut short along the others."""
     room = max(1 << 14, math.prod(x.shape[a] for a in kept)) // max(math.prod(x.shape[a] for a in kept), 1)
+    mask = None if x.mask is None or x.scores is None else x.mask.expand(x.shape)
+    x = x if mask is None or x.scores is None else x.scores
     for axis, size in enumerate(x.shape):
         if axis not in kept:
             width = min(size, max(room, 1))
             room //= width
             x = select(x, axis, 0, width, 1, drop=False)
+            mask = None if mask is None else mask.narrow(axis, 0, width)
     elements = math.prod(x.shape)
     if elements > VALUES:
         return None
     generator = torch.Generator().manual_seed(call.node.index)
     runs = []
     for _ in range(max(4, min(256, VALUES // max(elements, 1)))):
-        result = call.node.op(sample_state(x, generator), *rest, **kwargs)
+        drawn = sample_state(x, generator)
+        drawn = drawn if mask is None else drawn.masked_fill(~mask, torch.finfo(drawn.dtype).min)
+        result = call.node.op(drawn, *rest, **kwargs)
         runs.append(list(result) if isinstance(result, (tuple, list)) else [result])
     values = [call.graph.values[v] for v in call.node.outputs]
     return tuple(

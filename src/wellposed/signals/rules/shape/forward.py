@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.arithmetic import masked, operand
 from wellposed.signals.algebra.maps import from_sources
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -85,7 +86,14 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     parts = [_as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
-    return concatenate(parts, dim)
+    whole = concatenate(parts, dim)
+    if all(p.mask is None or p.scores is None for p in parts):
+        return whole
+    # scores that are shut out of a softmax stay so beside others
+    masks = [torch.ones((), dtype=torch.bool) if p.mask is None else p.mask for p in parts]
+    mask = torch.cat([m.expand(p.shape) for m, p in zip(masks, parts, strict=True)], dim)
+    scores = concatenate([p if p.mask is None or p.scores is None else p.scores for p in parts], dim, apart=False)
+    return masked(scores, mask, whole.pooled_mean - scores.pooled_mean, max(whole.pooled_var - scores.pooled_var, 0.0))
 
 
 @rule(overloads("stack.default"), source="definition", tensors=True)
@@ -120,8 +128,30 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     tensors=True,
 )
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
-    """Elements picked by an index: same moments, correlations of a random pair."""
-    return _picked(call, x)
+    """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
+    dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (kwargs.get("dim", rest[1:2] or None), rest[0])
+    dim = dim[0] if isinstance(dim, tuple) else dim
+    shape = call.shape()
+    if dim is None or not x.axes:
+        return _picked(call, x)
+    axis = dim % len(x.axes)
+    names = names_along(index, axis) if isinstance(index, torch.Tensor) else None
+    whole = len(index.shape) < 2 or names is not None
+    alike = all(n == m for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if a != axis)
+    if not (whole and alike and x.axes[axis]):
+        return _picked(call, x)
+    return picked_along(x, axis, (shape[axis],), shape, names)
+
+
+def names_along(index: torch.Tensor, axis: int) -> torch.Tensor | None:
+    """Return an index along an axis that is the same at all other positions; None for another one."""
+    if index.ndim < 2:
+        return index.flatten()
+    first = index
+    for a in range(index.ndim):
+        if a != axis:
+            first = first.narrow(a, 0, min(1, index.shape[a]))
+    return first.flatten() if bool((index == first).all()) else None
 
 
 @rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike", tensors=True)
@@ -135,43 +165,46 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
         item = indices[axis]
         shape = call.shape()
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
-            return picked_along(x, axis, tuple(item.shape), shape)
+            names = item.flatten() if isinstance(item, torch.Tensor) else None
+            return picked_along(x, axis, tuple(item.shape), shape, names)
     return _picked(call, x)
 
 
-def picked_along(x: State, axis: int, index_shape: tuple[int, ...], shape: tuple[int, ...]) -> State:
-    """Return elements picked by index along one axis; the other axes stay as they are."""
+def picked_along(
+    x: State,
+    axis: int,
+    index_shape: tuple[int, ...],
+    shape: tuple[int, ...],
+    names: torch.Tensor | None = None,
+) -> State:
+    """Return elements picked by index along one axis, each as that which it is where the index (``names``) is known;
+    the other axes stay as they are.
+    """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
-    flat = 1
-    for n in index_shape:
-        flat *= n
-    i = x.axes[axis][0]
+    flat, i = math.prod(index_shape), x.axes[axis][0]
     size = x.sizes[i]
-    mean = x.mean.mean(axis=i, keepdims=True)
-    second = (x.mean**2 + x.var).mean(axis=i, keepdims=True)
+    if names is None:
+        mean = x.mean.mean(axis=i, keepdims=True)
+        var = np.maximum((x.mean**2 + x.var).mean(axis=i, keepdims=True) - mean**2, 0.0)
+        # two picks hit the same element with probability 1/size when there are more picks than elements
+        chance = 1.0 / size if flat > size else 0.0
+    else:
+        places = np.where(names.cpu().numpy() < 0, names.cpu().numpy() + size, names.cpu().numpy())
+        mean, var = (np.take(m, places, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
+        times = np.bincount(places, minlength=size)
+        chance = float((times * (times - 1.0)).sum()) / max(flat * (flat - 1), 1)
     other = kernels.off_diagonal_mean(x.corr, x.sizes, i)
     same = np.take(x.corr, [0], axis=i)
-    # two picks hit the same element with probability 1/size when there are more picks than elements
-    chance = 1.0 / size if flat > size else 0.0
-    corr = (
-        np.concatenate([same, other + chance * (same - other)], axis=i)
-        if flat > 1 and (other.any() or chance)
-        else same
+    parts = [same, other + chance * (same - other)] if flat > 1 and (other.any() or chance) else [same]
+    gone = [i] if flat == 1 else []
+    moments = {"mean": mean, "var": var, "corr": np.concatenate(parts, axis=i)}
+    state = x.changed(
+        layout=x.layout.resized(i, flat).without(gone),
+        **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
+        base=None,
+        fn=None,
+        links=(),
     )
-    if flat == 1:
-        keep = [k for k in range(len(x.sizes)) if k != i]
-        where = {old: new for new, old in enumerate(keep)}
-        axes = tuple(tuple(where[k] for k in ax if k != i) for ax in x.axes)
-        state = x.changed(
-            sizes=tuple(x.sizes[k] for k in keep), axes=axes, mean=np.squeeze(mean, i),
-            var=np.squeeze(np.maximum(second - mean**2, 0.0), i), corr=np.squeeze(corr, i),
-            base=None, fn=None, links=(),
-        )  # fmt: skip
-    else:
-        sizes = tuple(flat if k == i else a for k, a in enumerate(x.sizes))
-        state = x.changed(
-            sizes=sizes, mean=mean, var=np.maximum(second - mean**2, 0.0), corr=corr, base=None, fn=None, links=()
-        )
     return reshape(state, shape)
 
 

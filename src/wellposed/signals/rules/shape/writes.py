@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
@@ -17,9 +16,10 @@ from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Indices
 from wellposed.signals.operators.writes import Stretch, stretches_of
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.shape.forward import reordered
+from wellposed.signals.rules.shape.forward import names_along, reordered
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
@@ -62,22 +62,23 @@ def replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> St
     for stretch in stretches:
         if stretch.dropped:
             source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
-    return _replaced(target, source, stretches)
+    return _replaced(target, source, stretches, apart=len(stretches) == 1)
 
 
-def _replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
+def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool) -> State:
+    # parts of a box in several axes are told apart by position: blocks lie along one axis
     if not stretches:
         return expand(source, target.shape)
     (axis, start, stop, step), rest = _bounds(stretches[0]), stretches[1:]
     size = target.shape[axis]
-    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest)
+    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest, apart=apart)
     if step == 1:
         before, behind = ((0, start), (stop, size))
         around = [
             [select(target, axis, *ends, 1, drop=False)] if ends[0] < ends[1] else [] for ends in (before, behind)
         ]
         parts = [*around[0], inner, *around[1]]
-        return concatenate(parts, axis, apart=sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
+        return concatenate(parts, axis, apart=apart and sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
     others = select(target, axis, 1 - start % 2, size, 2, drop=False)
     taken = np.arange(start, stop, step)
     kept = np.arange(1 - start % 2, size, 2)
@@ -250,26 +251,17 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
     axis = dim % len(target.axes)
     names = index if isinstance(index, torch.Tensor) else None
     if names is not None and names.ndim > 1:
-        names = _of_axis(names, axis)
+        names = names_along(names, axis)
     shape = tuple(index.shape) if len(index.shape) > 1 else source.shape
     for a, size in enumerate(shape):
         source = select(source, a, 0, size, 1, drop=False)
     if names is None:
         sums = _random_sums(call, source, axis, target.shape[axis])
     else:
-        sums = _sums(call, source, axis, names.cpu().numpy(), target.shape[axis], mean=kind == "mean")
+        sums = _sums(call, source, axis, names.cpu().numpy().astype(np.intp), target.shape[axis], mean=kind == "mean")
     if sums.shape != target.shape:
         sums = _mixed(call, filled(call, 0.0), sums, math.prod(sums.shape) / max(math.prod(target.shape), 1))
     return combine(call, target, sums, 1.0, 1.0)
-
-
-def _of_axis(index: torch.Tensor, axis: int) -> torch.Tensor | None:
-    """Return an index along an axis that is the same at all other positions; None for another one."""
-    first = index
-    for a in range(index.ndim):
-        if a != axis:
-            first = first.narrow(a, 0, 1)
-    return first.flatten() if bool((index == first).all()) else None
 
 
 def _with_atom(x: State, axis: int) -> tuple[State, int]:
@@ -284,7 +276,7 @@ def _with_atom(x: State, axis: int) -> tuple[State, int]:
     return x, len(x.sizes) - 1
 
 
-def _sums(call: Call, x: State, axis: int, names: npt.NDArray[np.int64], count: int, *, mean: bool) -> State:
+def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: bool) -> State:
     """Return the sums (means) of the positions along an axis that have one name, for each name.
 
     With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is
