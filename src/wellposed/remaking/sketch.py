@@ -131,7 +131,7 @@ class Sketch(TorchDispatchMode):
     def _made(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         """Make a tensor that is no function of others."""
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": _META}
-        planned = func(*tree_map(_to_meta, args), **kwargs)
+        planned: torch.Tensor = func(*tree_map(_to_meta, args), **kwargs)
         value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
         if self._has_room(planned.numel(), func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
