@@ -179,6 +179,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
         del named["out"]
         return [plain(*given, **named).to(written[0].dtype)]
     results = _flat(op(*given, **named))
+    if traits(op).empty:  # what nobody has written is 0, not what the memory held before
+        results = [result.zero_() for result in results]
     return results + [tensor for tensor in written if not any(tensor is other for other in results)]
 
 
