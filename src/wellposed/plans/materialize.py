@@ -76,12 +76,7 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
         PlanError: a tensor cannot be restored, or is sharded.
     """
     slots = _slots(model)
-    sharded = [slot.path for slot in slots if is_distributed(slot.tensor)]
-    if sharded:
-        raise PlanError(
-            f"{listed(sharded)} of {type(model).__name__} are sharded, and their wrapper keeps a list of its own; "
-            "allocate them with model.to_empty(device=...), fill the buffers, and call apply_ without materialize"
-        )
+    _refuse_sharded(model, slots)
     before = [(slot, slot.tensor) for slot in slots]
     created: dict[int, torch.Tensor] = {}
     for _, tensor in before:
@@ -95,16 +90,24 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
         values = [_values(made, tensor) for _, tensor in kept]
         missing = [(slot, created[id(t)]) for (slot, t), value in zip(kept, values, strict=True) if value is None]
         _restore(model, missing, {id(tensor) for tensor in created.values()}, seed)
-        with torch.no_grad():
-            for (slot, tensor), value in zip(kept, values, strict=True):
-                if value is not None:
-                    slot.set(created[id(tensor)])
-                    created[id(tensor)].copy_(value)
+        for (slot, tensor), value in zip(kept, values, strict=True):
+            if value is not None:
+                slot.set(created[id(tensor)])
+                created[id(tensor)].detach().copy_(value)
         yield
     except BaseException:
         for slot, tensor in before:
             slot.set(tensor)
         raise
+
+
+def _refuse_sharded(model: nn.Module, slots: Collection[_Slot]) -> None:
+    sharded = [slot.path for slot in slots if is_distributed(slot.tensor)]
+    if sharded:
+        raise PlanError(
+            f"{listed(sharded)} of {type(model).__name__} are sharded, and their wrapper keeps a list of its own; "
+            "allocate them with model.to_empty(device=...), fill the buffers, and call apply_ without materialize"
+        )
 
 
 def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh: Collection[int], seed: int) -> None:

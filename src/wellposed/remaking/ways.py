@@ -83,15 +83,19 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
             return None
         if parameter.name in ("device", "dtype") and parameter.default is None:
             continue
-        found = [vars(module)[name] for name in (parameter.name, "_" + parameter.name) if name in vars(module)]
-        if not found and parameter.name in module._parameters:
-            if type(parameter.default) is not bool:
-                return None
-            found = [module._parameters[parameter.name] is not None]
-        if not found or not is_plain(found[0]):
+        kept = _kept_arguments(module, parameter)
+        if not kept or not is_plain(kept[0]):
             return None
-        arguments[parameter.name] = found[0]
+        arguments[parameter.name] = kept[0]
     return lambda: type(module)(**copy.deepcopy(arguments))
+
+
+def _kept_arguments(module: nn.Module, parameter: inspect.Parameter) -> list[Any]:
+    """Return what a module keeps under the name of its constructor's parameter: at most one thing, or nothing."""
+    kept = [vars(module)[name] for name in (parameter.name, "_" + parameter.name) if name in vars(module)]
+    if not kept and parameter.name in module._parameters and type(parameter.default) is bool:
+        kept = [module._parameters[parameter.name] is not None]  # bias=True
+    return kept[:1]
 
 
 def is_plain(value: Any, depth: int = _DEPTH) -> bool:

@@ -144,11 +144,7 @@ class Input:
         """
         made = make_state(shape, self.mean, self.var, gauss=True, roots=root)
         if self.columns is not None:
-            if len(shape) != 2 or shape[1] != len(self.columns):
-                raise InputError(f"a table of {len(self.columns)} columns was described, the input is {tuple(shape)}")
-            places = [len(self.columns) if i in made.axes[1] else 1 for i in range(len(made.sizes))]
-            mean, var = (np.array(part).reshape(places) for part in zip(*self.columns, strict=True))
-            return made.with_moments(mean=mean, var=var)
+            return self._by_column(made)
         if independent or self.kind not in ("image", "measured") or len(shape) < 4:
             return made
         axes = made.axes
@@ -162,6 +158,14 @@ class Input:
         if axes[1] and self.channel_correlation:
             corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
         return made.with_moments(corr=corr)
+
+    def _by_column(self, made: State) -> State:
+        columns = self.columns or ()
+        if len(made.axes) != 2 or made.shape[1] != len(columns):
+            raise InputError(f"a table of {len(columns)} columns was described, the input is {made.shape}")
+        places = [len(columns) if i in made.axes[1] else 1 for i in range(len(made.sizes))]
+        mean, var = (np.array(part).reshape(places) for part in zip(*columns, strict=True))
+        return made.with_moments(mean=mean, var=var)
 
     def _profile(self, space: tuple[int, ...]) -> Array:
         cap = kernels.lag_cap(len(space))
