@@ -43,6 +43,7 @@ class Pass:
     dependence: Dependence = field(default_factory=Dependence)
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    drawn: set[int] = field(default_factory=set)
     outcomes: list[Outcome] = field(default_factory=list)
 
     def root(self) -> int:

@@ -16,6 +16,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
+from wellposed.signals.context.held import held
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
@@ -190,7 +191,8 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
-    return _by_rule(run, node)
+    known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
+    return _by_rule(run, node) if known is None else (*known, "")
 
 
 def _given(run: Pass, out: int) -> State | None:

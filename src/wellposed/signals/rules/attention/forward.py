@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import mixture, operand, shut_out
+from wellposed.signals.algebra.arithmetic import mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import tilt
 from wellposed.signals.algebra.softmax import interpolated_participations, off_diagonal
 from wellposed.signals.context.arguments import MASKED
@@ -96,6 +96,10 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         if kept is None or x.shape != call.shape():
             return x if x.shape == call.shape() else None
         return shut_out(x, kept, number)
+    if isinstance(mask, torch.Tensor) and x.shape == call.shape():
+        by_position = within(call, x, ~mask, number)
+        if by_position is not None:
+            return by_position
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 
