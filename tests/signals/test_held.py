@@ -74,3 +74,39 @@ def test_biases_of_gates_are_those_of_their_gate(cell, width):
     plan = wp.plan(graph)
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
     assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.1)
+
+
+class SelectiveScan(nn.Module):
+    """A state space with rates of decay of its own for each channel, run step by step."""
+
+    def __init__(self, width=128, states=16):
+        super().__init__()
+        self.rates = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(width, 1))
+        self.steps = nn.Parameter(torch.empty(width).uniform_(-7.0, -2.5))
+        self.step, self.enter, self.leave = nn.Linear(width, width), nn.Linear(width, states), nn.Linear(width, states)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        step = nn.functional.softplus(self.step(x) + self.steps)
+        decay = torch.exp(step[..., None] * -torch.exp(self.rates))
+        given = (step * x)[..., None] * self.enter(x)[..., None, :]
+        state, seen = torch.zeros_like(given[:, 0]), []
+        for t in range(x.shape[1]):
+            state = decay[:, t] * state + given[:, t]
+            seen.append((state @ self.leave(x)[:, t, :, None])[..., 0])
+        return self.out(torch.stack(seen, 1))
+
+
+def test_a_selective_scan_fades():
+    torch.manual_seed(0)
+    graph = wp.trace(SelectiveScan(), torch.zeros(4, 24, 128))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    decay = next(s for s in signals if s.op == "exp.default" and s.shape == (4, 24, 128, 16))
+    assert decay.second_moment < 1.0
+    assert plan.prescriptions["rates"].action == plan.prescriptions["steps"].action == "keep"
+    measured = wp.measure(graph, plan=plan, draws=8)
+    for name in ("stack", "out"):
+        seen = next(s for s in measured if s.name == name)
+        predicted = next(s for s in signals if s.name == name)
+        assert predicted.second_moment == pytest.approx(seen.second_moment, rel=0.3)

@@ -82,13 +82,10 @@ def _by_position(left: State, right: State, product: Product, sizes: dict[str, i
     sum_k (v v' + m² v' + m'² v) + rho' {(sum m s')² - sum m² v'} + ... + rho rho' {(sum s s')² - sum v v'}.
     """
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
-    sides = [
-        (state, *(_placed(state, array, axes, labels) for array in (state.mean, state.var)))
-        for state, axes in ((left, product.left_axes), (right, product.right_axes))
-    ]
-    (_, m, v), (_, n, w) = sides
+    m, v = (_placed(left, array, product.left_axes, labels) for array in (left.mean, left.var))
+    n, w = (_placed(right, array, product.right_axes, labels) for array in (right.mean, right.var))
     shape = np.broadcast_shapes(m.shape, v.shape, n.shape, w.shape)
-    varies = [[max(a, b) > 1 for a, b in zip(mean.shape, var.shape, strict=True)] for _, mean, var in sides]
+    varies = [[max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w))]
     if not any(map(all, zip(*varies, strict=True))) or math.prod(shape) > LARGEST:
         return None
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
@@ -99,7 +96,7 @@ def _by_position(left: State, right: State, product: Product, sizes: dict[str, i
 
     def total(array: Array) -> Array:
         missing = math.prod(sizes[labels[i]] for i in summed if array.shape[i] == 1)
-        return array.sum(axis=tuple(summed), keepdims=True) * missing
+        return np.asarray(array.sum(axis=tuple(summed), keepdims=True) * missing)
 
     parts = (m * m * w, n * n * v, v * w)
     roots = (m * np.sqrt(w), n * np.sqrt(v), np.sqrt(v * w))

@@ -50,8 +50,9 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
         if not run.graph.values[out].is_signal:
             states.append(None)
         else:
-            each = state_of_values(value, run.root(), False) if value.ndim < 2 else state_of_tensor(value, run.root())
-            states.append(each)
+            summed = any(use.weight == out for use in weights.uses)
+            root = run.root()
+            states.append(state_of_tensor(value, root) if summed else state_of_values(value, root, value.ndim == 1))
     return states, tag
 
 
