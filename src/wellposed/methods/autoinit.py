@@ -111,7 +111,7 @@ def autoinit(
         gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], target_variance)
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
-    weights, signals, run = _settled(lambda found: weights_of(given | found, level), ran)
+    weights, signals, run = _settled(lambda found: weights_of({**given, **found}, level), ran)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
         _prescriptions(graph, weights, chosen, distribution),
