@@ -16,9 +16,9 @@ import torch
 from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
-from wellposed.signals.distributions.expansion import NODES
 from wellposed.signals.distributions.state import IDENTITY, Standardised, State, Statistic
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
 
 

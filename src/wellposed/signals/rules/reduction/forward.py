@@ -56,9 +56,8 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     count = math.prod(x.shape[a] for a in axes)
     lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
-    level = max(second.pooled_mean - first.second_moment, 0.0) * factor
+    level = np.full((1,) * len(second.sizes), max(second.pooled_mean - first.second_moment, 0.0) * factor)
     both = jointly(second, first, lambda square, mean: factor * (square - mean * mean))
-    level = np.full((1,) * len(second.sizes), level)
     return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
 
 
