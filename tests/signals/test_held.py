@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.context.weights import state_of_values
+from wellposed.signals.context.weights import Weights, state_of_values
 
 X = torch.zeros(64, 96)
 
@@ -37,6 +39,23 @@ def test_a_spectral_norm_on_meta():
     plan = wp.plan(spectral(True, device="meta"), X)
     expected = (96 * 96 / (96**0.5 + 192**0.5) ** 2) ** -0.5
     assert plan.prescriptions["2.weight"].std == pytest.approx(expected, rel=0.15)
+
+
+def test_numbers_of_a_parameter_that_are_known_in_part_or_not_at_all():
+    graph = wp.trace(nn.Sequential(nn.Linear(96, 192)), X)
+    weights = Weights(graph)
+    torch.manual_seed(0)
+    sampled = replace(graph.parameters["0.weight"], values=0.5 + 0.1 * torch.randn(4096))
+    assert weights.state(sampled, 1).shape == (192, 96)
+    assert weights.values(sampled, drawn=False) is None
+    drawn = weights.values(sampled, drawn=True)
+    assert drawn.shape == (192, 96)
+    assert (float(drawn.mean()), float(drawn.std())) == pytest.approx((0.5, 0.1), rel=0.05)
+    assert not weights.assumed
+    unknown = replace(sampled, values=None)
+    assert weights.values(unknown, drawn=False) is None
+    assert float(weights.values(unknown, drawn=True).std()) == pytest.approx(0.02, rel=0.05)
+    assert weights.assumed == {"0.weight": "N(0, 0.02²)"}
 
 
 def test_kept_values_are_known_by_position_where_they_are_no_draws():

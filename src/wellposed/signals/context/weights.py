@@ -145,9 +145,12 @@ class Weights:
         """Return the state of a parameter."""
         held, role = parameter.values, self.roles[parameter.name]
         if held is None:
-            return self._assumed(parameter, root)
+            value = self._assume(parameter)
+            if value is None:
+                return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+            return make_state(parameter.shape, value, 0.0, tag="assumed")
         summed = role in ("weight", "embedding") or (role == "recurrent" and len(parameter.shape) > 1)
-        if summed or held.shape != parameter.shape:  # a sample of a large tensor
+        if summed or held.shape != parameter.shape:  # of a large tensor on meta, a sample
             return state_of_tensor(held, root, parameter.shape)
         # what is used for itself, one number for a channel, is followed by position: step sizes, rates of decay
         return state_of_values(held, root, role == "other" and len(parameter.shape) == 1)
@@ -159,17 +162,17 @@ class Weights:
             return held.detach().cpu()
         if not drawn or len(parameter.shape) < 2:
             return None
-        if held is not None:  # a sample of a large tensor
-            return float(held.double().mean()) + float(held.double().std(correction=0)) * _drawn(parameter)
-        value = self._neutral(parameter)
-        return 0.02 * _drawn(parameter) if value is None else torch.full_like(_drawn(parameter), value)
+        normal = _drawn(parameter)
+        if held is None:
+            value = self._assume(parameter)
+            return 0.02 * normal if value is None else torch.full_like(normal, value)
+        return float(held.mean()) + float(held.std(correction=0)) * normal
 
-    def _assumed(self, parameter: Parameter, root: int) -> State:
+    def _assume(self, parameter: Parameter) -> float | None:
+        """Return the value that all elements are assumed to have, None for N(0, 0.02²); what it is, is noted."""
         value = self._neutral(parameter)
         self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
-        if value is None:
-            return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
-        return make_state(parameter.shape, value, 0.0, tag="assumed")
+        return value
 
     def _neutral(self, parameter: Parameter) -> float | None:
         """Return the value with which a parameter leaves the signal as it is, where there is one."""
