@@ -223,7 +223,8 @@ def _others() -> Iterator[Spec]:
         aten.maximum.default,
         [
             Case("maximum of relatives", lambda x: aten.maximum(x, -0.5 * x), (FIELD,)),
-            Case("maximum of strangers", lambda x, y: aten.maximum(x, y), (X, Y), sampled=True, flat="sampled"),
+            Case("maximum of strangers", lambda x, y: aten.maximum(x, y), (X, Y)),
+            Case("maximum with a number first", lambda x: aten.maximum(torch.full(x.shape, 0.3), x), (X,)),
         ],
     )
     yield aten.minimum.default, [Case("minimum of relatives", lambda x: aten.minimum(x, -0.5 * x), (FIELD,))]

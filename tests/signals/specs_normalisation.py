@@ -316,6 +316,8 @@ def _reductions() -> Iterator[Spec]:
         ],
     )
     yield aten.std.default, [Case("deviation of all", lambda x: aten.std(x), (WHITE,), **ratio(1500))]
+    yield from _with_mean(aten.var_mean, "variance and mean")
+    yield from _with_mean(aten.std_mean, "deviation and mean")
     norm = aten.linalg_vector_norm.default
     yield (
         norm,
@@ -325,3 +327,28 @@ def _reductions() -> Iterator[Spec]:
             Case("largest norm", lambda x: norm(x, float("inf"), [-1]), (TOKENS,), sampled=True, flat="sampled"),
         ],
     )
+
+
+def _with_mean(op: Any, name: str) -> Iterator[Spec]:
+    """Yield the specifications of an operator that returns a statistic and the mean that it is taken about."""
+    relu = torch.relu
+    yield (
+        op.dim,
+        [
+            Case(f"{name} of features", lambda x: op.dim(x, [-1]), (TOKENS,), **ratio(64)),
+            Case(f"biased {name}", lambda x: op.dim(relu(x), [-1], False, True), (TOKENS,), **ratio(64)),
+        ],
+    )
+    yield (
+        op.correction,
+        [
+            Case(f"{name} of a field", lambda x: op.correction(x, [2, 3], correction=1), (FIELD,), **ratio(16)),
+            Case(
+                f"{name} of channels",
+                lambda x: op.correction(relu(x), [2, 3], correction=0, keepdim=True),
+                (WHITE,),
+                **ratio(64),
+            ),
+        ],
+    )
+    yield op.default, [Case(f"{name} of all", lambda x: op(x), (WHITE,), **ratio(1500))]

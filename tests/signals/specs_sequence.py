@@ -15,6 +15,10 @@ FIELD = Source((2, 3, 6, 8), mean=0.3, reach=1.5, channels=0.4)
 TOKENS = Source((3, 5, 6), mean=0.4)
 
 
+TRIANGLE = torch.ones(8, 8, dtype=torch.float64).tril()
+RATES = torch.arange(1.0, 7.0, dtype=torch.float64) / 4
+
+
 def specs() -> Iterator[Spec]:
     yield from _recurrent()
     yield from _linear()
@@ -75,6 +79,7 @@ def _linear() -> Iterator[Spec]:
             Case("cumsum of a field", lambda x: aten.cumsum(relu(x), 3), (FIELD,)),
             Case("cumsum over tokens", lambda x: aten.cumsum(x, 1), (TOKENS,)),
             Case("cumsum over samples", lambda x: aten.cumsum(x, 0), (TOKENS,)),
+            Case("cumsum of what differs by position", lambda x: aten.cumsum(relu(x) * TRIANGLE[:5, :6], 1), (TOKENS,)),
         ],
     )
     yield aten.cumsum_.default, [Case("cumsum_", lambda x: aten.cumsum_(relu(x), -1), (TOKENS,))]

@@ -210,7 +210,7 @@ def test_unknown_options():
         wp.propagate(graph, weights={})
 
 
-def test_a_weight_that_meets_nothing_says_so():
+def test_a_weight_that_meets_nothing_makes_nothing():
     class Dead(nn.Module):
         def __init__(self):
             super().__init__()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.signals.driver import Case, Source, Weight, verify
+from tests.signals.driver import Case, Source, Weight, dense_moments, verify
 from tests.signals.specs import SPECS
 
 from wellposed.signals import operators, rule, unregister
@@ -215,6 +215,56 @@ def test_scores_shut_out_of_a_softmax_stay_so_beside_others():
 def test_maximum_over_padding(case):
     """Zeros at the border are elements of a window that are known, not a part of a Gaussian field."""
     verify(None, case)
+
+
+RATES = torch.arange(1.0, 7.0, dtype=torch.float64) / 4
+STEPS = (Source((4, 5, 6), mean=-0.5),)
+GAMMA = {"bound": 0.05, "why": "sums of positive numbers are taken for Gamma-distributed, all as skewed as the first"}
+
+
+def rates_of_decay(x):
+    return -torch.nn.functional.softplus(x)
+
+
+def segment_sums(x):
+    """The sums of x over s < i <= t, for every pair of s and t; -inf where s is after t."""
+    size = x.shape[-1]
+    below = torch.ones(size, size, dtype=torch.bool).tril(-1)
+    each = x[..., None].expand(*x.shape, size).masked_fill(~below, 0)
+    return torch.cumsum(each, -2).masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+
+
+def faded_from_here(x):
+    running = torch.cumsum(rates_of_decay(x), 1)
+    return torch.exp(running[:, -1:] - running)
+
+
+DECAYS = [
+    Case("decay at known rates", lambda x: torch.exp(rates_of_decay(x)[..., None] * RATES), STEPS),
+    Case("decay at one rate for each channel", lambda x: torch.exp(rates_of_decay(x) * RATES), STEPS),
+    Case("running decay", lambda x: torch.exp(torch.cumsum(rates_of_decay(x), 1)), STEPS, **GAMMA),
+    Case("decay from here to the end", faded_from_here, STEPS, **GAMMA),
+    Case("decay between two steps", lambda x: torch.exp(segment_sums(rates_of_decay(x))), STEPS, **GAMMA),
+    Case("decay masked by a mask", lambda x: torch.exp(x.masked_fill(torch.arange(6) > 3, -torch.inf)), STEPS),
+    Case(
+        "both factors vary along one index",
+        lambda x, y: (torch.relu(x) * RATES) @ (y * RATES).mT,
+        (Source((4, 5, 6), mean=-0.5), Source((4, 3, 6), mean=0.4)),
+    ),
+    Case(
+        "both factors vary along an index that is kept",
+        lambda x, y: torch.einsum("btc,bsc->btsc", torch.relu(x) * RATES, torch.relu(y) * RATES),
+        (Source((4, 5, 6), mean=-0.5), Source((4, 3, 6), mean=0.4)),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", DECAYS, ids=lambda case: case.label)
+def test_decay(case):
+    """What lies between 0 and 1 stays there, and is known by position."""
+    for state in verify(None, case).states:
+        mean, var = dense_moments(state)
+        assert (mean**2 + var).max() <= 1.0 + 1e-6 or "factors" in case.label or "masked" in case.label
 
 
 MARGINS = [

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.signals.algebra.maps import difference
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import known_state
@@ -35,7 +36,10 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_sum
+from wellposed.signals.integration.transport import of_sum, of_values
+
+SMALL = 4096
+"""Most elements of a mask that is followed position by position."""
 
 
 def operand(call: Call, value: Any) -> State | float:
@@ -62,6 +66,10 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         return x
     if x.blocks:
         return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+    key = ("linear", x.serial, x.axes, x.lever, x.tag, scale, shift)
+    if shift and key in call.run.memo:  # worked out twice, it is one tensor
+        again: State = call.run.memo[key]
+        return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     base, fn = x.base, None
     if x.fn is not None:
@@ -85,7 +93,10 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         result = result.amended(standardised=Standardised(made.of, made.centred, factor))
     if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
         result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
-    return result if shift == 0.0 or call.independent else result.amended(spread=_shifted_spread(x, result, scale))
+    if shift == 0.0 or call.independent:
+        return result
+    call.run.memo[key] = result = result.amended(spread=_shifted_spread(x, result, scale))
+    return result
 
 
 def _shifted_spread(x: State, result: State, scale: float) -> Spread:
@@ -113,13 +124,23 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         return linear(call, x, a, b * y.pooled_mean)
     if x.is_constant and y.shape == shape:
         return linear(call, y, b, a * x.pooled_mean)
+    for larger, other, sign in ((x, y, a), (y, x, b)):
+        gap = dict(larger.beyond).get(other.serial)
+        if gap is not None and a == -b and gap.shape == shape:
+            return linear(call, gap, sign)
+    key = ("sum", x.serial, y.serial, x.axes, y.axes, a, b, shape)
+    if key in call.run.memo:
+        again: State = call.run.memo[key]
+        return again
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
-    one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a)
+    one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a) or difference(x, y, a, b)
     if one is not None:
         return one
     result = _sum(call, laid_out(x), laid_out(y), a, b)
     if x.scores is not None and y.scores is None and result.shape == x.shape and a > 0.0:  # a bias on masked scores
         result = result.amended(mask=x.mask, scores=combine(call, x.scores, y, a, b))
+    if not (x.roots and y.roots):  # the same sum with known numbers, worked out twice, is one tensor
+        call.run.memo[key] = result
     both = jointly(x, y, lambda p, q: a * p + b * q)
     return result if both is None else result.amended(statistic=both)
 
@@ -189,6 +210,24 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
     spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
     return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
+
+
+def within(call: Call, x: State, kept: torch.Tensor, outside: float) -> State | None:
+    """Return x where ``kept`` holds and the number ``outside`` elsewhere, position by position; None of large masks."""
+    if kept.numel() > SMALL or call.independent:
+        return None
+    inside = multiply(call, x, known_state(kept.to(torch.float64), call.root()))
+    return inside if not outside else combine(call, inside, known_state(outside * (~kept).double(), 0), 1.0, 1.0)
+
+
+def function_within(call: Call, x: State, function: Pointwise) -> State | None:
+    """Return f of scores that a mask shuts out, for f that is 0 there (exp): that of the scores inside, 0 elsewhere."""
+    if x.mask is None or x.scores is None or x.scores.shape != x.shape:
+        return None
+    far = function(np.array([-30.0, -300.0]))
+    if not (np.isfinite(far).all() and np.abs(far).max() < 1e-9):
+        return None
+    return within(call, apply_pointwise(call, x.scores, function), x.mask, 0.0)
 
 
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
@@ -282,7 +321,7 @@ def _product(call: Call, x: State, y: State) -> State:
         layout,
         Moments(mean, var, kernels.correlation(kernel, var)),
         tag=weakest(x.tag, y.tag),
-        marginal=Marginal((x.gauss and not kernels.nonzero(y.var)) or (y.gauss and not kernels.nonzero(x.var))),
+        marginal=_marginal_of_product(call, x, y),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,
@@ -305,11 +344,35 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
+def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
+    """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
+    for factor, other in ((y, x), (x, y)):
+        if kernels.nonzero(factor.var):
+            continue
+        least, most = kernels.extent(factor.mean)
+        if other.gauss or call.independent or other.scales is not None or least * most < 0.0 or least == most == 0.0:
+            return Marginal(other.gauss)
+        transport = of_values(marginal(other))
+        return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
+    return Marginal()
+
+
 def _lever_of_product(x: State, y: State) -> str | None:
     """Return the lever of a factor where the other one is known."""
     if x.lever is not None and not y.roots:
         return x.lever
     return None if x.roots else y.lever
+
+
+def extreme(call: Call, x: State, y: State, sign: float) -> State:
+    """Return the larger of two tensors (the smaller with ``sign`` -1): x plus what y has beyond it, relu(y - x)."""
+    if sign * x.pooled_mean < sign * y.pooled_mean:  # from the nearer one: a running maximum starts at -1e38
+        x, y = y, x
+    relu = Pointwise(("beyond", sign), lambda t: sign * torch.relu(sign * t))
+    over_x = apply_pointwise(call, expand(combine(call, y, x, 1.0, -1.0), call.shape()), relu)
+    over_y = apply_pointwise(call, expand(combine(call, x, y, 1.0, -1.0), call.shape()), relu)
+    result = combine(call, x, over_x, 1.0, 1.0)
+    return result.amended(beyond=((x.serial, over_x), (y.serial, over_y)))
 
 
 def filled(call: Call, value: State | float) -> State:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Moments, State
+from wellposed.signals.distributions.expansion import sign_of
+from wellposed.signals.distributions.state import Marginal, Moments, Running, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
 
@@ -20,10 +22,9 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     at = x.axes[axis][0]
     size, old = weights.shape
     covariance = _mapped_covariance(x, at, weights)
-    gain = np.maximum(np.diagonal(covariance[(0,) * (len(x.sizes) - 1)]), 0.0)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
-    var = gain.reshape([size if i == at else 1 for i in range(len(x.sizes))]) * share
+    var = _variance(x, at, weights)
     lags = min(size, kernels.lag_cap(sum(n > 2 for n in x.corr.shape) + 1))
     near = [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
     kernel = np.stack([*near, covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)], axis=-1)
@@ -33,7 +34,64 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
     moments = Moments(*(kernels.without(array, gone) for array in (mean, var, corr)))
-    return x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
+    result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
+    return result.amended(marginal=_marginal(x, weights, result), running=Running(x, at, weights))
+
+
+def _variance(x: State, at: int, weights: Array) -> Array:
+    """Return the variance of every new position: sum over j, l of w_ij w_il s_j s_l R(|j - l|)."""
+    old = weights.shape[1]
+    std = np.moveaxis(x.std(), at, -1)
+    std = np.broadcast_to(std, (*std.shape[:-1], old))
+    profile = x.corr[tuple(slice(None) if i == at else 0 for i in range(len(x.sizes)))]
+    if profile.size == 1:
+        var = std**2 @ (weights**2).T
+    else:
+        lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
+        pairs = profile[np.minimum(lag, profile.size - 1)]
+        flat = std.reshape(-1, old)
+        var = np.stack([((w * flat) @ pairs * (w * flat)).sum(axis=-1) for w in weights], axis=-1)
+        var = np.maximum(var, 0.0).reshape(*std.shape[:-1], len(weights))
+    return np.asarray(np.moveaxis(var, -1, at))
+
+
+def _marginal(x: State, weights: Array, result: State) -> Marginal:
+    """Return the shape of sums of what is never negative (or never positive): that of a Gamma, as skewed as the most
+    uneven of them, so that no sum reaches beyond 0.
+    """
+    sign = sign_of(x) if float(weights.min()) >= 0.0 else 0
+    if not sign:
+        return result.marginal
+    squares = np.broadcast_to(result.mean, np.broadcast_shapes(result.mean.shape, result.var.shape)) ** 2
+    uneven = float(np.max(result.var / np.where(squares > 0.0, squares, np.inf), initial=0.0))
+    if not uneven > SKEWED:
+        return result.marginal
+    transport = of_mean_of_squares(float(f"{min(uneven, 8.0):.3g}"))
+    return Marginal(transport=transport if sign > 0 else transport.negated())
+
+
+def difference(x: State, y: State, a: float, b: float) -> State | None:
+    """Return a x + b y for two linear maps of one tensor along one axis (running sums and parts of them): another map.
+
+    None where they are not, or where neither has an element for each position.
+    """
+    first, second = x.running, y.running
+    if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
+        return None
+    wide, narrow = (x, y) if len(first.weights) >= len(second.weights) else (y, x)
+    if len(second.weights) > 1 < len(first.weights) and len(first.weights) != len(second.weights):
+        return None
+    long = wide.running
+    assert long is not None
+    if len(long.weights) == 1 or wide.layout != long.parent.layout.resized(long.atom, len(long.weights)):
+        return None
+    if narrow.shape != tuple(
+        (1 if axis == (long.atom,) and len(narrow.sizes) < len(wide.sizes) else n)
+        for axis, n in zip(wide.axes, wide.shape, strict=True)
+    ):
+        return None
+    axis = next((i for i, atoms in enumerate(wide.axes) if atoms == (long.atom,)), None)
+    return None if axis is None else mapped(long.parent, axis, a * first.weights + b * second.weights)
 
 
 def _mapped_covariance(x: State, at: int, weights: Array) -> Array:

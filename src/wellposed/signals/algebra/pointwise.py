@@ -50,16 +50,20 @@ def _functional(op: torch._ops.OpOverload) -> Any:
     return getattr(packet, overload)
 
 
-def scalar_pointwise(call: Call, x: State, op: torch._ops.OpOverload, *rest: Any, **kwargs: Any) -> State:
-    """Apply an operator with numbers as further arguments to every element of x."""
+def elementary(op: torch._ops.OpOverload, *rest: Any, **kwargs: Any) -> Pointwise:
+    """Return an operator with numbers as further arguments as a function of one number."""
     functional = _functional(op)
-    key = (str(functional), rest, tuple(sorted(kwargs.items())))
 
     def run(t: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = functional(t, *rest, **kwargs)
         return result
 
-    return apply_pointwise(call, x, Pointwise(key, run))
+    return Pointwise((str(functional), rest, tuple(sorted(kwargs.items()))), run)
+
+
+def scalar_pointwise(call: Call, x: State, op: torch._ops.OpOverload, *rest: Any, **kwargs: Any) -> State:
+    """Apply an operator with numbers as further arguments to every element of x."""
+    return apply_pointwise(call, x, elementary(op, *rest, **kwargs))
 
 
 def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:

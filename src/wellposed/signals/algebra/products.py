@@ -58,7 +58,24 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     if call.independent or var == 0:
         return made
     made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
-    return made if with_itself is None else _with_mean(made, product, *with_itself)
+    if with_itself is not None:
+        return _with_mean(made, product, *with_itself)
+    each = _by_position(left, right, product, sizes) if left.softmax is None else None
+    if each is None:
+        return made
+    # what means have in common goes with the means: the correlation is that of what varies about them
+    of_means = kernels.common(
+        *(
+            _raw_kernel(state.with_moments(var=np.zeros_like(state.var)), axes, labels, sizes)
+            for state, axes in ((left, product.left_axes), (right, product.right_axes))
+        )
+    )
+    of_means = [kernels.promote(part, of_left.shape) for part in of_means]
+    kernel = kernels.pair_mean(of_left * of_right - of_means[0] * of_means[1], extents, summed)
+    kernel = kernels.rearranged(kernel, [labels.index(label) for label in product.out_axes])
+    kernel = kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
+    corr = np.clip(kernel / max(float(kernel.ravel()[0]), 1e-300), -1.0, 1.0)
+    return made.changed(mean=each[0], var=each[1], corr=corr)
 
 
 def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
@@ -101,6 +118,69 @@ def _with_mean(made: State, product: Product, row: str, column: str, mean: Array
         return made
     placed = mean.reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])  # symmetric
     return made.with_moments(mean=placed, corr=made.corr)
+
+
+def _by_position(left: State, right: State, product: Product, sizes: dict[str, int]) -> tuple[Array, Array] | None:
+    """Return mean and variance by position where both operands vary along one index that they share; None elsewhere.
+
+    Pairs of different summed elements count with the average correlation that each operand has for them:
+    sum_k (v v' + m² v' + m'² v) + rho' {(sum m s')² - sum m² v'} + ... + rho rho' {(sum s s')² - sum v v'}.
+    """
+    labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
+    m, v = (_placed(left, array, product.left_axes, labels) for array in (left.mean, left.var))
+    n, w = (_placed(right, array, product.right_axes, labels) for array in (right.mean, right.var))
+    shape = np.broadcast_shapes(m.shape, v.shape, n.shape, w.shape)
+    varies = [[max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w))]
+    if not any(map(all, zip(*varies, strict=True))) or math.prod(shape) > LARGEST:
+        return None
+    summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
+    rho, other = (
+        _average_correlation(state, axes, labels, summed)
+        for state, axes in ((left, product.left_axes), (right, product.right_axes))
+    )
+
+    def total(array: Array) -> Array:
+        missing = math.prod(sizes[labels[i]] for i in summed if array.shape[i] == 1)
+        return np.asarray(array.sum(axis=tuple(summed), keepdims=True) * missing)
+
+    parts = (m * m * w, n * n * v, v * w)
+    roots = (m * np.sqrt(w), n * np.sqrt(v), np.sqrt(v * w))
+    var = sum(
+        total(part) + share * (total(root) ** 2 - total(part))
+        for part, root, share in zip(parts, roots, (other, rho, rho * other), strict=True)
+    )
+    mean = total(m * n) * product.scale
+    order = [labels.index(label) for label in product.out_axes if sizes[label] > 1]
+    gone = [i for i in range(len(labels)) if i not in order]
+    mean, var = (
+        np.asarray(array).transpose([*order, *gone]).reshape([array.shape[i] for i in order])
+        for array in (mean, np.maximum(var, 0.0) * product.scale**2)
+    )
+    return mean, var
+
+
+LARGEST = 1 << 20
+"""Most elements of a product that is worked out by position."""
+
+
+def _placed(state: State, array: Array, axes: tuple[str, ...], labels: tuple[str, ...]) -> Array:
+    """Return a map by position with one dimension per label."""
+    places = [state.axes[axes.index(label)] if label in axes else () for label in labels]
+    moved = array.transpose([own[0] for own in places if own])
+    return np.expand_dims(moved, tuple(i for i, own in enumerate(places) if not own))
+
+
+def _average_correlation(state: State, axes: tuple[str, ...], labels: tuple[str, ...], summed: list[int]) -> float:
+    """Return the average correlation of two elements that differ in the summed indices alone."""
+    members = [labels[i] for i in summed]
+    if any(label not in axes for label in members):
+        return 1.0
+    dims = [i for label in members for i in state.axes[axes.index(label)]]
+    count = math.prod(state.sizes[i] for i in dims)
+    if count <= 1:
+        return 0.0
+    mean = float(kernels.pair_mean(state.corr, state.sizes, dims).ravel()[0])
+    return (mean * count - 1.0) / (count - 1.0)
 
 
 def _squares(call: Call, x: State, product: Product) -> State:

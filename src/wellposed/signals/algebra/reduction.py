@@ -14,10 +14,7 @@ from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_mean_of_squares
-
-SKEWED = 0.005
-"""Relative variance of a mean of what is never negative from which its distribution is no Gaussian."""
+from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:

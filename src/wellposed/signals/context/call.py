@@ -46,6 +46,7 @@ class Pass:
     memo: dict[Any, Any] = field(default_factory=dict)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     choices: Choices = field(default_factory=Choices)
+    drawn: set[int] = field(default_factory=set)
     outcomes: list[Outcome] = field(default_factory=list)
 
     def root(self) -> int:

@@ -7,11 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
 from wellposed.signals.structure.neutral import neutral_value
@@ -72,6 +75,53 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
+LARGEST = 1 << 14
+"""Most values of a parameter that are followed one by one."""
+FEW = 64
+"""Values up to which they are, whether or not they look like draws of one distribution."""
+
+
+def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
+    """Return the state of a parameter that keeps its values, and that nothing sums over: they are known.
+
+    They are followed by position where ``each`` of them is asked for, they are few, or differ by more than chance (the
+    bias of one gate among four, decay rates that grow along an axis), and count as drawn alike elsewhere.
+    """
+    state = state_of_tensor(tensor, root)
+    if tensor.is_complex() or not kernels.nonzero(state.var):
+        return state
+    values = tensor.detach()
+    for axis in range(values.ndim):
+        first = values.narrow(axis, 0, 1)
+        values = first if bool((values == first).all()) else values
+    if values.numel() > LARGEST or not bool(torch.isfinite(values).all()):
+        return state
+    array = values.to(torch.float64).cpu().numpy()
+    if not each and array.size > FEW and array.size == tensor.numel() and _alike(array):
+        return state
+    array = array.reshape([n for n, size in zip(array.shape, tensor.shape, strict=True) if size > 1])
+    return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def _alike(values: Array) -> bool:
+    """Whether values look like draws of one distribution: alike along every axis, and unlike their neighbours.
+
+    Means of parts of an axis and of their squares are compared with those of independent draws (chi-squared, and the
+    lag-one autocorrelation, both at six standard deviations).
+    """
+    for power in (values, values**2):
+        unit = (power - power.mean()) / max(float(power.std()), 1e-300)
+        for axis, size in enumerate(unit.shape):
+            ahead = np.moveaxis(unit, axis, 0)
+            parts = np.array([part.mean() for part in np.array_split(ahead, min(size, 8))])
+            excess = float((parts**2).sum()) * unit.size / len(parts) - len(parts)
+            if excess > 6.0 * math.sqrt(2.0 * len(parts)):
+                return False
+            if size > 1 and abs(float((ahead[1:] * ahead[:-1]).mean())) > 6.0 / math.sqrt(unit.size):
+                return False
+    return True
+
+
 class Weights:
     """The states of a graph's parameters as the model holds them now.
 
@@ -93,13 +143,36 @@ class Weights:
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
-        if parameter.values is not None:
-            return state_of_tensor(parameter.values, root, parameter.shape)
+        held, role = parameter.values, self.roles[parameter.name]
+        if held is None:
+            value = self._assume(parameter)
+            if value is None:
+                return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+            return make_state(parameter.shape, value, 0.0, tag="assumed")
+        summed = role in ("weight", "embedding") or (role == "recurrent" and len(parameter.shape) > 1)
+        if summed or held.shape != parameter.shape:  # of a large tensor on meta, a sample
+            return state_of_tensor(held, root, parameter.shape)
+        # what is used for itself, one number for a channel, is followed by position: step sizes, rates of decay
+        return state_of_values(held, root, role == "other" and len(parameter.shape) == 1)
+
+    def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
+        """Return the numbers of a parameter: those that it keeps, or with ``drawn`` one draw of those that it gets."""
+        held = parameter.values
+        if held is not None and held.shape == parameter.shape:
+            return held.detach().cpu()
+        if not drawn or len(parameter.shape) < 2:
+            return None
+        normal = _drawn(parameter)
+        if held is None:
+            value = self._assume(parameter)
+            return 0.02 * normal if value is None else torch.full_like(normal, value)
+        return float(held.mean()) + float(held.std(correction=0)) * normal
+
+    def _assume(self, parameter: Parameter) -> float | None:
+        """Return the value that all elements are assumed to have, None for N(0, 0.02²); what it is, is noted."""
         value = self._neutral(parameter)
         self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
-        if value is None:
-            return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
-        return make_state(parameter.shape, value, 0.0, tag="assumed")
+        return value
 
     def _neutral(self, parameter: Parameter) -> float | None:
         """Return the value with which a parameter leaves the signal as it is, where there is one."""
@@ -149,9 +222,27 @@ class PrescribedWeights(Weights):
             return super().state(parameter, root)
         return make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=p.distribution != "uniform")
 
+    def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
+        """Return the numbers of a parameter: those that it keeps, or with ``drawn`` one draw of those that it gets."""
+        p = self.prescriptions[parameter.name]
+        if p.distribution == "constant" and p.constant is not None:
+            return torch.full(parameter.shape, p.constant, dtype=parameter.tensor.dtype)
+        if p.distribution == "centering":
+            return None
+        if p.distribution in ("keep", "default") or p.std is None:
+            return super().values(parameter, drawn)
+        if not drawn:
+            return None
+        return (p.mean or 0.0) + p.std * _drawn(parameter)
+
     def centres(self, bias: str, mean: float) -> bool:
         """Whether the plan makes a bias cancel the incoming mean."""
         return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
+
+
+def _drawn(parameter: Parameter) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(parameter.value)
+    return torch.randn(parameter.shape, generator=generator).to(parameter.tensor.dtype)
 
 
 def _own_level(parameter: Parameter) -> float:
@@ -242,6 +333,17 @@ class PlannedWeights(Weights):
             return make_state(parameter.shape, self.gain(parameter), 0.0)
         return super().state(parameter, root)
 
+    def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
+        """Return the numbers of a parameter that keeps them; None of those whose scale is chosen on the way."""
+        role = self.roles[parameter.name]
+        if parameter.name in self.kept:
+            return super().values(parameter, drawn)
+        if parameter.name in self.zero_kept or role in ("bias", "shift"):
+            return torch.zeros(parameter.shape, dtype=parameter.tensor.dtype)
+        if role == "gain":
+            return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
+        return super().values(parameter, drawn) if role in ("other", "recurrent") else None
+
     def centres(self, bias: str, mean: float) -> bool:
         """Record the mean that a bias is to cancel; only where ``center`` asks for it and there is a mean."""
         if not self.center or mean == 0.0 or bias not in self.roles or bias in self.kept or self.roles[bias] != "bias":
@@ -304,10 +406,7 @@ class PlannedWeights(Weights):
         return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
 
     def known_scale(self, name: str) -> float | None:
-        """Return the scale that was chosen for a parameter earlier in the pass.
-
-        Where the parameter met zeros, every contraction asks again.
-        """
+        """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
         return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
 
     def waits(self, name: str) -> bool:

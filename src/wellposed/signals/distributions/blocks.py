@@ -11,6 +11,7 @@ from operator import or_
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
+from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.spread import Spread, mean_spread
 from wellposed.signals.distributions.state import (
     WHOLE,
@@ -19,6 +20,7 @@ from wellposed.signals.distributions.state import (
     Layout,
     Marginal,
     Moments,
+    Running,
     State,
     weakest,
 )
@@ -67,11 +69,16 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         lags = np.arange((length - 1) // part.step + 2) * part.step
         corr = np.take(corr, np.minimum(lags, length - 1), axis=atom)
     corr = corr[(*before, slice(max(len(part), 1)))]  # displacements that the part still has
+    of = state.running
+    if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
+        of = None
     return state.with_moments(
+        running=None if of is None else Running(of.parent, atom, of.weights[part.start : part.stop : part.step]),
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
         var=take(state.var),
         corr=kernels.without(corr, gone),
+        marginal=one_signed(state),
     )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import gammaincinv, roots_genlaguerre
 
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Marginal, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -23,7 +23,7 @@ from wellposed.signals.integration.gaussian import (
     hermite_table,
 )
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import Transport
+from wellposed.signals.integration.transport import Transport, of_values
 from wellposed.signals.integration.windows import Indices
 
 
@@ -152,6 +152,34 @@ def marginal(x: State) -> Array:
     z = NODES if base.transport is None else base.transport.values
     values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
     return values if fn is None else fn(values)
+
+
+def one_signed(x: State) -> Marginal:
+    """Return the shape of the marginal of a part or a repetition of x: kept where x never crosses 0, by its transport.
+
+    What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
+    """
+    if x.gauss or x.scales is not None or not sign_of(x):
+        return Marginal(x.gauss)
+    return Marginal(transport=x.transport if x.fn is None else of_values(marginal(x)))
+
+
+def sign_of(x: State) -> int:
+    """Return 1 for what is never negative, -1 for what is never positive, as far as the shape of its marginal tells,
+    and 0 for the rest.
+    """
+    if x.gauss or (x.fn is None and x.transport is None):
+        return 0
+    if x.fn is not None:
+        values = marginal(x)
+    else:
+        assert x.transport is not None
+        ends = x.transport.values[[0, -1]]
+        values = np.stack([x.mean + x.std() * end for end in ends])
+    low, high = float(values.min()), float(values.max())
+    if min(-low, high) > 1e-6 * max(-low, high):
+        return 0
+    return 1 if high > -low else -1
 
 
 BINS = 12

@@ -146,6 +146,15 @@ def read(later: Later | None) -> Array | None:
     return None if later is None else later.value()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    """How a tensor is a linear map of another one along one of its atoms: y_i = sum_j weights[i, j] x_j."""
+
+    parent: State
+    atom: int
+    weights: Array
+
+
 Axes = tuple[tuple[int, ...], ...]
 
 
@@ -248,6 +257,8 @@ class Ancestry:
         lever: parameter that scales this value linearly and whose scale is still to be chosen.
         statistic, standardised: where the tensor is a statistic of another one, or another one standardised by its own
             statistics, how; such a quotient has no scale of its own.
+        running: where it is a linear map of another tensor along an axis (a running sum, or positions of one), which.
+        beyond: where it is the larger (smaller) of two tensors, what it has beyond each of them, by their serials.
     """
 
     links: tuple[Link, ...] = ()
@@ -255,6 +266,8 @@ class Ancestry:
     lever: str | None = None
     statistic: Statistic | None = None
     standardised: Standardised | None = None
+    running: Running | None = None
+    beyond: tuple[tuple[int, State], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,6 +323,8 @@ class Changes(TypedDict, total=False):
     lever: str | None
     statistic: Statistic | None
     standardised: Standardised | None
+    running: Running | None
+    beyond: tuple[tuple[int, State], ...]
     spread: Spread
     inherited: Sources
     own: Sources
@@ -379,6 +394,8 @@ class State:
     lever: ClassVar[str | None] = _read(lambda x: x.ancestry.lever)
     statistic: ClassVar[Statistic | None] = _read(lambda x: x.ancestry.statistic)
     standardised: ClassVar[Standardised | None] = _read(lambda x: x.ancestry.standardised)
+    running: ClassVar[Running | None] = _read(lambda x: x.ancestry.running)
+    beyond: ClassVar[tuple[tuple[int, State], ...]] = _read(lambda x: x.ancestry.beyond)
     inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
     own: ClassVar[Sources] = _read(lambda x: x.spread.own)
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
@@ -446,7 +463,7 @@ class State:
         states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
         """
         ancestry = self.ancestry
-        if ancestry.links or ancestry.statistic or ancestry.standardised:
+        if ancestry.links or ancestry.statistic or ancestry.standardised or ancestry.running or ancestry.beyond:
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.state import WHOLE, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -187,5 +188,8 @@ def expand(state: State, shape: Sequence[int]) -> State:
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
         corr = np.stack([corr, corr], axis=-1)
-    wider = state.with_moments(sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr)
+    shape_of_one = one_signed(state)
+    wider = state.with_moments(
+        sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, marginal=shape_of_one
+    )
     return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))

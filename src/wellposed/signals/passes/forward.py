@@ -16,6 +16,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
+from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import go_along, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
@@ -195,6 +196,9 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
+    known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
+    if known is not None:
+        return *known, ""
     if node.index in run.choices.after and go_along(run, node):
         return states_of_draws(run, node), "sampled", ""
     results = _by_rule(run, node)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out
+from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import tilt
 from wellposed.signals.algebra.softmax import interpolated_participations, interpolated_pull, off_diagonal
 from wellposed.signals.context.arguments import MASKED
@@ -98,6 +98,10 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         return shut_out(x, kept, number)
     if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
         return chosen(call, broadcast(call, mask.state, x.shape), make_state(x.shape, number, 0.0), x)
+    if isinstance(mask, torch.Tensor) and x.shape == call.shape():
+        by_position = within(call, x, ~mask, number)
+        if by_position is not None:
+            return by_position
     share = float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.0
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 

@@ -99,8 +99,12 @@ def _narrowed(weight: State, takes_input: bool, features: int, width: int, narro
     """Return a weight of a narrower layer whose products have the same variance."""
     shape = weight.shape
     rows = shape[0] // width * narrow if narrow < width else shape[0]
-    if len(shape) == 1:
-        return make_state((rows,), weight.pooled_mean, weight.pooled_var, roots=weight.roots)
+    if len(shape) == 1:  # gate by gate
+        mean, var = (
+            array if array.size == 1 else array.reshape(-1, width)[:, :narrow].ravel()
+            for array in (weight.mean, weight.var)
+        )
+        return make_state((rows,), roots=weight.roots).changed(mean=mean, var=var)
     columns = features if takes_input else sizes.get(shape[1], shape[1])
     if (rows, columns) == shape:
         return pooled(weight)

@@ -12,6 +12,7 @@ from wellposed.signals.algebra.arithmetic import (
     chosen,
     combine,
     divide,
+    extreme,
     filled,
     fused,
     linear,
@@ -27,6 +28,8 @@ from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.registry import overloads, rule
+
+aten: torch._ops._OpNamespace = torch.ops.aten
 
 
 @rule(
@@ -153,9 +156,15 @@ def _shutting(value: State | float) -> float | None:
     tensors=True,
 )
 def two_operands(call: Call, x: Any, y: Any) -> State | None:
-    """Other functions of two operands: exact for a constant second operand or one common ancestor, else sampled."""
+    """Other functions of two operands: exact for a constant second operand or one common ancestor.
+
+    Of two other signals the larger is one of them plus what the other has beyond it (Clark 1961); the rest is sampled.
+    """
     a, b = operand(call, x), operand(call, y)
     op = call.node.op
+    either = op in (aten.maximum.default, aten.minimum.default)
+    if either and isinstance(a, State) and a.is_constant:
+        a, b = b, a
     if isinstance(a, State) and (isinstance(b, float) or b.is_constant):
         number = b if isinstance(b, float) else b.pooled_mean
         if a.shape != call.shape():
@@ -164,5 +173,8 @@ def two_operands(call: Call, x: Any, y: Any) -> State | None:
             return scalar_pointwise(call, a, op, number)
         return apply_pointwise(call, a, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
     if isinstance(a, State) and isinstance(b, State):
-        return fused(call, a, b, (str(op),), lambda p, q: op(p, q))
+        one = fused(call, a, b, (str(op),), lambda p, q: op(p, q))
+        if one is not None or not either or call.independent:
+            return one
+        return extreme(call, a, b, 1.0 if op is aten.maximum.default else -1.0)
     return None

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.algebra.arithmetic import function_within
+from wellposed.signals.algebra.pointwise import apply_pointwise, elementary
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
@@ -18,7 +19,8 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
     if not isinstance(x, State) or any(not _plain(r) for r in (*rest, *kwargs.values())):
         return None
     kwargs.pop("out", None)
-    return scalar_pointwise(call, x, call.node.op, *rest, **kwargs)
+    function = elementary(call.node.op, *rest, **kwargs)
+    return function_within(call, x, function) or apply_pointwise(call, x, function)
 
 
 def _plain(value: Any) -> bool:
