@@ -90,15 +90,20 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
         values = [_values(made, tensor) for _, tensor in kept]
         missing = [(slot, created[id(t)]) for (slot, t), value in zip(kept, values, strict=True) if value is None]
         _restore(model, missing, {id(tensor) for tensor in created.values()}, seed)
-        for (slot, tensor), value in zip(kept, values, strict=True):
-            if value is not None:
-                slot.set(created[id(tensor)])
-                created[id(tensor)].detach().copy_(value)
+        _fill([(slot, created[id(t)], value) for (slot, t), value in zip(kept, values, strict=True)])
         yield
     except BaseException:
         for slot, tensor in before:
             slot.set(tensor)
         raise
+
+
+def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> None:
+    """Put tensors that were made again in their places."""
+    for slot, tensor, value in kept:
+        if value is not None:
+            slot.set(tensor)
+            tensor.detach().copy_(value)
 
 
 def _refuse_sharded(model: nn.Module, slots: Collection[_Slot]) -> None:

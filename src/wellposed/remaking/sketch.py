@@ -208,15 +208,20 @@ class Sketch(TorchDispatchMode):
         elif func is _aten.uniform_.default:
             low, high = (*args[1:], *(0.0, 1.0)[len(args) - 1 :])[:2]
             part.copy_(low + (high - low) * _uniform(part.numel()))
-        elif func in _WRITES or _is_pointwise(func) or func is _aten.copy_.default:
-            taken = _Operands(self)
-            rest = tree_map(taken.sample, args[1:])
-            if taken.unknown or any(other.numel() not in (1, part.numel()) for other in taken.samples):
-                return False
-            func(part, *rest)
-        else:
+        elif not self._follow(func, part, args[1:]):
             return False
         self.samples[key] = sample
+        return True
+
+    def _follow(self, func: Any, part: torch.Tensor, rest: Any) -> bool:
+        """Write to a sample what an operator writes element by element; say whether it could."""
+        if not (func in _WRITES or _is_pointwise(func) or func is _aten.copy_.default):
+            return False
+        taken = _Operands(self)
+        rest = tree_map(taken.sample, rest)
+        if taken.unknown or any(other.numel() not in (1, part.numel()) for other in taken.samples):
+            return False
+        func(part, *rest)
         return True
 
 

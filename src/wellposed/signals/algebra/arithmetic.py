@@ -71,6 +71,21 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         again: State = call.run.memo[key]
         return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
+    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
+    result = x.changed(
+        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr),
+        marginal=_linear_marginal(x, affine, scale, shift),
+        filters=Filters(x.excess, margin),
+        ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
+    )
+    result = _norms_and_scores(call, x, result, affine, scale, shift)
+    if shift == 0.0 or call.independent:
+        return result
+    call.run.memo[key] = result = result.amended(spread=_shifted_spread(x, result, scale))
+    return result
+
+
+def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
     base, fn = x.base, None
     if x.fn is not None:
         fn = x.fn.then(affine)
@@ -78,13 +93,11 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         base, fn = x, affine
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
     scales = None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales
-    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
-    result = x.changed(
-        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr),
-        marginal=Marginal(x.gauss, base, fn, transport, scales),
-        filters=Filters(x.excess, margin),
-        ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
-    )
+    return Marginal(x.gauss, base, fn, transport, scales)
+
+
+def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
+    """Return scale * x + shift as the statistic, the standardised tensor or the masked scores that x is."""
     if x.statistic is not None:
         result = result.amended(statistic=x.statistic.then(affine.call))
     if x.standardised is not None and shift == 0.0:
@@ -93,9 +106,6 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         result = result.amended(standardised=Standardised(made.of, made.centred, factor))
     if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
         result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
-    if shift == 0.0 or call.independent:
-        return result
-    call.run.memo[key] = result = result.amended(spread=_shifted_spread(x, result, scale))
     return result
 
 
@@ -115,19 +125,9 @@ def _shifted_spread(x: State, result: State, scale: float) -> Spread:
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     """Return a x + b y, with what the two have in common (signals that share an ancestor do not add like strangers)."""
     shape = call.shape()
-    if y.mask is not None and x.shape == shape and a == b == 1.0:
-        return masked(x, y.mask, y.pooled_mean, y.pooled_var)
-    if x.mask is not None and x.scores is not None and y.mask is None and x.shape == shape and not y.is_constant:
-        inner, apart = combine(call, x.scores, y, a, b), a * (x.pooled_mean - x.scores.pooled_mean)
-        return masked(inner, x.mask, apart, a * a * max(x.pooled_var - x.scores.pooled_var, 0.0))
-    if y.is_constant and x.shape == shape:
-        return linear(call, x, a, b * y.pooled_mean)
-    if x.is_constant and y.shape == shape:
-        return linear(call, y, b, a * x.pooled_mean)
-    for larger, other, sign in ((x, y, a), (y, x, b)):
-        gap = dict(larger.beyond).get(other.serial)
-        if gap is not None and a == -b and gap.shape == shape:
-            return linear(call, gap, sign)
+    simple = _simple_sum(call, x, y, a, b)
+    if simple is not None:
+        return simple
     key = ("sum", x.serial, y.serial, x.axes, y.axes, a, b, shape)
     if key in call.run.memo:
         again: State = call.run.memo[key]
@@ -137,12 +137,34 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     if one is not None:
         return one
     result = _sum(call, laid_out(x), laid_out(y), a, b)
-    if x.scores is not None and y.scores is None and result.shape == x.shape and a > 0.0:  # a bias on masked scores
-        result = result.amended(mask=x.mask, scores=combine(call, x.scores, y, a, b))
     if not (x.roots and y.roots):  # the same sum with known numbers, worked out twice, is one tensor
         call.run.memo[key] = result
     both = jointly(x, y, lambda p, q: a * p + b * q)
     return result if both is None else result.amended(statistic=both)
+
+
+def _simple_sum(call: Call, x: State, y: State, a: float, b: float) -> State | None:
+    """Return a x + b y of masked scores, with a number, or as a difference that is known already; None elsewhere."""
+    shape = call.shape()
+    if y.mask is not None and x.shape == shape and a == b == 1.0:
+        return masked(x, y.mask, y.pooled_mean, y.pooled_var)
+    if x.mask is not None and x.scores is not None and y.mask is None and x.shape == shape and not y.is_constant:
+        inner, apart = combine(call, x.scores, y, a, b), a * (x.pooled_mean - x.scores.pooled_mean)
+        return masked(inner, x.mask, apart, a * a * max(x.pooled_var - x.scores.pooled_var, 0.0))
+    if y.is_constant and x.shape == shape:
+        return linear(call, x, a, b * y.pooled_mean)
+    if x.is_constant and y.shape == shape:
+        return linear(call, y, b, a * x.pooled_mean)
+    return _known_difference(call, x, y, a) if a == -b else None
+
+
+def _known_difference(call: Call, x: State, y: State, a: float) -> State | None:
+    """Return a (x - y) where one of them was made as the other and what it has beyond it; None elsewhere."""
+    for larger, other, sign in ((x, y, a), (y, x, -a)):
+        gap = dict(larger.beyond).get(other.serial)
+        if gap is not None and gap.shape == call.shape():
+            return linear(call, gap, sign)
+    return None
 
 
 def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:

@@ -85,13 +85,15 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
     assert long is not None
     if len(long.weights) == 1 or wide.layout != long.parent.layout.resized(long.atom, len(long.weights)):
         return None
-    if narrow.shape != tuple(
-        (1 if axis == (long.atom,) and len(narrow.sizes) < len(wide.sizes) else n)
-        for axis, n in zip(wide.axes, wide.shape, strict=True)
-    ):
+    if narrow.shape != _without_positions(wide, long.atom, gone=len(narrow.sizes) < len(wide.sizes)):
         return None
     axis = next((i for i, atoms in enumerate(wide.axes) if atoms == (long.atom,)), None)
     return None if axis is None else mapped(long.parent, axis, a * first.weights + b * second.weights)
+
+
+def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
+    """Return the shape of a tensor, the axis of an atom being of length 1 where that is ``gone``."""
+    return tuple(1 if gone and axis == (atom,) else n for axis, n in zip(x.axes, x.shape, strict=True))
 
 
 def _mapped_covariance(x: State, at: int, weights: Array) -> Array:

@@ -33,18 +33,14 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     of_left, of_right = kernels.common(
         _raw_kernel(left, product.left_axes, labels, sizes), _raw_kernel(right, product.right_axes, labels, sizes)
     )
-    summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
-    extents = [sizes[label] for label in labels]
-    count = math.prod(extents[i] for i in summed)
-    kernel = kernels.pair_mean(of_left * of_right, extents, summed) * count * count
+    count = math.prod(size for label, size in sizes.items() if label not in product.out_axes)
+    kernel = _over_pairs(of_left * of_right, labels, sizes, product) * count * count
     if left.softmax is not None:
         kernel = kernel + _tilt(left.softmax, right, product)
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
-    kernel = kernels.rearranged(kernel, [labels.index(label) for label in product.out_axes])
-    kernel = kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
+    kernel = _of_result(call, kernel, labels, product)
     var = max(float(kernel.ravel()[0]), 0.0)
-    levers = [name for name in (left.lever, right.lever) if name is not None]
     made = make_state(
         call.shape(),
         mean,
@@ -52,7 +48,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
         roots=left.roots | right.roots | call.root(),
-        lever=levers[0] if len(levers) == 1 else None,
+        lever=_only_lever(left, right),
         spread=left.spread + right.spread,
     )
     if call.independent or var == 0:
@@ -63,19 +59,47 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     each = _by_position(left, right, product, sizes) if left.softmax is None else None
     if each is None:
         return made
+    corr = _correlation_about_means(call, (left, right), product, labels, sizes, of_left * of_right)
+    return made.changed(mean=each[0], var=each[1], corr=corr)
+
+
+def _only_lever(left: State, right: State) -> str | None:
+    """Return the one parameter that scales a product linearly."""
+    levers = [name for name in (left.lever, right.lever) if name is not None]
+    return levers[0] if len(levers) == 1 else None
+
+
+def _over_pairs(kernel: Array, labels: tuple[str, ...], sizes: dict[str, int], product: Product) -> Array:
+    """Return a kernel averaged over pairs of summed elements."""
+    summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
+    return kernels.pair_mean(kernel, [sizes[label] for label in labels], summed)
+
+
+def _of_result(call: Call, kernel: Array, labels: tuple[str, ...], product: Product) -> Array:
+    """Return a kernel with one dimension for each atom of the result."""
+    kernel = kernels.rearranged(kernel, [labels.index(label) for label in product.out_axes])
+    return kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
+
+
+def _correlation_about_means(
+    call: Call,
+    operands: tuple[State, State],
+    product: Product,
+    labels: tuple[str, ...],
+    sizes: dict[str, int],
+    raw: Array,
+) -> Array:
+    """Return the correlation kernel of what varies about means that differ by position."""
     # what means have in common goes with the means: the correlation is that of what varies about them
     of_means = kernels.common(
         *(
             _raw_kernel(state.with_moments(var=np.zeros_like(state.var)), axes, labels, sizes)
-            for state, axes in ((left, product.left_axes), (right, product.right_axes))
+            for state, axes in zip(operands, (product.left_axes, product.right_axes), strict=True)
         )
     )
-    of_means = [kernels.promote(part, of_left.shape) for part in of_means]
-    kernel = kernels.pair_mean(of_left * of_right - of_means[0] * of_means[1], extents, summed)
-    kernel = kernels.rearranged(kernel, [labels.index(label) for label in product.out_axes])
-    kernel = kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
-    corr = np.clip(kernel / max(float(kernel.ravel()[0]), 1e-300), -1.0, 1.0)
-    return made.changed(mean=each[0], var=each[1], corr=corr)
+    of_means = [kernels.promote(part, raw.shape) for part in of_means]
+    kernel = _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
+    return np.asarray(np.clip(kernel / max(float(kernel.ravel()[0]), 1e-300), -1.0, 1.0))
 
 
 def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
@@ -88,12 +112,10 @@ def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str,
     own, other = (
         dict(zip(axes, x.axes, strict=True)) for axes, x in ((product.left_axes, left), (product.right_axes, right))
     )
-    rows, columns = ([label for label in axes if label not in theirs] for axes, theirs in ((own, other), (other, own)))
-    if len(rows) != 1 or len(columns) != 1 or own[rows[0]] != other[columns[0]] or len(own[rows[0]]) != 1:
+    pair = _pair(own, other)
+    if pair is None:
         return None
-    if any(own[label] != other[label] for label in own if label in other):
-        return None
-    atom = own[rows[0]][0]
+    atom = own[pair[0]][0]
     size = left.sizes[atom]
     if size > LARGEST_GRAM:
         return None
@@ -104,7 +126,17 @@ def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str,
         at < profile.size, profile[np.minimum(at, profile.size - 1)], profile[-1] if profile.size > 1 else 0.0
     )
     count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
-    return rows[0], columns[0], (alike + left.pooled_mean**2) * (count * product.scale)
+    return *pair, (alike + left.pooled_mean**2) * (count * product.scale)
+
+
+def _pair(own: dict[str, tuple[int, ...]], other: dict[str, tuple[int, ...]]) -> tuple[str, str] | None:
+    """Return the labels of the two indices along one atom, where a tensor and its transpose share all others."""
+    rows, columns = ([label for label in axes if label not in theirs] for axes, theirs in ((own, other), (other, own)))
+    if len(rows) != 1 or len(columns) != 1 or own[rows[0]] != other[columns[0]] or len(own[rows[0]]) != 1:
+        return None
+    if any(own[label] != other[label] for label in own if label in other):
+        return None
+    return rows[0], columns[0]
 
 
 LARGEST_GRAM = 512

@@ -45,15 +45,16 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
         run.drawn.update(node.outputs if values is not None else ())
     if values is None:
         return None
-    states: list[State | None] = []
-    for out, value in zip(node.outputs, values, strict=True):
-        if not run.graph.values[out].is_signal:
-            states.append(None)
-        else:
-            summed = any(use.weight == out for use in weights.uses)
-            root = run.root()
-            states.append(state_of_tensor(value, root) if summed else state_of_values(value, root, value.ndim == 1))
-    return states, tag
+    return [_state(run, out, value) for out, value in zip(node.outputs, values, strict=True)], tag
+
+
+def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
+    """Return the state of numbers: by position, unless something sums over them."""
+    if not run.graph.values[out].is_signal:
+        return None
+    if any(use.weight == out for use in run.weights.uses):
+        return state_of_tensor(value, run.root())
+    return state_of_values(value, run.root(), value.ndim == 1)
 
 
 def _parameters(run: Pass, value: int) -> frozenset[str]:

@@ -96,6 +96,11 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
         if kept is None or x.shape != call.shape():
             return x if x.shape == call.shape() else None
         return shut_out(x, kept, number)
+    return _filled(call, x, mask, number)
+
+
+def _filled(call: Call, x: State, mask: Any, number: float) -> State:
+    """Return x with a number where a mask holds, by position where that is known."""
     if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
         return chosen(call, broadcast(call, mask.state, x.shape), make_state(x.shape, number, 0.0), x)
     if isinstance(mask, torch.Tensor) and x.shape == call.shape():

@@ -166,15 +166,20 @@ def two_operands(call: Call, x: Any, y: Any) -> State | None:
     if either and isinstance(a, State) and a.is_constant:
         a, b = b, a
     if isinstance(a, State) and (isinstance(b, float) or b.is_constant):
-        number = b if isinstance(b, float) else b.pooled_mean
-        if a.shape != call.shape():
-            return None
-        if op._overloadname == "Scalar":
-            return scalar_pointwise(call, a, op, number)
-        return apply_pointwise(call, a, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
+        return _with_number(call, a, b if isinstance(b, float) else b.pooled_mean)
     if isinstance(a, State) and isinstance(b, State):
         one = fused(call, a, b, (str(op),), lambda p, q: op(p, q))
         if one is not None or not either or call.independent:
             return one
         return extreme(call, a, b, 1.0 if op is aten.maximum.default else -1.0)
     return None
+
+
+def _with_number(call: Call, x: State, number: float) -> State | None:
+    """Return an operator's result with a number as its second operand."""
+    op = call.node.op
+    if x.shape != call.shape():
+        return None
+    if op._overloadname == "Scalar":
+        return scalar_pointwise(call, x, op, number)
+    return apply_pointwise(call, x, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
