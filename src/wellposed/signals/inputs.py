@@ -141,6 +141,9 @@ class Input:
         """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
 
         With ``independent`` its elements count as uncorrelated.
+
+        Raises:
+            InputError: a table of other columns, or a correlation profile of other axes, than ``shape`` has.
         """
         made = make_state(shape, self.mean, self.var, gauss=True, roots=root)
         if self.columns is not None:
