@@ -338,6 +338,7 @@ def _checked(call: Call, rule: Rule | None, index: int, result: State | None, ta
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, rule), result, tag)
+    tag = weakest(tag, result.tag)
     return result if result.tag == tag else result.amended(tag=tag)
 
 
