@@ -52,10 +52,13 @@ class Likeness(NamedTuple):
     Attributes:
         inherited: what they were alike before, as far as the sum leaves it.
         chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
+        share: how much of the second moment is no mean, which all positions have in common; the others are relative
+            to it.
     """
 
     inherited: Sources = NONE
     chance: float = 0.0
+    share: float = 0.0
 
 
 def chance_likeness(data: State, summed: dict[int, int], window: Collection[int] = ()) -> Likeness:
@@ -68,15 +71,15 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
     squares = kernel * kernel
-    chance = share * share * float(kernels.pair_mean(squares, sizes).ravel()[0])
+    chance = float(kernels.pair_mean(squares, sizes).ravel()[0])
     if not data.alike.amounts.size:
-        return Likeness(NONE, chance)
+        return Likeness(NONE, chance, share)
     near = [size if length > 1 else 1 for size, length in zip(sizes, kernel.shape, strict=True)]
     kept = float(kernels.pair_mean(squares, near).ravel()[0])
     # windows of windows: neighbours of no correlation in expectation were computed from overlapping positions
     for i in window:
         kept *= (2.0 * sizes[i] ** 2 + 1.0) / (3.0 * sizes[i] ** 2) if kernel.shape[i] == 1 else 1.0
-    return Likeness(data.alike.times(share * math.sqrt(kept)), chance)
+    return Likeness(data.alike.times(math.sqrt(kept)), chance, share)
 
 
 def fresh(
@@ -95,7 +98,8 @@ def fresh(
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
         by_chance = likeness.inherited + source(number, likeness.chance)
-        own = source(number, 2.0 * (alike + min(by_chance.variance, 1.0) * (1.0 - alike) ** 2) / outputs)
+        random = likeness.share**2 * min(by_chance.variance, 1.0)
+        own = source(number, 2.0 * (alike + random * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,

@@ -195,8 +195,9 @@ class Moments:
         mean: mean by position.
         var: variance by position.
         corr: correlation kernel, an expectation over weight draws.
-        alike: how the correlation of two positions of one draw varies beyond that, by chance, with a mean square of one
-            over the number of features that they were computed from, by the layers before.
+        alike: how the correlation of two positions of one draw varies beyond that, by chance, relative to what
+            not all positions have in common: with a mean square of one over the number of features that they were
+            computed from, by the layers before.
         even: where a norm has given the features at all positions one size, 1 / D for the D dimensions that they fill.
     """
 
