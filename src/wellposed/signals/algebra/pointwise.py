@@ -102,7 +102,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),
-        Moments(mean, var, corr),
+        Moments(mean, var, corr, _alike(base, expansion)),
         tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
         marginal=Marginal(base=base, fn=clipped, scales=scales),
         ancestry=Ancestry(
@@ -157,6 +157,15 @@ def _without_mean(expansion: Expansion) -> Array:
     powers = expansion.powers.copy()
     powers[0] = 0.0
     return powers
+
+
+def _alike(base: State, expansion: Expansion) -> Sources:
+    """Return how alike positions are by chance after a function: as far as it is linear in the Gaussian tensor."""
+    if not base.alike.amounts.size:
+        return base.alike
+    powers = _without_mean(expansion)
+    total = float(powers.sum())
+    return base.alike.times(float(powers[1]) / total) if total > 0.0 else NONE
 
 
 def _correlation(raw: Array, total: float, base: State) -> Array:

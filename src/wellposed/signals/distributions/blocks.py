@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.spread import Spread, mean_spread
+from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
 from wellposed.signals.distributions.state import (
     WHOLE,
     Ancestry,
@@ -112,11 +112,12 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         mean, var, covariance = _mixed(aligned, weights, alike)
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
+    parts = [w * s.var for w, s in zip(weights, states, strict=True)]
     last = len(layout.sizes)
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     return State(
         Layout((*layout.sizes, sum(widths)), axes),
-        Moments(mean, var, kernels.correlation(covariance, var)),
+        Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
         marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
         ancestry=_joint_ancestry(states),
@@ -174,6 +175,15 @@ def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
     """Return the spread of a tensor whose parts have these second moments, and nothing in common."""
     total = sum(share for share, _ in parts) or 1.0
     return mean_spread((share / total, s.spread) for share, s in parts)
+
+
+def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
+    """Return how alike positions of a sum (or a concatenation) are by chance, given each part's share of ``var``."""
+    result, total = NONE, kernels.average(var)
+    for state, share in parts:
+        if state.alike.amounts.size and total > 0.0:
+            result = result + state.alike.times(kernels.average(share) / total)
+    return result
 
 
 def _are_alike(aligned: Sequence[Aligned]) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.boxes import box, filtered
-from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
 from wellposed.signals.distributions.state import Later, Layout, State, read
@@ -79,8 +79,11 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
     layout, order = _outputs(data, product, call.shape())
     var = kernels.rearranged(total, order) * unit
     features = {i: data.sizes[i] // product.groups for i in data.axes[sliding.channel_axis]}
-    for axis, taps in zip(sliding.space, window.kernel, strict=True):
-        features |= {i: min(taps, data.sizes[i]) for i in data.axes[axis]}
+    taps = {
+        i: min(size, data.sizes[i])
+        for axis, size in zip(sliding.space, window.kernel, strict=True)
+        for i in data.axes[axis]
+    }
     result = fresh(
         call,
         layout,
@@ -89,7 +92,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        chance=0.0 if call.independent else chance_likeness(data, features),
+        likeness=Likeness() if call.independent else chance_likeness(data, features | taps, taps),
     )
     if call.independent or product.transposed:
         return result

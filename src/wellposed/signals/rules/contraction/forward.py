@@ -19,7 +19,7 @@ from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.boxes import filtered
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.distributions.views import pooled
@@ -181,9 +181,9 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
-    chance = 0.0 if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
+    likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
-    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, chance=chance)
+    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
 
 
 def _outputs(
