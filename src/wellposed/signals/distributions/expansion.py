@@ -185,6 +185,9 @@ def sign_of(x: State) -> int:
 BINS = 12
 """Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
 
+DECADES = 30.0
+"""How far positions may differ before they are put into bins by their logarithm."""
+
 
 def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
@@ -193,9 +196,12 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     keys = np.rint(pairs / scale * 1e9).astype(np.int64)
     groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
     if len(groups) > 3 * BINS:
-        low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
         both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
-        cells = np.minimum(((pairs - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
+        # over decades (the frequencies of an embedding of time) the bins are as many to each
+        small = np.quantile(np.abs(pairs), 0.1, axis=0)
+        at = np.where(scale > DECADES * small, np.arcsinh(pairs / np.maximum(small, 1e-6 * scale)), pairs)
+        low, width = at.min(axis=0), np.maximum(np.ptp(at, axis=0), 1e-12 * np.abs(at).max(axis=0).clip(1e-300))
+        cells = np.minimum(((at - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
         _, inverse, counts = np.unique(cells[:, 0] * 64 + cells[:, 1], return_inverse=True, return_counts=True)
     inverse = inverse.ravel()
     means = np.bincount(inverse, mean) / counts
