@@ -57,8 +57,8 @@ def run_pass(
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
-        state = state_of(run, value)
-        run.dependent[value] = 0 if state is None else state.roots
+        entering = state_of(run, value)
+        run.dependent[value] = 0 if entering is None else entering.roots
     for node in graph.nodes:
         if any(graph.values[out].is_signal for out in node.outputs):
             if visit is not None:
