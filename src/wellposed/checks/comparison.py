@@ -13,12 +13,14 @@ from wellposed.signals.signal import Signal, Tag
 
 Direction = Literal["forward", "backward"]
 
-TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
+TOLERANCE: Mapping[Tag, float] = MappingProxyType(
+    {"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0, "heavy": math.inf}
+)
 """Octaves by which a prediction may miss, by its tag.
 
 Rules tagged exact are exact for infinitely many channels, and reach 0.15 on nets of ordinary width; approximate and
 sampled ones leave the residual of nets without norm layers, 0.35; for a node that was only assumed neutral, a factor
-of two.
+of two. What is heavy-tailed is not compared.
 """
 
 ILL_CONDITIONED = 1.0

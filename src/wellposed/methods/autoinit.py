@@ -316,7 +316,13 @@ def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
             + ", ".join(taken[:8])
             + (f" and {len(taken) - 8} more" if len(taken) > 8 else "")
         )
-    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
+    heavy = [signal.name for signal in signals if signal.tag == "heavy"]
+    if heavy:
+        warnings.append(
+            f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
+            "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
+        )
+    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY and signal.tag != "heavy"]
     if unsteady:
         warnings.append(
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "

@@ -36,7 +36,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_sum, of_values
+from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
 SMALL = 4096
 """Most elements of a mask that is followed position by position."""
@@ -347,7 +347,7 @@ def _product(call: Call, x: State, y: State) -> State:
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=_marginal_of_product(call, x, y),
+        marginal=_marginal_of_product(call, x, y, cross is None),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,
@@ -370,7 +370,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
-def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
+def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> Marginal:
     """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):
@@ -380,7 +380,9 @@ def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
-    return Marginal()
+    if not independent or call.independent:
+        return Marginal()
+    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 
 
 def _lever_of_product(x: State, y: State) -> str | None:

@@ -18,6 +18,8 @@ from wellposed.signals.distributions.expansion import (
     clip_unseen_tails,
     expand_mixture,
     fluctuation,
+    is_bounded,
+    without_poles,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
@@ -36,6 +38,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.signal import Tag
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -84,7 +87,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     base, inner = x.gaussian_source()
     composed = function if inner is None else inner.then(function)
     transport = base.transport
-    clipped = clip_unseen_tails(composed, base.mean, base.std(), transport)
+    whole = without_poles(composed, base.mean, base.std(), transport)
+    clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = read(base.scales)
     mixed = None
     if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
@@ -103,7 +107,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     return State(
         Layout(base.sizes, x.axes),
         Moments(mean, var, corr, _alike(base, expansion)),
-        tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
+        tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
         marginal=Marginal(base=base, fn=clipped, scales=scales),
         ancestry=Ancestry(
             links,
@@ -112,6 +116,17 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         ),
         spread=_spread(base, clipped, expansion, latent, kernels.average(var) > 0),
     )
+
+
+def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:
+    """Return the tag of f(x), which is a function of ``base``: heavy tails end where f is bounded."""
+    if heavy:
+        return "heavy"
+    if x.tag != "heavy":
+        return x.tag if as_it_is else weakest(x.tag, "approximate")
+    if base.tag != "heavy":
+        return weakest(base.tag, "approximate")
+    return "assumed" if is_bounded(function) else "heavy"
 
 
 def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Array, varies: bool) -> Spread:

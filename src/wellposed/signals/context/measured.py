@@ -230,7 +230,7 @@ class MeasuredStates:
             if template is not None:
                 states[value] = maker.state(template, self.samples[value])
         run = self.run
-        context = Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states, choices=run.choices)
+        context = Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states, dependent=run.dependent)
         context.draws = {value: [self._tensors[value][draw] for draw in draws] for value in self.samples}
         return context
 

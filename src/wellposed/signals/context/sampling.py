@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import gammaincinv
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import call
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.state import State, make_state, read
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -33,7 +35,7 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
         return _masked(state, state.scores, state.mask, generator).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
-    noise = _noise(state, generator)
+    noise = _noise(state, generator) * _local_scale(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
     mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
@@ -48,6 +50,17 @@ def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Ge
     kept = mask.double().mean().item()
     number = (state.pooled_mean - kept * scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
     return torch.where(mask, drawn, number if number < MASKED else -math.inf)
+
+
+def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
+    """Draw the root of the local scale, Gamma-distributed, one for all elements that share it."""
+    scales = read(state.scales)
+    kappa = 0.0 if scales is None else float(scales.ravel()[0])
+    if scales is None or kappa <= UNEVEN:
+        return 1.0
+    sizes = [1 if shared > 1 else n for n, shared in zip(state.sizes, scales.shape, strict=True)]
+    tails = torch.rand(sizes, generator=generator, dtype=torch.float64).numpy()
+    return torch.from_numpy(np.sqrt(kappa * gammaincinv(1.0 / kappa, tails)))
 
 
 def _noise(state: State, generator: torch.Generator) -> torch.Tensor:

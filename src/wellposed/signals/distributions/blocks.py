@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -72,13 +73,16 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
     of = state.running
     if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
         of = None
+    shape_of_one = one_signed(state)
+    if state.gauss and state.scales is not None:
+        shape_of_one = replace(shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(kernel, gone)))
     return state.with_moments(
         running=None if of is None else Running(of.parent, atom, of.weights[part.start : part.stop : part.step]),
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
         var=take(state.var),
         corr=kernels.without(corr, gone),
-        marginal=one_signed(state),
+        marginal=shape_of_one,
     )
 
 

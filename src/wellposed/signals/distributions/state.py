@@ -17,12 +17,12 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport
 from wellposed.signals.signal import Tag
 
-_ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "measured": 0}
+_ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "heavy": 4, "measured": 0}
 _serial = itertools.count(1)
 
 
 def weakest(*tags: Tag) -> Tag:
-    """Return the weakest of some tags: exact, approximate, sampled, assumed."""
+    """Return the weakest of some tags: exact, approximate, sampled, assumed, heavy."""
     return max(tags, key=_ORDER.__getitem__)
 
 

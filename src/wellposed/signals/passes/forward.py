@@ -17,16 +17,16 @@ from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
-from wellposed.signals.context.joint import go_along, states_of_draws
+from wellposed.signals.context.joint import can_run, draw_together, is_drawn, last_uses, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
+from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.structure.choices import Choices, choices_of
 
 Assumptions = Literal["full", "independent"]
 
@@ -53,12 +53,12 @@ def run_pass(
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
-    run.choices = Choices() if run.independent else choices_of(graph)
-    last_use = _last_uses(graph)
+    last_use = last_uses(run)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
-        state_of(run, value)
+        entering = state_of(run, value)
+        run.dependent[value] = 0 if entering is None else entering.roots
     for node in graph.nodes:
         if any(graph.values[out].is_signal for out in node.outputs):
             if visit is not None:
@@ -66,6 +66,7 @@ def run_pass(
             signals.extend(_followed(run, node))
         else:
             _follow_condition(run, node)
+        _note_sources(run, node)
         for value in node.inputs:
             if last_use.get(value) == node.index:
                 run.draws.pop(value, None)
@@ -101,12 +102,15 @@ def _followed(run: Pass, node: Node) -> Iterator[Signal]:
             yield _signal(run.graph, node, out, result)
 
 
-def _last_uses(graph: Graph) -> dict[int, int]:
-    last: dict[int, int] = {}
-    for node in graph.nodes:
+def _note_sources(run: Pass, node: Node) -> None:
+    """Note what the results of a node depend on; behind a weight, on that weight's draw."""
+    entering = 0
+    if node.index not in run.weights.weight_at:
         for value in node.inputs:
-            last[value] = node.index
-    return last
+            entering |= run.dependent.get(value, 0)
+    for out in node.outputs:
+        state = run.states.get(out)
+        run.dependent[out] = 0 if out in run.graph.known else entering | (0 if state is None else state.roots)
 
 
 def _require_rules(graph: Graph) -> None:
@@ -199,12 +203,9 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
     if known is not None:
         return *known, ""
-    if node.index in run.choices.after and go_along(run, node):
+    if is_drawn(run, node) and draw_together(run, node):
         return states_of_draws(run, node), "sampled", ""
-    results = _by_rule(run, node)
-    if node.index in run.choices.before:
-        go_along(run, node)
-    return results
+    return _by_rule(run, node)
 
 
 def _given(run: Pass, out: int) -> State | None:
@@ -225,18 +226,32 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
     if results is None:
         rule, tag, note = None, "sampled", "no rule: run on samples"
+        if can_run(run, node) and draw_together(run, node):
+            return states_of_draws(run, node), tag, note
         results = sample_operator(run.graph, node, args, kwargs, run.root)
     if results is None:
         note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
+    results = [_with_tails(node, rule, weak, result) for result in results]
+    weak = "assumed" if weak == "heavy" else weak
     return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
+
+
+def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) -> State | None:
+    """Return a result of what may have heavy tails: these end where a rule says so, at norms, and at a softmax."""
+    if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
+        return result
+    ends = node.op in NORMS or result.standardised is not None or result.softmax is not None
+    if rule is not None and result.tag != "heavy" and (ends or result.fn is not None):
+        return result
+    return result.amended(tag="assumed" if ends else "heavy")
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
     """Compute the state of a condition on signals, for `where` and masks; others are left unknown."""
     rule = RULES.get(node.op)
-    if node.index in run.choices.after and go_along(run, node):
+    if is_drawn(run, node) and draw_together(run, node):
         run.states.update(zip(node.outputs, states_of_draws(run, node), strict=True))
         return
     if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
@@ -249,7 +264,9 @@ def _follow_condition(run: Pass, node: Node) -> None:
     if not node.inputs or any(isinstance(a, State) or _is_condition(a) for a in args):
         result = rule.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
-            run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, weakest(rule.tag, result.tag))
+            tag = weakest(rule.tag, result.tag)
+            tag = "assumed" if tag == "heavy" else tag
+            run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, tag)
 
 
 def _is_condition(argument: Any) -> bool:

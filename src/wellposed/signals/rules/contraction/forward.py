@@ -21,13 +21,14 @@ from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Layout, State
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.state import Later, Layout, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import GROUPED, Product, describe
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.contraction.convolution import convolve, steps_of
+from wellposed.signals.rules.contraction.convolution import WIDE, convolve, energy_kernel, steps_of
 
 PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
@@ -183,7 +184,27 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
     likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
-    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
+    result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
+    if call.independent or not kernels.nonzero(weight.var) or count > WIDE:
+        return result
+
+    def energies() -> Array | None:
+        """How the energy that meets in one output varies, alike for all that see the same elements (signals.md 5.7)."""
+        kernel = energy_kernel(data)
+        if kernel is None:
+            return None
+        for i in summed:
+            other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
+            kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
+        if float(kernel.ravel()[0]) <= UNEVEN:
+            return None
+        kernel = kernels.rearranged(kernel, free)
+        for _ in new:
+            kernel = np.concatenate([kernel[..., None]] * 2, axis=-1)
+        return kernel
+
+    read(data.scales)
+    return result.amended(scales=Later(energies))
 
 
 def _outputs(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
+from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
+from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.distributions.blocks import concatenate, select
@@ -19,7 +20,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 from wellposed.signals.operators.writes import Stretch, stretches_of
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.shape.forward import names_along, reordered
+from wellposed.signals.rules.shape.forward import names_along, picked_along, reordered
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
@@ -146,11 +147,43 @@ def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False
             return None
         shape = (*target.shape[: axes[0]], index.shape[0], *target.shape[axes[0] + 1 :])
         return _added(call, target, expand(source, shape), axes[0], index, "sum")
+    by_position = _along_an_axis(call, target, indices, source)
+    if by_position is not None:
+        return by_position
     if len(indices) == 1 and tuple(indices[0].shape) == target.shape:
         by_condition = _where(call, indices[0], source, target)
         if by_condition is not None:
             return by_condition
     return _mixed(call, target, source, _indexed(indices, target.shape) / max(math.prod(target.shape), 1))
+
+
+def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> State | None:
+    """Return a tensor that is overwritten at known places of one axis, position by position; None of other writes."""
+    picked = [(axis, item) for axis, item in enumerate(indices) if item is not None]
+    if len(picked) != 1 or not isinstance(picked[0][1], torch.Tensor) or picked[0][1].ndim != 1 or call.independent:
+        return None
+    axis, places = picked[0]
+    places = places.nonzero().flatten() if places.dtype == torch.bool else places
+    size = target.shape[axis]
+    if not 0 < len(places) == len(places.unique()) or size > BLOCKS * BLOCKS:
+        return None
+    rows = expand(source, (*target.shape[:axis], len(places), *target.shape[axis + 1 :]))
+    which = torch.zeros(size, dtype=torch.long)
+    which[places] = torch.arange(len(places))
+    written = torch.zeros(size, dtype=torch.float64).index_fill(0, places, 1.0)
+    extent = [size if a == axis else 1 for a in range(len(target.axes))]
+    whole = (
+        picked_along(rows, axis, (size,), target.shape, which, once=True)
+        if rows.axes[axis]
+        else expand(rows, target.shape)
+    )
+    inside = multiply(call, whole, _mask_of(call, written, extent))
+    outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
+    return combine(call, inside, outside, 1.0, 1.0)
+
+
+def _mask_of(call: Call, written: torch.Tensor, extent: list[int]) -> State:
+    return known_state(written.reshape(extent), call.root())
 
 
 def _indexed(indices: Any, shape: tuple[int, ...]) -> float:
