@@ -20,7 +20,8 @@ from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
 from wellposed.plans import Kept, Plan, Prescription, Tied, unselected
-from wellposed.signals.structure.widths import widths
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.structure.widths import Widths, widths
 
 __all__ = [
     "Draft",
@@ -90,8 +91,9 @@ def plan(
     kept = _frozen(graph) if not frozen else {}
     kept |= unselected(names, only, skip)
     draft = draft_of(graph, Request(seed, kept), **options)
-    why = unscaled(graph)
-    prescriptions = _complete(graph, draft, kept, method, why)
+    uses = contractions(graph)
+    why = unscaled(graph, uses)
+    prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
     without = [
         one
         for name, one in why.items()
@@ -159,13 +161,17 @@ def _frozen(graph: Graph) -> dict[str, str]:
 
 
 def _complete(
-    graph: Graph, draft: Draft, kept: dict[str, str], method: str, why: Mapping[str, Unscaled]
+    graph: Graph,
+    draft: Draft,
+    kept: dict[str, str],
+    method: str,
+    why: Mapping[str, Unscaled],
+    scaled: Mapping[str, Widths],
 ) -> dict[str, Prescription]:
     """Return a prescription for every name: the draft's, or one that keeps or ties it; in the model's order."""
     unknown = [name for name in draft.prescriptions if name not in graph.parameters]
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
-    scaled = widths(graph)
     planned: dict[str, Prescription] = {}
     for name, parameter in graph.parameters.items():
         if name in kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,10 +35,13 @@ class Unscaled:
     matters: bool
 
 
-def unscaled(graph: Graph) -> dict[str, Unscaled]:
-    """Return the parameters that contractions receive, but not as a linear function, by name."""
+def unscaled(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str, Unscaled]:
+    """Return the parameters that contractions receive, but not as a linear function, by name.
+
+    ``known`` are the graph's contractions, where they are at hand.
+    """
+    uses = contractions(graph) if known is None else known
     scaling, fixed = levers(graph), parameter_values(graph)
-    uses = contractions(graph, scaling, fixed)
     scaled = {use.parameter for use in uses}
     read = _Sources(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
     unscaled: dict[str, Unscaled] = {}

@@ -82,17 +82,20 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
     """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
     values = torch.stack([d.detach().to(torch.float64) for d in draws])
-    values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(values, axis))]
     mean = values.mean(dim=alike, keepdim=True)
     centred = values - mean
     var = (centred**2).mean(dim=alike, keepdim=True)
-    unit = torch.where(var > 0, centred / var.clamp(min=1e-300).sqrt(), torch.zeros((), dtype=torch.float64))
+    varies = bool(var.any())
+    unit = centred / var.clamp(min=1e-300).sqrt()  # what does not vary is 0 here as it is
     pairs: list[float | None] = []
     for axis, size in enumerate(shape):
-        if size == 1 or not bool(var.any()):
+        if size == 1 or not varies:
             pairs.append(None)
             continue
         along = float((unit.mean(dim=axis + 1) ** 2).mean())

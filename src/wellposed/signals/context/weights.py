@@ -136,7 +136,7 @@ class Weights:
         self.graph = graph
         self.levers: dict[int, Lever] = levers(graph)
         self.fixed: frozenset[int] = parameter_values(graph)
-        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
+        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
         self.assumed: dict[str, str] = {}

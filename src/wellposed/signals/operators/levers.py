@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
 from wellposed.signals.operators.norms import WEIGHT_NORMS
 from wellposed.signals.operators.product import describe
 from wellposed.signals.operators.schema import named_arguments, plain_name, ref_of
@@ -264,6 +265,7 @@ def levers(graph: Graph) -> dict[int, Lever]:
     return scaling
 
 
+@once
 def parameter_values(graph: Graph) -> frozenset[int]:
     """Return the ids of the values that depend on parameters, buffers and constants alone (no input reaches them).
 

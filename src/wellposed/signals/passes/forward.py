@@ -179,7 +179,7 @@ def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
         state.pooled_mean,
         state.pooled_var,
         state.tag,
-        log2_std=float(np.sqrt(state.spread.variance) / np.log(2.0)),
+        log2_std=math.sqrt(state.spread.variance) / math.log(2.0),
     )
 
 
