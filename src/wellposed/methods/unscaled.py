@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +56,31 @@ def unscaled(graph: Graph) -> dict[str, Unscaled]:
     return unscaled
 
 
+def beside(
+    graph: Graph, fixed: frozenset[int], uses: Iterable[Contraction], planned: Collection[str]
+) -> dict[str, str]:
+    """Return why parameters that weights are made of keep their values, where others of the same weight are planned.
+
+    Args:
+        graph: from `wellposed.trace`.
+        fixed: what `parameter_values` returns.
+        uses: the graph's contractions.
+        planned: the parameters that are given a scale.
+    """
+    reasons: dict[str, str] = {}
+    read = _Sources(graph, fixed, set())
+    for use in uses:
+        names = list(read.names(use.weight)) if graph.values[use.weight].kind == "intermediate" else []
+        scaled = [name for name in names if name in planned]
+        for name in names:
+            if scaled and name not in planned:
+                listed = ", ".join(map(repr, scaled[:3]))
+                reasons.setdefault(
+                    name, f"its values count in the weight that {listed} scale(s) at {_named(graph.nodes[use.node])}"
+                )
+    return reasons
+
+
 def require_none_unscaled(graph: Graph, unscaled: Iterable[Unscaled]) -> None:
     """Raise `UnsupportedError` with the list of weights whose scale matters and cannot be chosen, if there are any."""
     lines = [f"  {one.parameter}: {one.reason}" for one in unscaled if one.matters]
@@ -102,9 +127,10 @@ class _Sources:
     def names(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters."""
         sources = {value, *(v for node in self.nodes(value) for v in node.inputs)}
-        for name, parameter in self.graph.parameters.items():
-            if parameter.value in sources:
-                yield name
+        found = (self.graph.values[source] for source in sources if self.graph.values[source].kind == "parameter")
+        yield from dict.fromkeys(
+            self.graph.aliases.get(each.name, each.name) for each in sorted(found, key=lambda v: v.id)
+        )
 
 
 def _between(sources: _Sources, use: Contraction, name: str, scaled: set[int]) -> Unscaled:

@@ -10,7 +10,7 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.schema import ref_of
 
@@ -111,8 +111,3 @@ def resolve(run: Pass, argument: Any) -> Any:
     if isinstance(argument, (list, tuple)):
         return type(argument)(resolve(run, item) for item in argument)
     return argument
-
-
-def rescaled(state: State, scale: float) -> State:
-    """Return a weight's state at a chosen scale."""
-    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
@@ -78,11 +78,20 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
     """Return the state with the parameter that scales it linearly, as long as that scale is still to be chosen."""
     lever = run.weights.levers.get(out)
     name = None if lever is None else lever.parameter
+    join = None if name is None else run.weights.joins.get(name)
+    if name is not None and join is not None and join.value == out:
+        return run.weights.meet(name, partial(_at_scale, run), result)
     if name is not None:
         entering = (run.states.get(value) for value in node.inputs)
-        open_ = run.weights.known_scale(name) is None and any(s is not None and s.lever == name for s in entering)
-        name = name if open_ else None
+        open_ = run.weights.is_open(name) or any(s is not None and s.lever == name for s in entering)
+        name = name if open_ and run.weights.known_scale(name) is None else None
     return result if result.lever == name else result.amended(lever=name)
+
+
+def _at_scale(run: Pass, value: int) -> State | None:
+    """Return the state of an operand, at the scale that it has been given."""
+    found = resolve(run, Ref(value))
+    return found if isinstance(found, State) else state_of(run, value)
 
 
 def _followed(run: Pass, node: Node) -> Iterator[Signal]:
