@@ -101,7 +101,7 @@ def test_the_weight_is_planned_and_its_output_has_the_target_variance(name):
     function, parameters, written = CASES[name]
     torch.manual_seed(0)
     graph = made(function, **parameters)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, distribution="normal")
     assert {n for n, p in plan.prescriptions.items() if p.action == "write"} == {
         *written, "readout.weight", "readout.bias",
     }  # fmt: skip

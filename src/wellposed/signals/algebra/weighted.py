@@ -17,7 +17,10 @@ from wellposed.signals.integration.kernels import Array
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
     """Return the weight at its scale, choosing that where it is still open."""
-    if weight.lever is None or call.run.weights.defers(call.node):
+    if weight.lever is None:
+        return weight
+    if call.run.weights.defers(call.node):
+        call.run.weights.defer(weight.lever, call.node)
         return weight
     scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
     return rescaled(weight, scale)

@@ -52,7 +52,7 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
 
 def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
     """Return the state of numbers: by position, unless something sums over them."""
-    if not run.graph.values[out].is_signal:
+    if not run.graph.values[out].is_followed:
         return None
     if any(use.weight == out for use in run.weights.uses):
         return state_of_tensor(value, run.root())

@@ -18,6 +18,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Join, Lever, levers, parameter_values
+from wellposed.signals.operators.spectral import inverse_after
 from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.roles import Role, roles
 
@@ -72,6 +73,9 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
         low, high = torch.aminmax(values)
         if bool(low == high):
             return make_state(shape, float(low), 0.0)
+    if values.is_complex():
+        mean, second = float(values.real.double().mean()), float(torch.view_as_real(values).double().square().mean())
+        return make_state(shape, mean, max(2.0 * second - mean * mean, 0.0), roots=root, gauss=False)
     var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
@@ -199,11 +203,18 @@ class Weights:
         return False
 
     def defers(self, node: Node) -> bool:
-        """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
+        """Whether no scale is chosen at a node: it makes a weight of another, or acts on a spectrum that leads back."""
         return False
+
+    def defer(self, key: str, node: Node) -> None:
+        """Note that the scale of a weight, by its lever, is not chosen at a node."""
 
     def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
         """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        return result
+
+    def arrived(self, node: Node, result: State) -> State:
+        """Return what an inverse transform leads to, once the weights that act on its spectrum have their scale."""
         return result
 
     def centres(self, bias: str, mean: float) -> bool:
@@ -255,6 +266,8 @@ class PrescribedWeights(Weights):
 def _drawn(parameter: Parameter, distribution: str = "normal") -> torch.Tensor:
     """Return one draw of unit variance."""
     generator, dtype = torch.Generator().manual_seed(parameter.value), parameter.tensor.dtype
+    if dtype.is_complex:
+        return torch.randn(parameter.shape, generator=generator, dtype=dtype)
     if distribution == "uniform":
         return math.sqrt(3.0) * (2.0 * torch.rand(parameter.shape, generator=generator) - 1.0).to(dtype)
     if distribution == "truncated_normal":
@@ -313,6 +326,15 @@ class PlannedWeights(Weights):
         self.joined = Joined(graph, self.fixed, self.uses, self.roles, self.kept)
         self.levers |= self.joined.levers
         self.joins = self.joined.joins
+        self.spectra: dict[int, int] = {}
+        self.waiting: dict[int, list[str]] = {}
+        users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
+        for use in self.uses:
+            if use.data in self.fixed or not graph.values[use.data].dtype.is_complex:
+                continue
+            inverse = inverse_after(graph, graph.nodes[use.node].outputs[0], users)
+            if inverse is not None:
+                self.spectra[use.node] = inverse.index
         self.zero_kept: set[str] = (
             set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
         )
@@ -414,6 +436,23 @@ class PlannedWeights(Weights):
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
+    def defer(self, key: str, node: Node) -> None:
+        """Note a weight that acts on a spectrum: its scale is chosen where that leads back."""
+        if node.index in self.spectra and self.known_scale(key) is None:
+            self.waiting.setdefault(self.spectra[node.index], []).append(key)
+
+    def arrived(self, node: Node, result: State) -> State:
+        """Choose the scale of the weights that act on a spectrum: what that leads back to has the target variance."""
+        keys, second = self.waiting.pop(node.index, []), result.second_moment
+        if not keys or not 0.0 < second < math.inf:
+            return result
+        scale = 1.0
+        for key in dict.fromkeys(keys):
+            leaves = self.joined.open[key].join.members if key in self.joined.open else (key,)
+            self.joined.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
+            scale = self.choose(key, node, second, second, 1.0)
+        return result.changed(mean=result.mean * scale, var=result.var * scale**2)
+
     def _choose_joined(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale of a weight that several parameters make."""
         if key in self.joined.effective:
@@ -485,7 +524,7 @@ class PlannedWeights(Weights):
 
     def defers(self, node: Node) -> bool:
         """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
-        return node.index in self.joined.deferred
+        return node.index in self.joined.deferred or node.index in self.spectra
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

@@ -289,6 +289,28 @@ def _product(read: _Reader, *factors: Any) -> Lever | None:
     return read.joined("product", [(factor, 1.0) for factor in factors])
 
 
+def _paired(read: _Reader) -> Lever | None:
+    """Complex numbers of a real and an imaginary part."""
+    joint = read.joint(read.node.args[:2])
+    if joint is not None or not read.found.joining or any(read.of(part) is None for part in read.node.args[:2]):
+        return joint
+    return read.joined("sum", [(part, 1.0) for part in read.node.args[:2]])
+
+
+def _in_parts(read: _Reader) -> Lever | None:
+    """Complex numbers as their parts, along a last axis, and the other way round."""
+    source, out = read.node.inputs[0], read.node.outputs[0]
+    if source not in read.levers:
+        return None
+    return Lever(read.levers[source].parameter, (*read.levers[source].axes, None)[: len(read.shape(out))])
+
+
+def _transformed(read: _Reader) -> Lever | None:
+    """A Fourier transform: every element is made of all."""
+    lever = _alone(read)
+    return None if lever is None else Lever(lever.parameter, _no_axes(read))
+
+
 def _kronecker(read: _Reader) -> Lever | None:
     return _product(read, *read.node.args[:2])
 
@@ -351,6 +373,11 @@ _LINEAR: dict[str, Callable[[_Reader], Lever | None]] = {
     **dict.fromkeys(("sum", "mean"), _reduced),
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "einsum", "linear"), _multiplied),
     "kron": _kronecker,
+    "complex": _paired,
+    **dict.fromkeys(("real", "imag", "view_as_real", "view_as_complex", "conj", "_conj", "resolve_conj"), _in_parts),
+    **dict.fromkeys(
+        (f"fft_{kind}{n}" for kind in ("fft", "ifft", "rfft", "irfft") for n in ("", "2", "n")), _transformed
+    ),
     "cat": _listed,
     "stack": _stacked,
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
@@ -425,7 +452,8 @@ class _Analysis:
             return False
         if name not in self.chosen:
             held = self.graph.parameters[name].values
-            low, high = (0.0, 0.0) if held is None or not held.numel() else map(float, torch.aminmax(held.detach()))
+            plain = held is not None and held.numel() and not held.is_complex()
+            low, high = map(float, torch.aminmax(held.detach())) if plain and held is not None else (0.0, 0.0)
             self.chosen[name] = low == high != 0.0
         return self.chosen[name]
 

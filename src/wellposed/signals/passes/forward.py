@@ -24,6 +24,7 @@ from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
+from wellposed.signals.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.structure.choices import Choices, choices_of
@@ -60,7 +61,7 @@ def run_pass(
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
         state_of(run, value)
     for node in graph.nodes:
-        if any(graph.values[out].is_signal for out in node.outputs):
+        if any(graph.values[out].is_followed for out in node.outputs):
             if visit is not None:
                 visit(run, node)
             signals.extend(_followed(run, node))
@@ -123,7 +124,7 @@ def _require_rules(graph: Graph) -> None:
         node
         for node in graph.nodes
         if RULES.get(node.op) is None
-        and any(graph.values[out].is_signal for out in node.outputs)
+        and any(graph.values[out].is_followed for out in node.outputs)
         and not all(out in graph.known for out in node.outputs)
     ]
     require_none(graph, without, "rule", "wellposed.rule")
@@ -158,7 +159,7 @@ def describe_inputs(
             given[names[name]] = _descriptor(descriptor)
     elif inputs is not None:
         for value in graph.inputs:
-            if graph.values[value].is_signal:
+            if graph.values[value].is_followed:
                 given[value] = _descriptor(inputs)
     for value in graph.inputs:
         info = graph.values[value]
@@ -202,7 +203,7 @@ def _entering(run: Pass, node: Node) -> str:
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what leaves a node given the states that enter it in ``run``, with the tag of its source and a note."""
     graph = run.graph
-    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
+    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_followed]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
@@ -219,7 +220,7 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 def _given(run: Pass, out: int) -> State | None:
     """Return the state of an output whose values are known or that has no elements; None of indices and masks."""
     info = run.graph.values[out]
-    if not info.is_signal:
+    if not info.is_followed:
         return None
     return known_state(run.graph.known[out], run.root()) if out in run.graph.known else make_state(info.shape, 0.0, 0.0)
 
@@ -228,7 +229,7 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what the operator's rule makes of the states that enter it, or what samples of them show."""
     args = tuple(resolve(run, a) for a in node.args)
     kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
-    call, rule = Call(run, node), RULES.get(node.op)
+    call, rule = Call(run, node), _rule_of(run, node)
     incoming = list(_states_in((args, kwargs)))
     results = None if rule is None else _call_rule(call, rule, args, kwargs)
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
@@ -240,6 +241,14 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
     return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
+
+
+def _rule_of(run: Pass, node: Node) -> Rule | None:
+    """Return the operator's rule, None where it says nothing of complex numbers and there are some."""
+    rule = RULES.get(node.op)
+    if rule is None or not is_complex(run.graph, node) or holds_for_complex(run.graph, node):
+        return rule
+    return None
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
@@ -340,7 +349,7 @@ def _checked(call: Call, rule: Rule | None, index: int, result: State | None, ta
     node = call.node
     value = call.graph.values[node.outputs[index]]
     if result is None:
-        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_followed else None
     shape = result.shape
     if shape != value.shape:
         raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
@@ -387,7 +396,7 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
     source = next(iter(incoming), None)
     results: list[State | None] = []
     for index, out in enumerate(call.node.outputs):
-        if not call.graph.values[out].is_signal:
+        if not call.graph.values[out].is_followed:
             results.append(None)
             continue
         mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)
