@@ -175,7 +175,8 @@ def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | 
     results = []
     for factor in (1.0, FACTOR):
         try:
-            results.append(_run(graph, nodes, name, factor)[weight].double())
+            made = _run(graph, nodes, name, factor)[weight]
+            results.append((torch.view_as_real(made) if made.is_complex() else made).double())
         except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError):  # an operator refuses the numbers
             return None
     small, large = (float(r.norm()) for r in results)
@@ -194,7 +195,8 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
     for other, parameter in graph.parameters.items():
         if parameter.value not in read:
             continue
-        numbers = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        wide = torch.complex128 if parameter.tensor.is_complex() else torch.float64
+        numbers = torch.randn(parameter.shape, generator=generator, dtype=wide)
         scale = factor if other == name else 1.0
         env[parameter.value] = (scale * numbers).to(graph.values[parameter.value].dtype)
     for buffer, value in graph.buffers.items():

@@ -179,7 +179,7 @@ class Drawn(ByChannel):
         channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
     """
 
-    distribution: RandomDistribution | Literal["complex_normal"]
+    distribution: Literal[RandomDistribution, "complex_normal"]
     mean: float = 0.0
     std: float = Field(ge=0.0)
 

@@ -371,10 +371,10 @@ _LINEAR: dict[str, Callable[[_Reader], Lever | None]] = {
     **dict.fromkeys(("dropout", "feature_dropout", "native_dropout"), _alone),
     **dict.fromkeys(("neg", "tril", "triu", "cumsum", "channel_shuffle"), _alone),
     **dict.fromkeys(("sum", "mean"), _reduced),
-    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "einsum", "linear"), _multiplied),
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "einsum", "tensordot", "linear"), _multiplied),
     "kron": _kronecker,
     "complex": _paired,
-    **dict.fromkeys(("real", "imag", "view_as_real", "view_as_complex", "conj", "_conj", "resolve_conj"), _in_parts),
+    **dict.fromkeys(("real", "imag", "view_as_real", "view_as_complex", "conj", "_conj"), _in_parts),
     **dict.fromkeys(
         (f"fft_{kind}{n}" for kind in ("fft", "ifft", "rfft", "irfft") for n in ("", "2", "n")), _transformed
     ),

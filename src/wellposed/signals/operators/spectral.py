@@ -19,7 +19,7 @@ LINEAR = frozenset((
     "view_write", "copy", "index_put", "zeros", "zeros_like", "new_zeros", "full", "empty", "linear", "matmul",
     "mm", "bmm", "mv", "dot", "einsum", "baddbmm", "addmm", "conv1d", "conv2d", "conv3d", "roll", "flip",
     "tril", "triu", "detach", "clone", "view_as_real", "view_as_complex", "real", "imag", "complex", "conj",
-    "_conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg", "abs",
+    "_conj", "conj_physical", "_conj_physical", "tensordot", "abs",
 ))  # fmt: skip
 """Operators whose rules hold for complex numbers as well: linear ones, by plain name, and those made for them."""
 

@@ -243,12 +243,10 @@ def complex_of(call: Call, x: Any, y: Any) -> State | None:
 
 
 @rule(
-    overloads(
-        "conj.default", "_conj.default", "conj_physical.default", "_conj_physical.default", "resolve_conj.default",
-        "resolve_neg.default",
-    ),
-    source="definition: |z| stays",
-)  # fmt: skip
+    overloads("conj.default", "_conj.default", "conj_physical.default", "_conj_physical.default"),
+    tag="approximate",
+    source="definition: |z| stays, and the mean is real",
+)
 def conjugate(call: Call, z: State) -> State:
     """The complex conjugate."""
     return z
