@@ -3,7 +3,7 @@
 A transform mixes all positions: of a signal with covariance kernel K(d), averaged over positions, E|X_k|² is the sum of
 (N - |d|) K(d) cos(2πkd / N) over displacements |d| < N, and different frequencies count as uncorrelated, as they are
 of a periodic field. Back from frequencies of variances v_k the variance is the same at all positions, and the
-correlation at displacement d is the sum of v_k cos(2πkd / N) over that of v_k (Wiener-Khinchin; signals: 5.10).
+correlation at displacement d is the sum of v_k cos(2πkd / N) over that of v_k (Wiener-Khinchin; signals: 5.11).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = ("fft", "ifft", "rfft", "irfft")
 _TRANSFORMS = [f"fft_{kind}.default" for stem in _KINDS for kind in (stem, f"{stem}2", f"{stem}n")]
 
 
-@rule(overloads(*_TRANSFORMS), tag="approximate", source="signals: 5.10 (Wiener-Khinchin)")
+@rule(overloads(*_TRANSFORMS), tag="approximate", source="signals: 5.11 (Wiener-Khinchin)")
 def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
     """A Fourier transform, forward or back, of real or of complex numbers."""
     described = transform_of(call.graph, call.node)
