@@ -55,6 +55,11 @@ class Value:
         """Whether the value is real-valued data (floating point), as against indices and masks."""
         return self.dtype.is_floating_point
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether its numbers, real or complex, have a distribution that is followed."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

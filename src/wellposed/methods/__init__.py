@@ -19,9 +19,9 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
-from wellposed.plans import Kept, Plan, Prescription, Tied, unselected
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.structure.widths import Widths, widths
+from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
 
 __all__ = [
     "Draft",
@@ -75,7 +75,7 @@ def plan(
         OptionError: an unknown method or option, or a value outside its range.
         PlanError: a pattern matches no parameter.
         TraceError: the model cannot be run on the example.
-        UnsupportedError: a parameter is complex, quantised, sparse or lazy; under ``strict=True`` also an operator
+        UnsupportedError: a parameter is quantised, sparse or lazy; under ``strict=True`` also an operator
             without a rule, or a weight that no scale can be chosen for.
     """
     draft_of = find_method(method)
@@ -181,6 +181,8 @@ def _complete(
                 mine = mine.changed(role=drafted.role, output_axis=drafted.output_axis, groups=drafted.groups)
         else:
             mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
+            if isinstance(mine, Drawn) and parameter.tensor.is_complex():
+                mine = mine.changed(distribution="complex_normal")
         sides = scaled[name]
         planned[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
         for alias in parameter.names[1:]:

@@ -32,6 +32,7 @@ from wellposed.signals.distributions.state import (
     Pointwise,
     State,
     known,
+    make_state,
     read,
     weakest,
 )
@@ -202,3 +203,12 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
+
+
+def modulus(call: Call, z: State) -> State:
+    """Return |z|, for normal real and imaginary parts of one variance (Rayleigh): E|z| = √(π E|z|² / 4)."""
+    q = z.mean**2 + z.var
+    level = math.sqrt(math.pi / 4.0)
+    state = make_state(call.shape(), tag=weakest(z.tag, "approximate"), roots=z.roots, spread=z.spread)
+    moments = Moments(level * np.sqrt(q), (1.0 - level**2) * q, z.corr**2)
+    return state.changed(layout=z.layout, moments=moments)

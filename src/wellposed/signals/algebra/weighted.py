@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -19,6 +18,9 @@ from wellposed.signals.integration.kernels import Array
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
     """Return the weight at its scale, choosing that where it is still open."""
     if weight.lever is None:
+        return weight
+    if call.run.weights.defers(call.node):
+        call.run.weights.defer(weight.lever, call.node)
         return weight
     scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
     return rescaled(weight, scale)

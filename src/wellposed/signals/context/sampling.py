@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import gammaincinv
 
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
@@ -81,6 +81,8 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
     """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
+    if draws[0].is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
+        draws = [2.0**0.5 * part for draw in draws for part in (draw.real, draw.imag)]
     values = torch.stack([d.detach().to(torch.float64) for d in draws])
     finite = torch.isfinite(values)
     if not bool(finite.all()):
@@ -150,7 +152,9 @@ def sample_operator(
         torch.manual_seed(node.index)
         with torch.no_grad():
             for _ in range(repeats):
-                draws.append(call(node.op, _drawn(args, generator), _drawn(dict(kwargs), generator)))
+                given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
+                named = {key: _drawn(a, generator, graph, node.kwargs[key]) for key, a in kwargs.items()}
+                draws.append(call(node.op, given, named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
         return None
     finally:
@@ -158,7 +162,7 @@ def sample_operator(
     results: list[State | None] = []
     for index, out in enumerate(node.outputs):
         info = graph.values[out]
-        if not info.is_signal:
+        if not info.is_followed:
             results.append(None)
             continue
         tensors = [d[index] for d in draws]
@@ -168,15 +172,19 @@ def sample_operator(
     return results
 
 
-def _drawn(tree: Any, generator: torch.Generator) -> Any:
+def _drawn(tree: Any, generator: torch.Generator, graph: Graph, raw: Any) -> Any:
+    """Return an argument with samples in the place of states; ``raw`` is the node's own."""
     if isinstance(tree, State):
+        if isinstance(raw, Ref) and graph.values[raw.value].dtype.is_complex:
+            centre = sample_state(tree.changed(var=np.zeros_like(tree.var)), generator)
+            real, imaginary = (sample_state(tree, generator) - centre for _ in range(2))
+            return centre + 0.5**0.5 * torch.complex(real, imaginary)
         return sample_state(tree, generator)
     if isinstance(tree, torch.device):
         return torch.device("cpu")
-    if isinstance(tree, dict):
-        return {key: _drawn(item, generator) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_drawn(item, generator) for item in tree)
+        each = raw if isinstance(raw, (list, tuple)) else [None] * len(tree)
+        return type(tree)(_drawn(item, generator, graph, r) for item, r in zip(tree, each, strict=True))
     if isinstance(tree, torch.Tensor) or tree is None or isinstance(tree, (int, float, bool, str, complex)):
         return tree
     if isinstance(tree, (torch.dtype, torch.layout, torch.memory_format)):

@@ -23,6 +23,7 @@ from wellposed.signals.distributions.state import (
     Moments,
     Running,
     State,
+    make_state,
     weakest,
 )
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -209,3 +210,41 @@ def _stacked(arrays: Sequence[Array], widths: Sequence[int]) -> Array:
     ]
     whole = np.concatenate(columns, axis=-1)
     return whole[..., :1] if np.ptp(whole, axis=-1).max(initial=0.0) == 0.0 else whole
+
+
+def one_after_another(states: Sequence[State], axis: int) -> State:
+    """Return states along an axis as one whose moments differ by position, inside the parts too.
+
+    What correlates positions along that axis is left out: these are frequencies.
+    """
+    parts = [one_after_another(s.blocks, s.block_axis) if s.blocks else s for s in states]
+    for other in range(len(parts[0].axes)):
+        parts = [merge_atoms(part, other) for part in parts]
+    widths = [part.shape[axis] for part in parts]
+    weights = np.array(widths, dtype=np.float64) / sum(widths)
+    means, variances = ([_by_axes(p, p.mean) for p in parts], [_by_axes(p, p.var) for p in parts])
+    covariance = kernels.total(
+        *(w * kernels.at_zero(_by_axes(p, p.covariance()), [axis]) for w, p in zip(weights, parts, strict=True))
+    )
+    shape = (*parts[0].shape[:axis], sum(widths), *parts[0].shape[axis + 1 :])
+    gone = [i for i, size in enumerate(shape) if size == 1]
+    made = make_state(shape, tag=weakest(*(s.tag for s in states)))
+    mean, var, kernel = (
+        kernels.without(array, gone)
+        for array in (_stretched(means, widths, axis), _stretched(variances, widths, axis), covariance)
+    )
+    spread = spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)])
+    corr = kernels.quotient(kernel, np.full((1,) * kernel.ndim, float(kernel.ravel()[0])))
+    return made.changed(mean=mean, var=var, corr=corr, ancestry=_joint_ancestry(states), spread=spread)
+
+
+def _by_axes(state: State, array: Array) -> Array:
+    """Return an array of a state with one dimension for each axis, in their order."""
+    return kernels.rearranged(array, [members[0] if members else None for members in state.axes])
+
+
+def _stretched(arrays: Sequence[Array], widths: Sequence[int], axis: int) -> Array:
+    """Return arrays one after another along an axis, each as long there as its part."""
+    shape = np.broadcast_shapes(*([n for i, n in enumerate(a.shape) if i != axis] for a in arrays))
+    full = [np.broadcast_to(a, (*shape[:axis], width, *shape[axis:])) for a, width in zip(arrays, widths, strict=True)]
+    return np.concatenate(full, axis=axis)

@@ -595,3 +595,8 @@ def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> S
     corr = np.full((2,) * len(state.sizes), rho)
     corr[(0,) * corr.ndim] = 1.0
     return state.with_moments(corr=corr)
+
+
+def rescaled(state: State, scale: float) -> State:
+    """Return a weight's state at a chosen scale."""
+    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)

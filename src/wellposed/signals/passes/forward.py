@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
@@ -25,6 +25,7 @@ from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.operators.norms import NORMS
+from wellposed.signals.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
 
@@ -60,7 +61,7 @@ def run_pass(
         entering = state_of(run, value)
         run.dependent[value] = 0 if entering is None else entering.roots
     for node in graph.nodes:
-        if any(graph.values[out].is_signal for out in node.outputs):
+        if any(graph.values[out].is_followed for out in node.outputs):
             if visit is not None:
                 visit(run, node)
             signals.extend(_followed(run, node))
@@ -79,11 +80,20 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
     """Return the state with the parameter that scales it linearly, as long as that scale is still to be chosen."""
     lever = run.weights.levers.get(out)
     name = None if lever is None else lever.parameter
+    join = None if name is None else run.weights.joins.get(name)
+    if name is not None and join is not None and join.value == out:
+        return run.weights.meet(name, partial(_at_scale, run), result)
     if name is not None:
         entering = (run.states.get(value) for value in node.inputs)
-        open_ = run.weights.known_scale(name) is None and any(s is not None and s.lever == name for s in entering)
-        name = name if open_ else None
+        open_ = run.weights.is_open(name) or any(s is not None and s.lever == name for s in entering)
+        name = name if open_ and run.weights.known_scale(name) is None else None
     return result if result.lever == name else result.amended(lever=name)
+
+
+def _at_scale(run: Pass, value: int) -> State | None:
+    """Return the state of an operand, at the scale that it has been given."""
+    found = resolve(run, Ref(value))
+    return found if isinstance(found, State) else state_of(run, value)
 
 
 def _followed(run: Pass, node: Node) -> Iterator[Signal]:
@@ -118,7 +128,7 @@ def _require_rules(graph: Graph) -> None:
         node
         for node in graph.nodes
         if RULES.get(node.op) is None
-        and any(graph.values[out].is_signal for out in node.outputs)
+        and any(graph.values[out].is_followed for out in node.outputs)
         and not all(out in graph.known for out in node.outputs)
     ]
     require_none(graph, without, "rule", "wellposed.rule")
@@ -153,7 +163,7 @@ def describe_inputs(
             given[names[name]] = _descriptor(descriptor)
     elif inputs is not None:
         for value in graph.inputs:
-            if graph.values[value].is_signal:
+            if graph.values[value].is_followed:
                 given[value] = _descriptor(inputs)
     for value in graph.inputs:
         info = graph.values[value]
@@ -197,7 +207,7 @@ def _entering(run: Pass, node: Node) -> str:
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what leaves a node given the states that enter it in ``run``, with the tag of its source and a note."""
     graph = run.graph
-    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
+    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_followed]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
@@ -211,7 +221,7 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 def _given(run: Pass, out: int) -> State | None:
     """Return the state of an output whose values are known or that has no elements; None of indices and masks."""
     info = run.graph.values[out]
-    if not info.is_signal:
+    if not info.is_followed:
         return None
     return known_state(run.graph.known[out], run.root()) if out in run.graph.known else make_state(info.shape, 0.0, 0.0)
 
@@ -220,7 +230,7 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what the operator's rule makes of the states that enter it, or what samples of them show."""
     args = tuple(resolve(run, a) for a in node.args)
     kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
-    call, rule = Call(run, node), RULES.get(node.op)
+    call, rule = Call(run, node), _rule_of(run, node)
     incoming = list(_states_in((args, kwargs)))
     results = None if rule is None else _call_rule(call, rule, args, kwargs)
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
@@ -246,6 +256,14 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
     if rule is not None and result.tag != "heavy" and (ends or result.fn is not None):
         return result
     return result.amended(tag="assumed" if ends else "heavy")
+
+
+def _rule_of(run: Pass, node: Node) -> Rule | None:
+    """Return the operator's rule, None where it says nothing of complex numbers and there are some."""
+    rule = RULES.get(node.op)
+    if rule is None or not is_complex(run.graph, node) or holds_for_complex(run.graph, node):
+        return rule
+    return None
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
@@ -348,7 +366,7 @@ def _checked(call: Call, rule: Rule | None, index: int, result: State | None, ta
     node = call.node
     value = call.graph.values[node.outputs[index]]
     if result is None:
-        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_followed else None
     shape = result.shape
     if shape != value.shape:
         raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
@@ -395,7 +413,7 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
     source = next(iter(incoming), None)
     results: list[State | None] = []
     for index, out in enumerate(call.node.outputs):
-        if not call.graph.values[out].is_signal:
+        if not call.graph.values[out].is_followed:
             results.append(None)
             continue
         mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)

@@ -22,7 +22,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Later, Layout, State, read
+from wellposed.signals.distributions.state import Later, Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -34,7 +34,7 @@ PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
     "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
     "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-    "dot.default", "outer.default", "einsum.default",
+    "dot.default", "outer.default", "einsum.default", "tensordot.default",
 )]  # fmt: skip
 """Products of two tensors with axes summed, forwards and backwards."""
 
@@ -51,9 +51,9 @@ def is_weight(call: Call, value: int) -> bool:
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
     product = describe(call.graph, call.node)
-    if product is None:
-        return None
     states = _operand_states(call, args, kwargs)
+    if product is None:
+        return _of_factors(call, states)
     if product.left not in states or product.right not in states:
         return None
     bias = states.get(product.bias) if product.bias is not None else None
@@ -74,6 +74,27 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if level:
         result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
+
+
+def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
+    """Return the product of three factors of a weight or more, each drawn for itself: sums of products of n numbers.
+
+    With k terms and second moments q and means m of the factors, E y² = k Π q + k (k - 1) Π m².
+    """
+    left, _, out = str(call.node.args[0]).replace(" ", "").partition("->")
+    terms, factors = left.split(","), [states.get(value) for value in call.node.inputs]
+    if len(terms) != len(factors) or "..." in left or not out or any(len(set(term)) < len(term) for term in terms):
+        return None
+    mean = second = 1.0
+    roots, sizes = 0, dict[str, int]()
+    for term, value, factor in zip(terms, call.node.inputs, factors, strict=True):
+        if factor is None or factor.corr.size > 1 or factor.roots & roots or not is_weight(call, value):
+            return None
+        mean, second, roots = mean * factor.pooled_mean, second * factor.second_moment, roots | factor.roots
+        sizes |= dict(zip(term, factor.shape, strict=True))
+    count = math.prod(size for label, size in sizes.items() if label not in out)
+    tag = weakest("approximate", *(factor.tag for factor in factors if factor is not None))
+    return make_state(call.shape(), count * mean, max(count * (second - mean**2), 0.0), roots=roots, tag=tag)
 
 
 def _with_weight(call: Call, product: Product) -> Product | None:

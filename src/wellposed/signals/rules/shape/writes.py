@@ -12,7 +12,7 @@ from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
-from wellposed.signals.distributions.blocks import concatenate, select
+from wellposed.signals.distributions.blocks import concatenate, one_after_another, select
 from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -44,7 +44,8 @@ def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None
     if stretches is None or any(s.step > 2 for s in stretches):
         share = math.prod(source.shape) / max(math.prod(target.shape), 1)
         return _mixed(call, target, source, share)
-    return replaced(target, source, stretches)
+    frequencies = call.graph.values[call.node.outputs[0]].dtype.is_complex
+    return replaced(target, source, stretches, frequencies=frequencies)
 
 
 def _as_state(call: Call, value: Any) -> State:
@@ -58,27 +59,31 @@ def _mixed(call: Call, target: State, source: State, share: float) -> State:
     return mixture(call, whole, target, min(share, 1.0))
 
 
-def replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
-    """Return a tensor with other elements at some stretches of its axes."""
+def replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, frequencies: bool = False) -> State:
+    """Return a tensor with other elements at some stretches of its axes; ``frequencies`` are told apart one by one."""
     for stretch in stretches:
         if stretch.dropped:
             source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
-    return _replaced(target, source, stretches, apart=len(stretches) == 1)
+    return _replaced(target, source, stretches, apart=len(stretches) == 1, frequencies=frequencies)
 
 
-def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool) -> State:
+def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool, frequencies: bool) -> State:
     # parts of a box in several axes are told apart by position: blocks lie along one axis
     if not stretches:
         return expand(source, target.shape)
     (axis, start, stop, step), rest = _bounds(stretches[0]), stretches[1:]
     size = target.shape[axis]
-    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest, apart=apart)
+    inner = _replaced(
+        select(target, axis, start, stop, step, drop=False), source, rest, apart=apart, frequencies=frequencies
+    )
     if step == 1:
         before, behind = ((0, start), (stop, size))
         around = [
             [select(target, axis, *ends, 1, drop=False)] if ends[0] < ends[1] else [] for ends in (before, behind)
         ]
         parts = [*around[0], inner, *around[1]]
+        if frequencies:
+            return one_after_another(parts, axis)
         return concatenate(parts, axis, apart=apart and sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
     others = select(target, axis, 1 - start % 2, size, 2, drop=False)
     taken = np.arange(start, stop, step)
