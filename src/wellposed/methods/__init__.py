@@ -19,9 +19,9 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
+from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.structure.widths import Widths, widths
-from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
 
 __all__ = [
     "Draft",
