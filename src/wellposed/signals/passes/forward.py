@@ -13,6 +13,7 @@ import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
@@ -113,9 +114,9 @@ def _followed(run: Pass, node: Node) -> Iterator[Signal]:
 
 
 def _note_sources(run: Pass, node: Node) -> None:
-    """Note what the results of a node depend on; behind a weight, on that weight's draw."""
-    entering = 0
-    if node.index not in run.weights.weight_at:
+    """Note what a node's results depend on: behind a weight its draw, of random numbers what their rule says."""
+    entering, effects = 0, traits(node.op)
+    if not (node.index in run.weights.weight_at or effects.random or effects.fills):
         for value in node.inputs:
             entering |= run.dependent.get(value, 0)
     for out in node.outputs:
