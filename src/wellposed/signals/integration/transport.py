@@ -7,7 +7,7 @@ turns a standard Gaussian into it; functions of the sum are then integrated as g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
@@ -23,6 +23,8 @@ REACH = 1024
 NEGLIGIBLE = 1e-3
 """Share of the variance beyond the linear term of t below which a sum counts as Gaussian."""
 
+CUT = 2.0
+"""Where a truncated normal distribution is cut, in standard deviations of the normal one."""
 SKEWED = 0.005
 """Relative variance of a mean of what is never negative from which its distribution is no Gaussian."""
 
@@ -141,3 +143,14 @@ def of_mean_of_squares(relative_variance: float) -> Transport:
     shape = 1.0 / relative_variance
     tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
     return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
+
+
+@cache
+def of_draws(distribution: str) -> Transport | None:
+    """Return the transport of a parameter's elements, drawn from a distribution of that name; None of normal ones."""
+    if distribution == "uniform":
+        return of_values(ndtr(NODES) - 0.5)
+    if distribution == "truncated_normal":
+        tail = ndtr(-CUT)
+        return of_values(ndtri(tail + (1.0 - 2.0 * tail) * ndtr(NODES)))
+    return None

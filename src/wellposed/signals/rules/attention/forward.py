@@ -6,6 +6,7 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -165,7 +166,9 @@ def logits(
 
 
 def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
-    """Return where keys are let through, and the variance that a bias adds to the logits."""
+    """Return where keys are let through (how often, of a mask that signals decide), and the variance that a bias adds
+    to the logits.
+    """
     node = call.node
     raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
     if not isinstance(raw, Ref):
@@ -173,6 +176,17 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     known = call.graph.known.get(raw.value)
     if known is not None:
         return (known if known.dtype == torch.bool else known > MASKED), 0.0
+    drawn = call.run.draws.get(raw.value)
+    if drawn is not None:
+        masks = torch.stack(drawn).double()
+        if drawn[0].dtype == torch.bool:
+            return masks.mean(dim=0), 0.0
+        through = masks > MASKED
+        added = masks[through]
+        return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
+    if isinstance(given, Unknown) and given.state is not None:
+        shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(list(chain(*given.state.axes)))
+        return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
         return given.mask, (given if given.scores is None else given.scores).pooled_var
     return None, 0.0
