@@ -8,7 +8,7 @@ import torch
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.run import call
-from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import repetitions, sample_state, state_of_samples
 from wellposed.signals.distributions.state import State
@@ -49,8 +49,15 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     for out in node.outputs:
         info = run.graph.values[out]
         followed = info.is_signal or info.dtype == torch.bool
-        results.append(state_of_samples(run.draws[out], run.root()) if followed else None)
+        results.append(_state_of(run.draws[out], run.root()) if followed else None)
     return results
+
+
+def _state_of(draws: list[torch.Tensor], root: int) -> State:
+    """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
+    if draws[0].is_floating_point() and is_mask(draws[0]):
+        return known_state(draws[0], root).amended(tag="sampled")
+    return state_of_samples(draws, root)
 
 
 def _draws_of(run: Pass, value: int) -> list[torch.Tensor] | None:
