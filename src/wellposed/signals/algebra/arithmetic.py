@@ -37,7 +37,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_sum, of_values
+from wellposed.signals.integration.transport import of_product, of_sum, of_values
 
 SMALL = 4096
 """Most elements of a mask that is followed position by position."""
@@ -352,7 +352,7 @@ def _product(call: Call, x: State, y: State) -> State:
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=_marginal_of_product(call, x, y),
+        marginal=_marginal_of_product(call, x, y, dependent=cross is not None),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,
@@ -375,8 +375,12 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
-def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
+def _marginal_of_product(call: Call, x: State, y: State, *, dependent: bool) -> Marginal:
     """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
+    if kernels.nonzero(x.var) and kernels.nonzero(y.var):
+        if dependent or call.independent or x.scales is not None or y.scales is not None:
+            return Marginal()
+        return Marginal(transport=of_product(marginal(x), marginal(y)))
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):
             continue

@@ -20,6 +20,8 @@ STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum."""
 REACH = 1024
 """Steps from the mean at which a distribution's tails are cut."""
+COARSE = 10
+"""Of how many nodes one is taken where all pairs of two variables' values are formed."""
 NEGLIGIBLE = 1e-3
 """Share of the variance beyond the linear term of t below which a sum counts as Gaussian."""
 
@@ -100,6 +102,31 @@ def of_sum(first: Array, second: Array) -> Transport | None:
     if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN
         return None
     return _of_sum(_rounded(first), _rounded(second))
+
+
+def of_product(first: Array, second: Array) -> Transport | None:
+    """Return the transport of x y for independent x and y, or None where the product is all but Gaussian; x and y are
+    functions of a standard Gaussian each, as in `of_sum`.
+    """
+    if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN
+        return None
+    return _of_product(_rounded(first), _rounded(second))
+
+
+@lru_cache(maxsize=256)
+def _of_product(first: bytes, second: bytes) -> Transport | None:
+    products = np.multiply.outer(np.frombuffer(first)[::COARSE], np.frombuffer(second)[::COARSE]).ravel()
+    weights = WEIGHTS[::COARSE] / WEIGHTS[::COARSE].sum()
+    order = np.argsort(products, kind="stable")
+    products, shares = products[order], np.multiply.outer(weights, weights).ravel()[order]
+    below, above = np.cumsum(shares) - 0.5 * shares, np.cumsum(shares[::-1])[::-1] - 0.5 * shares
+    with np.errstate(divide="ignore"):
+        z = np.where(below < 0.5, ndtri(below), -ndtri(np.minimum(above, 0.5)))
+    kept = np.isfinite(z)
+    if not kept.any() or products[kept][0] == products[kept][-1]:
+        return None
+    transport = standardised(np.interp(NODES, z[kept], products[kept]))
+    return None if transport.coefficients[1] ** 2 > 1.0 - NEGLIGIBLE else transport
 
 
 def _rounded(values: Array) -> bytes:

@@ -38,6 +38,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     if x.scores is not None:
         x = reshape(x.scores, x.shape)
     x = merge_atoms(x, axis)
+    x = merge_atoms(x, axis - 1) if axis else x
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
@@ -48,8 +49,8 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    second, pull = interpolated(keys, Logits(sigma2, *x.logits))
-    a2 = kernels.average(second)
+    shares, pull = interpolated(keys, Logits(sigma2, *x.logits))
+    a2 = kernels.average(shares)
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
     cap = a2
@@ -62,15 +63,19 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.sizes, strict=True)]
     # along indices where the logits are independent the weights still share their mean
     spread = raw - mean * mean
-    var = max(float(spread.ravel()[0]), 0.0)
     count = len(x.sizes)
     kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
+    query = x.axes[axis - 1] if axis else ()
+    extent = [1] * count
+    if shares.size > 1 and len(query) == 1 and shares.size == x.sizes[query[0]]:
+        extent[query[0]] = shares.size
+    else:
+        shares = np.full(1, a2)
+    var = np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
     return State(
         x.layout,
         Moments(
-            np.full((1,) * count, mean),
-            np.full((1,) * count, var),
-            np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+            np.full((1,) * count, mean), var, kernels.correlation(kernel, var) if var.any() else np.ones((1,) * count)
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
@@ -79,12 +84,14 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 
 def _kept(mask: torch.Tensor | None, axis: int, shape: tuple[int, ...]) -> Array:
-    """Number of keys that each query may see."""
+    """Number of keys that each query may see; of each query along its axis, where the mask has it."""
     total = shape[axis]
     if mask is None or axis != len(shape) - 1 or mask.shape[-1] != total:
         return np.array([float(total)])
-    counts = mask.to(torch.float64).sum(dim=-1).flatten()
-    return np.asarray(counts.clamp(min=1.0).numpy(), dtype=np.float64)
+    counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
+    if counts.ndim and axis and counts.shape[-1] == shape[axis - 1]:
+        counts = counts.reshape(-1, counts.shape[-1]).mean(dim=0)
+    return np.asarray(counts.flatten().numpy(), dtype=np.float64)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
