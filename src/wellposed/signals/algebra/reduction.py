@@ -9,12 +9,12 @@ import numpy as np
 
 from wellposed.signals.algebra.statistics import as_mean
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
+from wellposed.signals.distributions.state import Marginal, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
+from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
@@ -25,7 +25,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     if call.independent:
         covariance = var = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     else:
-        covariance = kernels.pair_mean(x.covariance(), x.sizes, dims)
+        covariance = kernels.total(kernels.pair_mean(x.covariance(), x.sizes, dims), *_by_shared_scale(x, dims))
         spread = kernels.mean_over(x.std(), dims)
         level = kernels.average(spread**2)
         var = spread**2 * (max(float(covariance.ravel()[0]), 0.0) / level) if level > 0 else np.zeros_like(spread)
@@ -49,13 +49,35 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     return as_mean(x, dims, result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result)))
 
 
+def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
+    """Return what elements that share nothing but their local scale add to the covariance kernel of a mean over them:
+    the variance of E[x | scale], which the correlations of x leave out (signals.md 5.7).
+    """
+    base, fn = x.gaussian_source()
+    scales = read(base.scales)
+    if fn is None or scales is None or base.sizes != x.sizes or float(scales.ravel()[0]) <= UNEVEN:
+        return []
+    apart = [i for i in dims if x.corr.shape[i] == 1 < scales.shape[i]]
+    if not apart:
+        return []
+    level = float(scales.ravel()[0])
+    shared = scales * (float(expand_mixture(fn, base.mean, base.std(), level).own[0]) / level)
+    inside = kernels.pair_mean(kernels.at_zero(shared, apart), x.sizes, dims)
+    return [kernels.pair_mean(shared, x.sizes, dims), -inside]
+
+
 def _marginal(x: State, result: State) -> Marginal:
-    """Return the shape of the distribution of a mean of x: that of a Gamma where x is never negative, and few count."""
+    """Return the shape of the distribution of a mean of x, where x is never negative and few count: that of a Gamma
+    variable for squares of Gaussians, log-normal where x has heavier tails or a local scale.
+    """
     level = kernels.average(result.mean) ** 2
     relative = kernels.average(result.var) / level if level > 0.0 else 0.0
-    if x.fn is None or relative < SKEWED or not bool((marginal(x) >= 0.0).all()):
+    if x.fn is None or relative < SKEWED or not bool(((values := marginal(x)) >= 0.0).all()):
         return result.marginal
-    return Marginal(transport=of_mean_of_squares(float(f"{min(relative, 8.0):.3g}")))
+    relative = float(f"{min(relative, 8.0):.3g}")
+    if is_heavy(values) or read(x.gaussian_source()[0].scales) is not None:
+        return Marginal(transport=of_log_normal(relative))
+    return Marginal(transport=of_mean_of_squares(relative))
 
 
 def axes_of(x: State, dim: Any) -> list[int]:

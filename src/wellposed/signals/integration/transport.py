@@ -172,6 +172,22 @@ def of_mean_of_squares(relative_variance: float) -> Transport:
     return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
 
 
+@lru_cache(maxsize=256)
+def of_log_normal(relative_variance: float) -> Transport:
+    """Return the transport of a log-normal variable, given Var / E²."""
+    return standardised(np.exp(np.sqrt(np.log1p(relative_variance)) * NODES))
+
+
+def is_heavy(values: Array) -> bool:
+    """Whether means of a positive variable, given as in `of_values`, are nearer to a log-normal one than to a Gamma.
+
+    Skewness over std / mean is that of the means, however many count: 2 of a Gamma variable, at least 3 of log-normal.
+    """
+    mean = float(WEIGHTS @ values)
+    centred = values / mean - 1.0 if mean > 0.0 else values
+    return bool(WEIGHTS @ centred**3 > 2.5 * (WEIGHTS @ centred**2) ** 2)
+
+
 @cache
 def of_draws(distribution: str) -> Transport | None:
     """Return the transport of a parameter's elements, drawn from a distribution of that name; None of normal ones."""

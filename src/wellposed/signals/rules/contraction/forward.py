@@ -21,7 +21,8 @@ from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Layout, State
+from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
+from wellposed.signals.distributions.state import Later, Layout, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -183,7 +184,31 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
     likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
-    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
+    result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
+    if call.independent or data.transport is None or data.fn is not None:
+        return result
+
+    def energies() -> Array | None:
+        kernel = _local_scales(data, summed)
+        if kernel is None:
+            return None
+        kernel = kernels.rearranged(kernel, free)
+        for _ in new:  # all outputs see the same energy
+            kernel = np.stack([kernel, kernel], axis=-1)
+        return kernel
+
+    return result.amended(scales=Later(energies))
+
+
+def _local_scales(data: State, summed: list[int]) -> Array | None:
+    """Return how the energy that meets in one output varies, where a gated unit, the product of two signals, meets a
+    weight: the kernel of its variance, relative to the square of its mean (signals.md 5.7).
+    """
+    kernel = square_kernel(
+        None, kernels.average(data.mean), math.sqrt(kernels.average(data.var)), data.corr, data.transport
+    )
+    kernel = kernels.pair_mean(kernel, data.sizes, summed)
+    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 
 def _outputs(
