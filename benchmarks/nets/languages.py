@@ -51,7 +51,7 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
     "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], DEPTH // 2]]},
-    **dict.fromkeys(("gemma3n_text", "gemma4_unified_text"), {"num_kv_shared_layers": 4}),
+    "gemma3n_text": {"intermediate_size": 256, "num_kv_shared_layers": DEPTH // 4},
     "blt": {"encoder_hash_byte_group_vocab": VOCABULARY, "patching_mode": "space", "max_patch_length": 4},
     "cohere_compass_text": {
         "rope_parameters": {
@@ -97,9 +97,13 @@ _EXPERTS = re.compile(r"(num|routed|local)_experts$|moe_num_experts")
 
 
 def names() -> list[str]:
-    """Return the model types that transformers has a causal language model for."""
+    """Return the model types that transformers has a causal language model for.
+
+    Assistants are left out: they draft for another model and take its keys and values beside tokens.
+    """
     transformers = zoo.import_library("transformers")
-    return sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    types = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return sorted(name for name in types if not name.endswith("_assistant"))
 
 
 def kind(name: str) -> str:

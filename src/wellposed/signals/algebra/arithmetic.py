@@ -227,6 +227,9 @@ def _spread_of_sum(
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
+    if x.mask is not None and x.scores is not None:  # what either mask shuts out
+        both = x.mask.broadcast_to(x.shape) & mask.broadcast_to(x.shape)
+        return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=both, scores=x.scores, gauss=False)
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 

@@ -67,7 +67,11 @@ def choices_of(graph: Graph) -> Choices:
     drawn.update(value for node in seeds for value in node.outputs)
     made = {value for node in seeds for value in node.outputs}
     for node in graph.nodes[seeds[0].index + 1 :]:
-        if node.index in before or made.isdisjoint(node.inputs) or not _follows(graph, node, drawn):
+        if node.index in before or made.isdisjoint(node.inputs):
+            continue
+        for value in node.inputs:  # the logits themselves, where their sigmoids were ranked
+            _join(graph, value, before, drawn)
+        if not _follows(graph, node, drawn):
             continue
         after.add(node.index)
         made.update(node.outputs)
@@ -94,7 +98,7 @@ def _chooses(graph: Graph, node: Node) -> bool:
 def _climb(graph: Graph, seed: Node, before: set[int], drawn: set[int]) -> None:
     """Add what lies between a choice and its sources, the nearest operators that mix signals by weights."""
     todo = [value for value in seed.inputs if _is_random(graph, value)]
-    largest = max((math.prod(graph.values[value].shape) for value in todo), default=0)
+    largest = 2 * max((math.prod(graph.values[value].shape) for value in todo), default=0)  # some may be left aside
     for _ in range(FARTHEST):
         if not todo:
             return
@@ -111,6 +115,24 @@ def _climb(graph: Graph, seed: Node, before: set[int], drawn: set[int]) -> None:
             drawn.update(node.outputs)
             todo += read
     drawn.update(todo)
+
+
+def _join(graph: Graph, value: int, before: set[int], drawn: set[int]) -> None:
+    """Add what lies between a value and a drawn one that it is a view or a function of."""
+    path: list[Node] = []
+    while value not in drawn and len(path) < FARTHEST:
+        at = graph.values[value].node
+        if at is None or not graph.values[value].is_signal or not _is_random(graph, value):
+            return
+        node = graph.nodes[at]
+        read = [v for v in node.inputs if _is_random(graph, v)]
+        if len(read) != 1 or not (_goes_along(node) and _is_small(graph, node)):
+            return
+        path.append(node)
+        value = read[0]
+    if value in drawn:
+        before.update(node.index for node in path)
+        drawn.update(v for node in path for v in node.outputs)
 
 
 def _goes_along(node: Node) -> bool:
