@@ -42,6 +42,8 @@ _DEPTHS = frozenset(_SIZES[0][1].split())
 _SAME_HEADS = {"num_key_value_heads": 4}
 _HALVES = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": 16, "qk_head_dim": 32} | _SAME_HEADS
 _DOUBLED = {"attention_hidden_size": 256, "attention_head_dim": 64, "head_dim": 64} | _SAME_HEADS
+_INDEXER = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "hc_lowrank": 32}
+_INDEXER |= {"indexer_budget": 16, "indexer_compress_ratio": 4}
 _BOTH = {"encoder_layers": DEPTH}
 _LATENT = "axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash youtu minicpm3"
 _HALVED = "bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart trocr prophetnet"
@@ -64,17 +66,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "dots3_note_vision_encoder": {"pyramid_num_routed": [-1, 4]},
     "longcat_flash": _HALVES | {"num_layers": DEPTH // 2, "zero_expert_num": 2},
-    **dict.fromkeys(
-        ("qwen4_exp", "qwen4_exp_text"),
-        {
-            "indexer_n_heads": 4,
-            "indexer_kv_heads": 1,
-            "indexer_head_dim": 32,
-            "indexer_budget": 16,
-            "indexer_compress_ratio": 4,
-            "hc_lowrank": 32,
-        },
-    ),
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _INDEXER),
     "zamba": _DOUBLED,
     "zamba2": _DOUBLED | {"layers_block_type": ["linear_attention", "hybrid"] * (DEPTH // 2)},
     "zaya": {"num_experts_per_tok": 1},

@@ -249,8 +249,8 @@ def within(call: Call, x: State, kept: torch.Tensor, number: float) -> State | N
 
 
 def function_within(call: Call, x: State, function: Pointwise) -> State | None:
-    """Return f of scores that a mask shuts out: what f makes of the scores inside, 0 elsewhere for f that is 0 far below
-    (exp), and masked scores again for f that stays far below (a clamp); None for others.
+    """Return f of scores that a mask shuts out: what f makes of those inside, with 0 elsewhere for f that is 0 far
+    below (exp), or as masked scores again for f that stays far below (a clamp); None for others.
     """
     if x.mask is None or x.scores is None or x.scores.shape != x.shape:
         return None

@@ -172,9 +172,11 @@ def _by_position(left: State, right: State, product: Product, sizes: dict[str, i
     m, v = (_placed(left, array, product.left_axes, labels) for array in (left.mean, left.var))
     n, w = (_placed(right, array, product.right_axes, labels) for array in (right.mean, right.var))
     shape = np.broadcast_shapes(m.shape, v.shape, n.shape, w.shape)
-    varies = [[max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w))]
-    along = zip(labels, *varies, strict=True)
-    shown = any((first or second) if label in product.out_axes else (first and second) for label, first, second in along)
+    first, second = ([max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w)))
+    shown = any(
+        (one or other) if label in product.out_axes else (one and other)
+        for label, one, other in zip(labels, first, second, strict=True)
+    )
     if not shown or math.prod(shape) > LARGEST:
         return None
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
