@@ -45,11 +45,11 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
     kernel = _of_result(call, kernel, labels, product)
-    var = max(float(kernel.ravel()[0]), 0.0)
+    level = max(float(kernel.ravel()[0]), 0.0)
     made = make_state(
         call.shape(),
         mean,
-        var,
+        level,
         alike=alike,
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
@@ -57,10 +57,10 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         lever=_only_lever(left, right),
         spread=left.spread + right.spread,
     )
-    if call.independent or var == 0:
+    if call.independent or level == 0:
         return made
-    law = law_of(var, right, int(count))
-    made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0), logits=(law.curved, law.uneven))
+    law = law_of(level, right, int(count))
+    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=(law.curved, law.uneven))
     if with_itself is not None:
         return _with_mean(made, product, *with_itself)
     each = _by_position(left, right, product, sizes)
