@@ -33,7 +33,8 @@ def mapped(x: State, axis: int, weights: Array) -> State:
     kernel = np.moveaxis(kernel, -1, at)
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
-    moments = Moments(*(kernels.without(array, gone) for array in (mean, var, corr)), x.alike)
+    mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
+    moments = Moments(mean, var, corr, x.alike)
     result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
     return result.amended(marginal=_marginal(x, weights, result), running=Running(x, at, weights))
 
