@@ -388,7 +388,7 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> M
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
-    if not independent or call.independent or x.scales is not None or y.scales is not None:
+    if not independent or call.independent:
         return Marginal()
     return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 
