@@ -15,7 +15,7 @@ from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import concatenate, laid_out, spread_of_parts
-from wellposed.signals.distributions.dependence import scaled_by
+from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
 from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
@@ -351,6 +351,8 @@ def _product(call: Call, x: State, y: State) -> State:
         ),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.sizes),
     )
+    if result.roots & REPEATED and p.dims is not None and q.dims is not None:
+        call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     return expand(result, call.shape())
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
 from wellposed.signals.integration import kernels
@@ -75,6 +76,6 @@ def fresh(
         Moments(np.zeros(one), var, corr),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
-        ancestry=Ancestry((), call.root()),
+        ancestry=Ancestry((), call.root() | (REPEATED if call.node.index in call.run.weights.repeated else 0)),
         spread=spread,
     )

@@ -18,6 +18,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Lever, levers, parameter_values
 from wellposed.signals.structure.neutral import neutral_value
+from wellposed.signals.structure.repeated import Same, repeated
 from wellposed.signals.structure.roles import Role, roles
 
 
@@ -139,6 +140,8 @@ class Weights:
         self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
+        self.same = Same(graph, self.fixed)
+        self.repeated: frozenset[int] = repeated(graph, self.uses, self.same)
         self.assumed: dict[str, str] = {}
 
     def state(self, parameter: Parameter, root: int) -> State:
@@ -190,6 +193,10 @@ class Weights:
 
     def known_scale(self, name: str) -> float | None:
         """Return the scale that was chosen for a parameter earlier in the pass."""
+        return None
+
+    def decided(self, name: str) -> float | None:
+        """Return the scale that a parameter has been given so far."""
         return None
 
     def centres(self, bias: str, mean: float) -> bool:
@@ -408,6 +415,10 @@ class PlannedWeights(Weights):
     def known_scale(self, name: str) -> float | None:
         """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
         return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
+
+    def decided(self, name: str) -> float | None:
+        """Return the scale that a parameter has been given so far."""
+        return None if name not in self.decisions else self.decisions[name].scale
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

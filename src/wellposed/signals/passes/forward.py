@@ -20,6 +20,7 @@ from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import go_along, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.twins import remember
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
@@ -230,7 +231,10 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
         note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
-    return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
+    results = [_checked(call, rule, i, result, weak) for i, result in enumerate(results)]
+    if rule is not None and run.weights.repeated:
+        remember(call, rule, args, kwargs, results)
+    return results, tag, note
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
