@@ -36,8 +36,8 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
         again = _Again(call, rule, args, kwargs, index, sums)
         if result.serial in [x.serial for x in again.operands]:
             continue
-        key = (node.op, index, call.run.weights.same.key((*node.args, *node.kwargs.values())))
-        dependence.made[result.serial] = Made(key, tuple(again.operands), again, sums)
+        key = call.run.weights.same.number((node.op, index, *node.args, *node.kwargs.values()))
+        results[index] = dependence.keep(result, Made(key, tuple(again.operands), again, sums))
 
 
 class _Again:

@@ -14,6 +14,8 @@ from wellposed.signals.distributions.state import Dims, Operate, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
+SMALL = 16
+"""Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
 REPEATED = 1
 """Root of all that depends on a weight which is met more than once."""
 
@@ -56,6 +58,9 @@ class Dependence:
         self._memo: dict[tuple[int, int, Dims], Array | None] = {}
         self._next_root = 1  # the first is `REPEATED`
         self._next_source = 0
+        self._roots: dict[object, int] = {}
+        self._maps: dict[object, Array] = {}
+        self._coefficients: dict[int, Array] = {}
         self.made: dict[int, Made] = {}
         self.factors: dict[int, Factors] = {}
 
@@ -64,6 +69,15 @@ class Dependence:
         bit = 1 << self._next_root
         self._next_root += 1
         return bit
+
+    def keep(self, x: State, made: Made) -> State:
+        """Keep how a state was made, and return it: with those that were made alike it shares a root of its own, and
+        no other.
+        """
+        self.made[x.serial] = made
+        if made.key not in self._roots:
+            self._roots[made.key] = self.root() | REPEATED
+        return x.amended(roots=self._roots[made.key])
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -84,7 +98,7 @@ class Dependence:
 
         ``x_dims`` and ``y_dims`` give each common atom's place in the states (see `Aligned`).
         """
-        if not (x.roots & y.roots):
+        if x.roots & y.roots <= REPEATED:
             return None
         kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.sizes)), 0)
         return None if kernel is None else kernels.placed(kernel, x_dims)
@@ -92,7 +106,7 @@ class Dependence:
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
         common = x.roots & y.roots
-        if not common or depth > 200:
+        if common <= REPEATED or depth > 200:
             return None
         if x.serial == y.serial:
             return x.covariance() if where == tuple(range(len(where))) else None
@@ -151,7 +165,18 @@ class Dependence:
                     (1,) * len(x.sizes) if kernel is None else kernel.shape, x.sizes, strict=True)])
                 kernel = means if kernel is None else kernels.total(kernel, means)
             if kernel is not None and kernels.nonzero(kernel):
-                yield second.again(at, kernel)
+                yield self._again(second, at, kernel)
+
+    def _again(self, made: Made, at: int, kernel: Array) -> Array:
+        """Return what an operator makes of a covariance kernel, a linear map that is worked out once where it is small.
+        """
+        if kernel.size > SMALL:
+            return made.again(at, kernel)
+        key = (made.key, at, kernel.shape, made.operands[at].layout)
+        if key not in self._maps:
+            units = np.eye(kernel.size).reshape(kernel.size, *kernel.shape)
+            self._maps[key] = np.stack(kernels.common(*(made.again(at, unit) for unit in units)), axis=-1)
+        return np.asarray(self._maps[key] @ kernel.ravel())
 
     def _of_functions(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors with correlation R."""
@@ -168,7 +193,12 @@ class Dependence:
         transport = first.transport
         if transport is not None and second.transport is not None:
             corr = transport.latent(corr)
-        return [kernels.polynomial(coefficients_at(x) * coefficients_at(y), corr)]
+        return [kernels.polynomial(self._hermite(x) * self._hermite(y), corr)]
+
+    def _hermite(self, x: State) -> Array:
+        if x.serial not in self._coefficients:
+            self._coefficients[x.serial] = coefficients_at(x)
+        return self._coefficients[x.serial]
 
     def _of_products(self, p: Factors, q: Factors) -> list[Array]:
         """Return the covariance of two products of jointly Gaussian factors (Isserlis)."""

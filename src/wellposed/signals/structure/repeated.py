@@ -19,6 +19,11 @@ class Same:
     def __init__(self, graph: Graph, fixed: Collection[int]) -> None:
         self._graph, self._fixed = graph, fixed
         self._keys: dict[int, object] = {}
+        self._numbers: dict[object, int] = {}
+
+    def number(self, arguments: tuple[Any, ...]) -> int:
+        """Return a number that equal arguments share (see `key`)."""
+        return self._numbers.setdefault(self.key(arguments), len(self._numbers))
 
     def key(self, argument: Any) -> object:
         """Return an operator's argument as what equal ones have in common; signals are left open."""
