@@ -16,7 +16,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import concatenate, laid_out, spread_of_parts
 from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
-from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, shape_of
+from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, shape_of, sign_of
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
     IDENTITY,
@@ -321,6 +321,8 @@ def divide(call: Call, x: State, y: State) -> State | None:
     if one is not None:
         return one
     reciprocal = reciprocal_of(call, y)
+    if reciprocal is None and sign_of(y):
+        reciprocal = apply_pointwise(call, y, Pointwise(("reciprocal",), torch.reciprocal))
     if reciprocal is None:
         return None
     result = multiply(call, x, reciprocal)

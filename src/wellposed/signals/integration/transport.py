@@ -141,3 +141,9 @@ def of_mean_of_squares(relative_variance: float) -> Transport:
     shape = 1.0 / relative_variance
     tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
     return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
+
+
+@lru_cache(maxsize=256)
+def log_normal(relative_variance: float) -> Transport:
+    """Return the transport of a log-normal variable, given Var / E²."""
+    return standardised(np.exp(np.sqrt(np.log1p(relative_variance)) * NODES))
