@@ -31,4 +31,4 @@ def kept_positive(call: Call, x: State, position: int) -> State:
     found = call.run.memo["bounds"].get(value)
     if found is None or found.low < 0.0 or float(marginal(x).min()) >= 0.0:
         return x
-    return x.amended(marginal=Marginal(transport=log_normal(float(f"{relative:.3g}"))))
+    return x.amended(marginal=Marginal(transport=log_normal(float(f"{relative:.12g}"))))

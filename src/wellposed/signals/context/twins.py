@@ -7,7 +7,7 @@ has the kernel in place of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,14 +45,15 @@ class _Again:
 
     def __init__(self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, sums: bool) -> None:
         self._call, self._rule, self._args, self._kwargs, self._index = call, rule, args, kwargs, index
-        self._weight = call.run.weights.weight_at[call.node.index] if sums else None
-        self.operands = [state for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_weight(raw)]
+        self._kept = {call.run.weights.weight_at[call.node.index]} if sums else _others(call, rule)
+        self.operands = [state for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_kept(raw)]
 
     def _raw(self) -> Any:
         return self._call.node.args, dict(self._call.node.kwargs)
 
-    def _is_weight(self, raw: Any) -> bool:
-        return isinstance(raw, Ref) and raw.value == self._weight
+    def _is_kept(self, raw: Any) -> bool:
+        """Whether an argument is the weight, or one of which the result is no linear map."""
+        return isinstance(raw, Ref) and raw.value in self._kept
 
     def __call__(self, at: int, kernel: Array) -> Array:
         first = float(kernel.ravel()[0])
@@ -67,7 +68,7 @@ class _Again:
         places = iter(range(len(self.operands)))
 
         def given(state: State, raw: Any) -> State:
-            if self._is_weight(raw):
+            if self._is_kept(raw):
                 scale = None if state.lever is None else self._call.run.weights.decided(state.lever)
                 return state if scale is None else rescaled(state, scale)
             one = (1,) * len(state.sizes)
@@ -84,10 +85,26 @@ class _Again:
         return np.asarray(result.covariance())
 
 
-def _pairs(tree: Any, raw: Any) -> Iterator[tuple[State, Any]]:
+def _others(call: Call, rule: Rule) -> set[int]:
+    """Return the values that a rule is not linear in."""
+    if isinstance(rule.additive, bool):
+        return set()
+    node = call.node
+    names = [argument.name for argument in node.op._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    linear = {raw.value for name, raw in given.items() if name in rule.additive and isinstance(raw, Ref)}
+    return set(node.inputs) - linear
+
+
+def _pairs(tree: Any, raw: Any) -> list[tuple[State, Any]]:
     found: list[tuple[State, Any]] = []
-    _replaced(tree, raw, lambda state, own: found.append((state, own)) or state)
-    return iter(found)
+
+    def noted(state: State, own: Any) -> State:
+        found.append((state, own))
+        return state
+
+    _replaced(tree, raw, noted)
+    return found
 
 
 def _replaced(tree: Any, raw: Any, given: Callable[[State, Any], State]) -> Any:

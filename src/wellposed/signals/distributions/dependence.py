@@ -150,7 +150,10 @@ class Dependence:
         if first is not None and second is not None:
             return list(self._by_one_operator(first, second, depth)) if first.key == second.key else []
         if x.base is not None and x.fn is not None and y.base is not None and y.fn is not None:
-            return self._of_functions(x, y, where, depth)
+            if x.base.sizes != x.sizes or y.base.sizes != y.sizes:
+                return None
+            kernel = self._covariance(x.base, y.base, where, depth)
+            return [] if kernel is None else self._of_functions(x, y, kernel)
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
 
@@ -161,15 +164,22 @@ class Dependence:
                 continue
             kernel = self._covariance(x, y, tuple(range(len(x.sizes))), depth)
             if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
-                means = _mean_products(x, y, [max(n, min(2, size)) for n, size in zip(
-                    (1,) * len(x.sizes) if kernel is None else kernel.shape, x.sizes, strict=True)])
+                means = _mean_products(
+                    x,
+                    y,
+                    [
+                        max(n, min(2, size))
+                        for n, size in zip(
+                            (1,) * len(x.sizes) if kernel is None else kernel.shape, x.sizes, strict=True
+                        )
+                    ],
+                )
                 kernel = means if kernel is None else kernels.total(kernel, means)
             if kernel is not None and kernels.nonzero(kernel):
                 yield self._again(second, at, kernel)
 
     def _again(self, made: Made, at: int, kernel: Array) -> Array:
-        """Return what an operator makes of a covariance kernel, a linear map that is worked out once where it is small.
-        """
+        """Return what an operator makes of a covariance kernel, by a matrix that is worked out once if it is small."""
         if kernel.size > SMALL:
             return made.again(at, kernel)
         key = (made.key, at, kernel.shape, made.operands[at].layout)
@@ -178,21 +188,15 @@ class Dependence:
             self._maps[key] = np.stack(kernels.common(*(made.again(at, unit) for unit in units)), axis=-1)
         return np.asarray(self._maps[key] @ kernel.ravel())
 
-    def _of_functions(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors with correlation R."""
-        first, second = x.base, y.base
-        if first.sizes != x.sizes or second.sizes != y.sizes:
-            return None
-        kernel = self._covariance(first, second, where, depth)
-        if kernel is None:
-            return []
+    def _of_functions(self, x: State, y: State, kernel: Array) -> list[Array]:
+        """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors, whose covariance kernel is given."""
+        (first, _), (second, _) = x.gaussian_source(), y.gaussian_source()
         scale = math.sqrt(kernels.average(first.var) * kernels.average(second.var))
         if not scale > 0.0:
             return []
-        corr = np.clip(kernel / scale, -1.0, 1.0)
-        transport = first.transport
-        if transport is not None and second.transport is not None:
-            corr = transport.latent(corr)
+        corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
+        if first.transport is not None and second.transport is not None:
+            corr = first.transport.latent(corr)
         return [kernels.polynomial(self._hermite(x) * self._hermite(y), corr)]
 
     def _hermite(self, x: State) -> Array:

@@ -182,7 +182,7 @@ def _quantiles(kappa: float) -> Array:
     """Return sqrt(tau) z as a function of a standard Gaussian, at `NODES`, tau with mean 1 and variance kappa."""
     scales, weights = _scale_nodes(kappa)
     grid = NODES * math.sqrt(float(scales.max()))
-    return np.interp(ndtr(NODES), weights @ ndtr(grid / np.sqrt(scales)[:, None]), grid)
+    return np.asarray(np.interp(ndtr(NODES), weights @ ndtr(grid / np.sqrt(scales)[:, None]), grid))
 
 
 def one_signed(x: State) -> Marginal:
@@ -353,9 +353,7 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float, *
     return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
 
 
-def _at_scales(
-    function: Pointwise, mean: Array, std: Array, scales: Array, about_mean: bool
-) -> list[Expansion]:
+def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array, about_mean: bool) -> list[Expansion]:
     """Return the expansion at each local scale, of the function with its tails cut off where no element lies."""
     inputs = [(mean if about_mean else mean * root, std * root) for root in np.sqrt(scales)]
     return [expand(clip_unseen_tails(function, m, s), m, s) for m, s in inputs]

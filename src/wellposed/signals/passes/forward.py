@@ -19,8 +19,8 @@ from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknow
 from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import go_along, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
-from wellposed.signals.context.weights import Weights
 from wellposed.signals.context.twins import remember
+from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input

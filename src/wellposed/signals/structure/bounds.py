@@ -25,7 +25,8 @@ _RANGES = {
     "abs": _POSITIVE, "cosh": Bounds(1.0), "elu": Bounds(-1.0), "exp": _POSITIVE, "exp2": _POSITIVE,
     "hardsigmoid": Bounds(0.0, 1.0), "linalg_vector_norm": _POSITIVE, "relu": _POSITIVE, "relu6": Bounds(0.0, 6.0),
     "rsqrt": _POSITIVE, "sigmoid": Bounds(0.0, 1.0), "softmax": Bounds(0.0, 1.0), "softplus": _POSITIVE,
-    "zeros": Bounds(0.0, 0.0), "zeros_like": Bounds(0.0, 0.0), "new_zeros": Bounds(0.0, 0.0), "sqrt": _POSITIVE, "square": _POSITIVE, "std": _POSITIVE, "tanh": Bounds(-1.0, 1.0), "var": _POSITIVE,
+    "zeros": Bounds(0.0, 0.0), "zeros_like": Bounds(0.0, 0.0), "new_zeros": Bounds(0.0, 0.0),
+    "sqrt": _POSITIVE, "square": _POSITIVE, "std": _POSITIVE, "tanh": Bounds(-1.0, 1.0), "var": _POSITIVE,
 }  # fmt: skip
 _SAME = frozenset({"clone", "_to_copy", "mean", "amax", "amin", "contiguous", "dropout", "alias", "detach"})
 _TOTALS = frozenset({"sum", "cumsum"})
@@ -53,6 +54,8 @@ def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
     first, second = read[0], read[1] if len(read) > 1 else _ANY
     if is_view(node.op) or name in _SAME:
         return first
+    if name == "neg":
+        return Bounds(-first.high, -first.low)
     if name == "copy":
         return second
     if name == "pow" and len(node.args) > 1 and isinstance(node.args[1], (int, float)):

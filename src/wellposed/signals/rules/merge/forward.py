@@ -23,8 +23,8 @@ from wellposed.signals.algebra.arithmetic import (
     scaled,
     shut_out,
 )
-from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Pointwise, State

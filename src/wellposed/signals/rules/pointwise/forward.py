@@ -15,7 +15,6 @@ from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
 from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import overloads, rule
 
-
 ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
 """Functions for which it matters that what is positive stays so."""
 

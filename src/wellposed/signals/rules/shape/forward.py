@@ -25,7 +25,9 @@ _SPECIAL = overloads("unfold.default")
 
 
 @rule(
-    [op for op in views() if op not in _SPECIAL], source="definition; AutoInit, Appendix A (crop, split)", tensors=True,
+    [op for op in views() if op not in _SPECIAL],
+    source="definition; AutoInit, Appendix A (crop, split)",
+    tensors=True,
     additive=True,
 )
 def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State, ...] | None:
