@@ -16,7 +16,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import concatenate, laid_out, spread_of_parts
 from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
-from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, shape_of, sign_of
+from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, sign_of
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
     IDENTITY,
@@ -255,11 +255,8 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
     """Return the variation of the local scale of a Gaussian sum: energies add up, and a branch inherits its trunk's.
 
-    With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y). Known numbers have no part in it.
+    With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y).
     """
-    for known_one, other in ((y, x), (x, y)):
-        if not kernels.nonzero(known_one.var) and other.gauss and len(known_one.axes) <= len(other.axes):
-            return read(other.scales)
     if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or kernels.nonzero(mean):
         return None
     of_x, of_y = read(x.scales), read(y.scales)
@@ -379,10 +376,9 @@ def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
         if kernels.nonzero(factor.var):
             continue
         least, most = kernels.extent(factor.mean)
-        skewed = other.fn is not None or other.scales is None
-        if other.gauss or call.independent or not skewed or least * most < 0.0 or least == most == 0.0:
+        if other.gauss or call.independent or other.scales is not None or least * most < 0.0 or least == most == 0.0:
             return Marginal(other.gauss)
-        transport = of_values(marginal(other)) if other.fn is None else shape_of(other).transport
+        transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
     return Marginal()
 

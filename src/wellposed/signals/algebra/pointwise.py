@@ -88,7 +88,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     uneven = read(base.scales)
     mixed = None
     if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
-        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]), about_mean=base.gauss)
+        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
     expansion = mixed.average if mixed else expand_function(clipped, base.mean, base.std(), transport)
     mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)

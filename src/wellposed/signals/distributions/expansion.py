@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaincinv, ndtr, roots_genlaguerre
+from scipy.special import gammaincinv, roots_genlaguerre
 
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Marginal, Pointwise, State, read
+from wellposed.signals.distributions.state import IDENTITY, Marginal, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -167,37 +167,14 @@ def marginal(x: State) -> Array:
     return values if fn is None else fn(values)
 
 
-def _with_scales(x: State) -> Array:
-    """`marginal` of a function of a Gaussian whose local scale varies."""
-    base, fn = x.gaussian_source()
-    uneven = read(base.scales)
-    if fn is None or not base.gauss or uneven is None or float(uneven.ravel()[0]) <= UNEVEN:
-        return marginal(x)
-    z = _quantiles(float(f"{min(float(uneven.ravel()[0]), 8.0):.3g}"))
-    return fn(kernels.average(base.mean) + math.sqrt(kernels.average(base.var)) * z)
-
-
-@lru_cache(maxsize=64)
-def _quantiles(kappa: float) -> Array:
-    """Return sqrt(tau) z as a function of a standard Gaussian, at `NODES`, tau with mean 1 and variance kappa."""
-    scales, weights = _scale_nodes(kappa)
-    grid = NODES * math.sqrt(float(scales.max()))
-    return np.asarray(np.interp(ndtr(NODES), weights @ ndtr(grid / np.sqrt(scales)[:, None]), grid))
-
-
 def one_signed(x: State) -> Marginal:
     """Return the shape of the marginal of a part or a repetition of x: kept where x never crosses 0, by its transport.
 
     What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
     """
-    if x.gauss or (x.fn is None and x.scales is not None) or not sign_of(x):
+    if x.gauss or x.scales is not None or not sign_of(x):
         return Marginal(x.gauss)
-    return shape_of(x)
-
-
-def shape_of(x: State) -> Marginal:
-    """Return the shape of the marginal of x, as a transport, without what x is a function of."""
-    return Marginal(transport=x.transport if x.fn is None else of_values(_with_scales(x)))
+    return Marginal(transport=x.transport if x.fn is None else of_values(marginal(x)))
 
 
 def sign_of(x: State) -> int:
@@ -322,19 +299,16 @@ class Mixture:
     kappa: float
 
 
-def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float, *, about_mean: bool) -> Mixture:
-    """`expand` for a Gaussian whose local scale varies (signals.md 5.7), less scales that occur in no batch (5.3).
-
-    The scale is that of the deviation ``about_mean``, or of all of it.
-    """
+def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
+    """`expand` for a Gaussian whose local scale varies (signals.md 5.7), less scales that occur in no batch (5.3)."""
     kappa = float(f"{min(kappa, 8.0):.3g}")
     scales, weights = _scale_nodes(kappa)
-    parts = _at_scales(function, mean, std, scales, about_mean)
+    parts = _at_scales(function, mean, std, scales)
     carried = weights * np.array([kernels.average(p.second) for p in parts])
     widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
     if _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest):
         scales, weights = _usual_scales(kappa)
-        parts = _at_scales(function, mean, std, scales, about_mean)
+        parts = _at_scales(function, mean, std, scales)
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
     second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
     levels = np.array([kernels.average(p.second) for p in parts])
@@ -353,9 +327,9 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float, *
     return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
 
 
-def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array, about_mean: bool) -> list[Expansion]:
+def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
     """Return the expansion at each local scale, of the function with its tails cut off where no element lies."""
-    inputs = [(mean if about_mean else mean * root, std * root) for root in np.sqrt(scales)]
+    inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
     return [expand(clip_unseen_tails(function, m, s), m, s) for m, s in inputs]
 
 

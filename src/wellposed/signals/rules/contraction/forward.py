@@ -21,8 +21,7 @@ from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
-from wellposed.signals.distributions.state import Later, Layout, State, read
+from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -184,32 +183,7 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
     chance = 0.0 if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
-    result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, chance=chance)
-    if call.independent or count > FEW or corr.ndim == 0:
-        return result
-    return result.amended(scales=Later(lambda: _energies(data, summed, free, len(new))))
-
-
-FEW = 16
-"""Products in a sum up to which it counts as no Gaussian: a dense layer's outputs share the energy of their input."""
-
-
-def _energies(data: State, summed: list[int], free: list[int], new: int) -> Array | None:
-    """Return how the energy that meets in the outputs varies by position, relative to its mean (signals.md 5.7)."""
-    base, fn = data.gaussian_source()
-    if base.sizes != data.sizes or not kernels.nonzero(base.var):
-        return None
-    kernel = square_kernel(
-        fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport
-    )
-    before = read(data.scales)
-    if before is not None:
-        kernel, before = kernels.common(kernel, before)
-        kernel = kernel + before * (1.0 + kernel)
-    kernel = kernels.rearranged(kernels.pair_mean(kernel, data.sizes, summed), free)
-    for _ in range(new):
-        kernel = np.stack([kernel, kernel], axis=-1)
-    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
+    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, chance=chance)
 
 
 def _outputs(
