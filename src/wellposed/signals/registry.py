@@ -38,6 +38,8 @@ class Rule:
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        additive: the arguments of which the result is a linear map (views, sums, the values of attention), the others
+            being as they are; True for all.
         whole: of a backward rule: whether it takes the gradient as one term, in place of every independent term of it.
     """
 
@@ -50,6 +52,7 @@ class Rule:
     elementwise: bool = False
     tensors: bool = False
     conditions: bool = False
+    additive: bool | tuple[str, ...] = False
     whole: bool = False
 
 
@@ -149,6 +152,7 @@ def rule(
     elementwise: bool = False,
     tensors: bool = False,
     conditions: bool = False,
+    additive: bool | tuple[str, ...] = False,
 ) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
 
@@ -167,13 +171,15 @@ def rule(
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        additive: the arguments, by name, of which the result is a linear map; True for all. Signals that a weight made
+            at several times are then followed through the operator together.
 
     Raises:
         OptionError: an overload has a rule already, is no overload, or the tag is unknown.
     """
     return RULES.register(
         ops, family=family, tag=tag, source=source, blockwise=blockwise, elementwise=elementwise, tensors=tensors,
-        conditions=conditions,
+        conditions=conditions, additive=additive,
     )  # fmt: skip
 
 

@@ -25,7 +25,10 @@ _SPECIAL = overloads("unfold.default")
 
 
 @rule(
-    [op for op in views() if op not in _SPECIAL], source="definition; AutoInit, Appendix A (crop, split)", tensors=True
+    [op for op in views() if op not in _SPECIAL],
+    source="definition; AutoInit, Appendix A (crop, split)",
+    tensors=True,
+    additive=True,
 )
 def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State, ...] | None:
     """The same elements under other indices, as the table of views has it."""
@@ -78,6 +81,7 @@ def _as_state(call: Call, value: Any) -> State:
 
 @rule(
     overloads("cat.default"),
+    additive=True,
     source="definition; AutoInit, Appendix A (concatenate)",
     tensors=True,
 )
