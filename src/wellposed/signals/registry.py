@@ -38,6 +38,7 @@ class Rule:
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        pairs: whether the rule takes correlations by pair of positions; others receive what all pairs have in common.
         whole: of a backward rule: whether it takes the gradient as one term, in place of every independent term of it.
     """
 
@@ -50,6 +51,7 @@ class Rule:
     elementwise: bool = False
     tensors: bool = False
     conditions: bool = False
+    pairs: bool = False
     whole: bool = False
 
 
@@ -149,6 +151,7 @@ def rule(
     elementwise: bool = False,
     tensors: bool = False,
     conditions: bool = False,
+    pairs: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
 
@@ -167,13 +170,15 @@ def rule(
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        pairs: whether the rule takes correlations by pair of positions (nodes of a graph); others receive what all
+            pairs have in common.
 
     Raises:
         OptionError: an overload has a rule already, is no overload, or the tag is unknown.
     """
     return RULES.register(
         ops, family=family, tag=tag, source=source, blockwise=blockwise, elementwise=elementwise, tensors=tensors,
-        conditions=conditions,
+        conditions=conditions, pairs=pairs,
     )  # fmt: skip
 
 

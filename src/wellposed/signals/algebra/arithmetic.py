@@ -280,7 +280,8 @@ def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
 def _correlation(cross: Array, product: Array) -> float:
     """Return the correlation of two signals at one position, given the product of their standard deviations."""
     scale = kernels.average(product)
-    return float(np.clip(float(cross.ravel()[0]) / scale, -1.0, 1.0)) if scale > 0 else 0.0
+    here = float(kernels.at_zero(cross, range(cross.ndim)).ravel()[0])
+    return float(np.clip(here / scale, -1.0, 1.0)) if scale > 0 else 0.0
 
 
 def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
@@ -359,7 +360,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     spread = x.spread + y.spread
     if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
         return spread
-    level = float(of_x.ravel()[0]) * float(of_y.ravel()[0])
+    level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
     if level <= 0.0:
         return spread
     mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
@@ -450,7 +451,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     var = np.maximum(second - mean**2, 0.0)
     of_x, of_y = covariances([p, q])
     kernel = np.array(share**2 * of_x + (1 - share) ** 2 * of_y)
-    kernel[(0,) * kernel.ndim] = kernels.average(var)
+    kernel = kernels.with_diagonal(kernel, kernels.average(var))
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         layout,

@@ -162,8 +162,7 @@ def _without_mean(expansion: Expansion) -> Array:
 def _correlation(raw: Array, total: float, base: State) -> Array:
     """Return a correlation kernel, given the covariance kernel and the variance that belongs to it."""
     corr = np.array(np.clip(raw / total if total > 0 else base.corr, -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    return corr
+    return kernels.with_diagonal(corr)
 
 
 def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ def fresh(
     one = (1,) * len(layout.sizes)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
-        corr[(0,) * corr.ndim] = 1.0
+        corr = kernels.with_diagonal(corr)
     spread = data.spread + Spread(weight.inherited)
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)

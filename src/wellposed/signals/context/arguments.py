@@ -11,6 +11,7 @@ from wellposed.graphs import Ref
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.schema import ref_of
 
@@ -96,20 +97,24 @@ def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:
     return make_state(shape, mean, var)
 
 
-def resolve(run: Pass, argument: Any) -> Any:
-    """Return an operator's argument with states in the place of signals, tensors in that of known values."""
+def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
+    """Return an operator's argument with states in the place of signals, tensors in that of known values.
+
+    States tell ``pairs`` of positions apart where that is asked for.
+    """
     if isinstance(argument, Ref):
         info = run.graph.values[argument.value]
         if info.is_signal:
             state = state_of(run, argument.value)
             if state is None:
                 state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+            state = state if pairs else unpaired(state)
             scale = run.weights.known_scale(state.lever) if state.lever is not None else None
             return state if scale is None else rescaled(state, scale)
         known = run.graph.known.get(argument.value)
         return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
     if isinstance(argument, (list, tuple)):
-        return type(argument)(resolve(run, item) for item in argument)
+        return type(argument)(resolve(run, item, pairs=pairs) for item in argument)
     return argument
 
 

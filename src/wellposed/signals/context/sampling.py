@@ -57,6 +57,9 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
     if not correlated:
         return noise
+    paired = [i for i in correlated if kernels.positions(state.corr.shape[i])]
+    if paired:
+        return _noise_by_pair(state, noise, paired[0], generator)
     total = math.prod(sizes[i] for i in correlated)
     average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
     rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
@@ -64,6 +67,31 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     shared = torch.randn(common, generator=generator, dtype=torch.float64)
     mixed: torch.Tensor = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
     return mixed
+
+
+def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian elements whose correlations differ by pair of positions along one atom; those of other
+    atoms that are correlated share one common part.
+    """
+    size = state.sizes[atom]
+    others = [i for i, n in enumerate(state.corr.shape) if n > 1 and i != atom]
+    count = math.prod(state.sizes[i] for i in others)
+    same = kernels.matrix_of(kernels.at_zero(state.corr, [i for i in range(noise.ndim) if i != atom]), atom, size)
+    same = same.reshape(size, size)
+    shared = np.zeros_like(same)
+    if count > 1:
+        mean = kernels.matrix_of(kernels.pair_mean(state.corr, state.sizes, others), atom, size).reshape(size, size)
+        shared = (mean * count - same) / (count - 1)
+    common = [1 if i in others else n for i, n in enumerate(state.sizes)]
+    result = _coloured(noise, same - shared, atom)
+    return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
+
+
+def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor:
+    """Return noise with a covariance along one dimension (what of it is no covariance, being rounded, left out)."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int) -> State:

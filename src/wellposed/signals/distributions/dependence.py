@@ -43,7 +43,7 @@ class Dependence:
         if not (x.roots & y.roots) or depth > 200:
             return None
         if x.serial == y.serial:
-            return x.covariance() if where == tuple(range(len(where))) else None
+            return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
             through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
@@ -57,7 +57,7 @@ class Dependence:
             places = _places(where, dims, len(link.parent.sizes))
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
-                yield link.operate(kernel, places)
+                yield link.operate(_as_told(kernel, link.parent), places)
 
     def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
         for link in x.links:
@@ -65,7 +65,13 @@ class Dependence:
             inner = tuple(None if i is None else dims[i] for i in where)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
-                yield kernels.placed(link.operate(kernel, tuple(range(len(link.parent.sizes)))), dims)
+                kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
+                yield kernels.placed(kernel, dims)
+
+
+def _as_told(kernel: Array, state: State) -> Array:
+    """Return a covariance with a state, telling pairs of positions apart only where the state does."""
+    return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
 
 
 def _places(where: Dims, dims: Dims, count: int) -> Dims:

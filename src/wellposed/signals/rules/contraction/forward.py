@@ -22,7 +22,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Layout, State
-from wellposed.signals.distributions.views import pooled
+from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import GROUPED, Product, describe
@@ -46,6 +46,7 @@ def is_weight(call: Call, value: int) -> bool:
 @rule(
     PRODUCTS,
     source="AutoInit (arXiv 2109.08958), Appendix A, eq. 3-6; signals: 5.2",
+    pairs=True,
 )
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
@@ -59,7 +60,10 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     weighted = _with_weight(call, product)
     if weighted is None:
         return _with_bias(
-            call, product_of_signals(call, states[product.left], states[product.right], product), bias, product
+            call,
+            product_of_signals(call, *map(unpaired, (states[product.left], states[product.right])), product),
+            bias,
+            product,
         )
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     centred = _centred_bias(call, product, data)
@@ -67,7 +71,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if level:
         weight = weight.changed(mean=weight.mean - level)
     if product.window is not None:
-        result = convolve(call, data, weight, product, product.window, centred)
+        result = convolve(call, unpaired(data), weight, product, product.window, centred)
     else:
         result = _multiply_weight(call, data, weight, product, centred)
     if level:
@@ -173,7 +177,7 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     weight = scaled_weight(call, weight, kernels.average(means) * count, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.sizes)) if i not in summed]
-    var, kernel = kernels.rearranged(means, free), kernels.rearranged(raw, free)
+    var, kernel = kernels.rearranged(means, free), kernels.rearranged(kernels.at_zero(raw, summed), free)
     corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
     layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
     for label in new:

@@ -18,13 +18,13 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 
 
-@rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)")
+@rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)", pairs=True)
 def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
     """Mean over axes."""
     return averaged(call, x, axes_of(x, dim), keepdim=keepdim)
 
 
-@rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)")
+@rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)", pairs=True)
 def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
     """Sum over axes."""
     if not isinstance(x, State):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
+from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.distributions.blocks import concatenate, select
@@ -135,6 +136,7 @@ def _share_of(mask: Any) -> float:
     family="shape",
     source="mixture of two signals",
     tensors=True,
+    pairs=True,
 )
 def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False) -> State | None:
     """Elements at some indices are overwritten."""
@@ -204,6 +206,7 @@ def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="definition: sums over what has one index, signals: 5.5",
     tensors=True,
+    pairs=True,
 )
 def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Elements are added to those that their indices name."""
@@ -216,6 +219,7 @@ def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="definition: sums over what has one index, signals: 5.5",
     tensors=True,
+    pairs=True,
 )
 def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1) -> State:
     """Rows are added to those that their indices name."""
@@ -231,6 +235,7 @@ def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float 
     family="shape",
     source="sums and means over what has one index; other statistics on samples",
     tensors=True,
+    pairs=True,
 )
 def scatter_reduce(
     call: Call, x: Any, dim: int, index: Any, y: Any, reduce: str, *, include_self: bool = True
@@ -286,6 +291,8 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
     size = x.sizes[atom]
     each = np.bincount(names, minlength=count)
     weight = 1.0 / np.maximum(each, 1) if mean else np.ones(count)
+    if kernels.positions(x.corr.shape[atom]):
+        return _sums_by_pair(x, axis, atom, np.eye(count)[names].T * weight[:, None])
 
     def by_name(array: Array, power: int) -> Array:
         full = np.moveaxis(
@@ -296,6 +303,14 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
         return np.moveaxis(sums * (weight**power).reshape(-1, *(1,) * (sums.ndim - 1)), 0, atom)
 
     return _summed(call, x, atom, count, by_name(x.mean, 1), by_name(x.var, 2), by_name(x.std(), 1))
+
+
+def _sums_by_pair(x: State, axis: int, atom: int, weights: Array) -> State:
+    """Return sums along an axis whose pairs are told apart: of what was picked before, as sums of what that was."""
+    of = x.running
+    if of is not None and of.atom == atom and of.parent.layout.resized(atom, len(of.weights)) == x.layout:
+        x, weights = of.parent, weights @ of.weights
+    return mapped(x, axis, weights, pairs=True)
 
 
 def _summed(call: Call, x: State, atom: int, count: int, mean: Array, alone: Array, together: Array) -> State:
