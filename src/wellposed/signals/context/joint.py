@@ -11,8 +11,15 @@ from wellposed.graphs.run import call
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import repetitions, sample_state, state_of_samples
+from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
 from wellposed.signals.distributions.state import State
+from wellposed.signals.operators.schema import plain_name
 
+_OF_ONE_SCALE = frozenset({
+    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
+    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
+})  # fmt: skip
+"""Operators whose results have the scale of what they read."""
 MOST = 128
 """Most draws of one tensor."""
 
@@ -46,11 +53,24 @@ def go_along(run: Pass, node: Node) -> bool:
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     """Return what the draws of a node's results tell of them; of indices nothing."""
     results: list[State | None] = []
+    spread = _spread_of(run, node)
     for out in node.outputs:
         info = run.graph.values[out]
-        followed = info.is_signal or info.dtype == torch.bool
-        results.append(state_of_samples(run.draws[out], run.root()) if followed else None)
+        if info.is_signal or info.dtype == torch.bool:
+            found = state_of_samples(run.draws[out], run.root(), pairs=run.choices.axis)
+            results.append(found.amended(spread=spread))
+        else:
+            results.append(None)
     return results
+
+
+def _spread_of(run: Pass, node: Node) -> Spread:
+    """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
+    if plain_name(node.op) not in _OF_ONE_SCALE:
+        return STEADY
+    states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
+    total = sum(state.second_moment for state in states)
+    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
 
 
 def _draws_of(run: Pass, value: int) -> list[torch.Tensor] | None:

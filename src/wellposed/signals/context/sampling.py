@@ -94,8 +94,11 @@ def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor
     return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
 
 
-def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
-    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
+def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
+
+    Along the axis ``pairs`` correlations are told apart by pair of positions.
+    """
     values = torch.stack([d.detach().to(torch.float64) for d in draws])
     values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
@@ -105,21 +108,36 @@ def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
     centred = values - mean
     var = (centred**2).mean(dim=alike, keepdim=True)
     unit = torch.where(var > 0, centred / var.clamp(min=1e-300).sqrt(), torch.zeros((), dtype=torch.float64))
-    pairs: list[float | None] = []
+    rhos: list[float | None] = []
     for axis, size in enumerate(shape):
         if size == 1 or not bool(var.any()):
-            pairs.append(None)
+            rhos.append(None)
             continue
         along = float((unit.mean(dim=axis + 1) ** 2).mean())
         rho = (along * size - 1.0) / (size - 1)
         error = 3.0 / math.sqrt(max(values.numel(), 1))
-        pairs.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
-    state = make_state(shape, pairs=pairs, tag="sampled", roots=root)
+        rhos.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
+    state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
 
     def by_atoms(array: torch.Tensor) -> Array:
         return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
 
-    return state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    axis = None if pairs is None or not -len(shape) <= pairs < len(shape) else pairs % len(shape)
+    if axis is None or not kernels.LEAST <= shape[axis] <= kernels.MOST:
+        return found
+    return _told_apart(found, torch.movedim(unit, axis + 1, -1).reshape(-1, shape[axis]).numpy(), found.axes[axis][0])
+
+
+def _told_apart(state: State, unit: Array, atom: int) -> State:
+    """Return a state with correlations by pair of positions along an atom, from standardised samples of these: those
+    that differ from their average by more than the sampling error.
+    """
+    matrix, size = unit.T @ unit / len(unit), unit.shape[1]
+    average = (matrix.sum() - np.trace(matrix)) / (size * (size - 1))
+    matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
+    others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
+    return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
 
 
 def _differs(values: torch.Tensor, axis: int) -> bool:
@@ -149,8 +167,13 @@ def sample_operator(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     root: Callable[[], int],
+    *,
+    pairs: int | None = None,
 ) -> list[State | None] | None:
-    """Run an operator on samples of its incoming signals; None where that cannot be done."""
+    """Run an operator on samples of its incoming signals; None where that cannot be done.
+
+    Along the axis ``pairs`` of its results correlations are told apart by pair of positions.
+    """
     sizes = [math.prod(graph.values[v].shape) for v in (*node.inputs, *node.outputs)]
     if sum(sizes) > LIMIT:
         return None
@@ -176,7 +199,7 @@ def sample_operator(
         tensors = [d[index] for d in draws]
         if any(tuple(t.shape) != info.shape for t in tensors):
             return None
-        results.append(state_of_samples(tensors, root()))
+        results.append(state_of_samples(tensors, root(), pairs=pairs))
     return results
 
 

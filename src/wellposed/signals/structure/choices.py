@@ -48,10 +48,12 @@ class Choices:
     Attributes:
         before: those between sources and choices; rules tell their signals, draws go along.
         after: choices, and what is made of them alone; draws tell their signals.
+        axis: where maxima are taken over segments of an axis (the edges of a graph), that axis.
     """
 
     before: frozenset[int] = frozenset()
     after: frozenset[int] = frozenset()
+    axis: int | None = None
 
 
 def choices_of(graph: Graph) -> Choices:
@@ -72,7 +74,8 @@ def choices_of(graph: Graph) -> Choices:
         after.add(node.index)
         made.update(node.outputs)
         drawn.update(node.outputs)
-    return Choices(frozenset(before - after), frozenset(after))
+    axes = [node.args[1] for node in seeds if plain_name(node.op) == "scatter_reduce"]
+    return Choices(frozenset(before - after), frozenset(after), axes[0] if axes else None)
 
 
 def _chooses(graph: Graph, node: Node) -> bool:

@@ -221,8 +221,8 @@ def picked_along(
 
 
 def _by_pair(corr: Array, atom: int, places: Indices) -> bool:
-    """Whether the pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
-    if not (kernels.LEAST <= max(places.size, math.isqrt(corr.shape[atom])) and places.size <= kernels.MOST):
+    """Whether pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
+    if not kernels.LEAST <= places.size <= kernels.MOST:
         return False
     return bool(kernels.positions(corr.shape[atom])) or np.unique(places).size < places.size
 

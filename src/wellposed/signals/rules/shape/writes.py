@@ -246,7 +246,7 @@ def scatter_reduce(
         if include_self or not target.var.any():
             return _added(call, target, source, dim, index, reduce)
     args = (target, dim, index, source, reduce)
-    results = sample_operator(call.graph, call.node, args, {"include_self": include_self}, call.root)
+    results = sample_operator(call.graph, call.node, args, {"include_self": include_self}, call.root, pairs=dim)
     found = results[0] if results else None
     return None if found is None else found.amended(spread=source.spread, roots=found.roots | source.roots)
 
