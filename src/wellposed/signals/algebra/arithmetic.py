@@ -286,6 +286,8 @@ def _correlation(cross: Array, product: Array) -> float:
 
 def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
     """Where both operands are functions of one Gaussian tensor, integrate the result as one function of it."""
+    if x.serial == y.serial and x.gauss and x.layout == y.layout:  # a concatenation of equal parts times itself
+        x, y = pooled(x), pooled(y)
     (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
     if call.independent or base.serial != other.serial or x.layout != y.layout:
         return None

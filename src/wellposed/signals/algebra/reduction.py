@@ -51,7 +51,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
 
 
 def _correlation(covariance: Array, spread: Array, here: float) -> Array:
-    """Return the correlation kernel of means, given their variance ``here`` and standard deviations but for a factor."""
+    """Return the correlation kernel of means of variance ``here``, given their standard deviations but for a factor."""
     if not here > 0.0:
         return np.ones((1,) * covariance.ndim)
     if any(map(kernels.positions, covariance.shape)):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from wellposed.signals.distributions.state import Dims, Operate, State
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
 
 
@@ -46,10 +50,26 @@ class Dependence:
             return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
-            through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
-            parts = list(through(x, y, where, depth + 1))
-            self._memo[key] = kernels.total(*parts) if parts else None
+            found = self._of_functions(x, y, where, depth + 1)
+            if found is None:
+                through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
+                parts = list(through(x, y, where, depth + 1))
+                found = kernels.total(*parts) if parts else None
+            self._memo[key] = found
         return self._memo[key]
+
+    def _of_functions(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+        """Return the covariance of two functions of Gaussian tensors, Σ aₙ bₙ rⁿ; None where they are no such."""
+        functions = [_hermite_of(state) for state in (x, y)]
+        if functions[0] is None or functions[1] is None or x.base is None or y.base is None:
+            return None
+        kernel = self._covariance(x.base, y.base, where, depth)
+        if kernel is None:
+            return None
+        (a, std), (b, other) = functions[0], functions[1]
+        coefficients = a * b
+        coefficients[0] = 0.0
+        return kernels.polynomial(coefficients, np.clip(kernel / (std * other), -1.0, 1.0))
 
     def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
         for link in y.links:
@@ -67,6 +87,20 @@ class Dependence:
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
                 yield kernels.placed(kernel, dims)
+
+
+def _hermite_of(x: State) -> tuple[Array, float] | None:
+    """Return the Hermite coefficients of a function of a Gaussian tensor, at the average position, and the standard
+    deviation of that tensor; None for what is no such function.
+    """
+    base, fn = x.base, x.fn
+    if base is None or fn is None or base.sizes != x.sizes or base.transport is not None or base.scales is not None:
+        return None
+    std = math.sqrt(kernels.average(base.var))
+    if not std > 0.0:
+        return None
+    coefficients, _ = hermite(fn, kernels.average(base.mean), std)
+    return coefficients, std
 
 
 def _as_told(kernel: Array, state: State) -> Array:

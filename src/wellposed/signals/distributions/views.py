@@ -29,7 +29,7 @@ def unpaired(state: State) -> State:
 
 
 def _has_pairs(corr: Array) -> bool:
-    return any([kernels.positions(length) for length in corr.shape])
+    return any(map(kernels.positions, corr.shape))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:

@@ -268,7 +268,7 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     """Return the average of u_p u_{p+d} over positions, for maps u (one dimension per atom, 1 where it does not vary).
 
     A map that varies along several atoms is taken as a product of one factor per atom, which is what zero padding
-    makes of it; a map that changes sign is followed exactly instead.
+    makes of it; one that changes sign, or is far from such a product (an identity matrix), is followed exactly instead.
 
     Returns:
         Array that broadcasts against a kernel of these lengths.
@@ -279,9 +279,16 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     pairs = [dim for dim in varying if positions(lengths[dim])]
     if len(varying) > 1 and pairs:
         return _autocorrelation_by_pair(u, lengths, pairs[0])
-    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max()):
+    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying)):
         return _autocorrelation_exact(u, lengths)
     return _autocorrelation_product(u.tobytes(), u.shape, tuple(lengths))
+
+
+def _is_no_product(u: Array, varying: Sequence[int]) -> bool:
+    """Whether a map without changes of sign differs by a quarter of its largest element from its factors' product."""
+    centre = average(u)
+    factors = [mean_over(u, [other for other in varying if other != dim]) / (centre or 1.0) for dim in varying]
+    return float(np.abs(u - centre * math.prod(factors)).max()) > 0.25 * float(np.abs(u).max())
 
 
 def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Array:

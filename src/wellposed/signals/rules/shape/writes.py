@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, operand
+from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
 from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.distributions.blocks import concatenate, select
@@ -189,12 +190,21 @@ def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="mixture of two signals",
     tensors=True,
+    pairs=True,
 )
 def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Whole rows at some indices of an axis are overwritten."""
     target, source = (filled(call, operand(call, value)) for value in (x, y))
-    count = len(index.unique()) if isinstance(index, torch.Tensor) else math.prod(index.shape)
-    return _mixed(call, target, source, count / max(target.shape[dim], 1))
+    if not isinstance(index, torch.Tensor):
+        return _mixed(call, target, source, math.prod(index.shape) / max(target.shape[dim], 1))
+    axis, size = dim % len(target.axes), target.shape[dim]
+    if len(index.unique()) < index.numel():
+        return _mixed(call, target, source, len(index.unique()) / max(size, 1))
+    rows = expand(source, (*target.shape[:axis], index.numel(), *target.shape[axis + 1 :]))
+    written = torch.zeros(size, dtype=torch.float64).index_fill(0, index, 1.0)
+    left = (1.0 - written).reshape([size if a == axis else 1 for a in range(len(target.axes))])
+    kept = multiply(call, target, known_state(left, call.root()))
+    return _added(call, kept, rows, axis, index, "sum")
 
 
 # ---- sums by index --------------------------------------------------------------------------------------------------
