@@ -17,10 +17,14 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False) -> State
     """Return y_i = sum_j w_ij x_j along one axis (longer than 1); ``weights`` is (new size, old size).
 
     Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor. It
-    is kept for all ``pairs`` of positions on request, else by displacement.
+    is kept for all ``pairs`` of positions on request, else by displacement. A map of such a map is one of its tensor.
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
+    of = x.running
+    if pairs and of is not None and of.pairs and of.atom == at:
+        if of.parent.layout.resized(at, len(of.weights)) == x.layout:
+            x, weights = of.parent, weights @ of.weights
     size, old = weights.shape
     covariance = _mapped_covariance(x, at, weights)
     level = x.var.mean(axis=at, keepdims=True)
@@ -105,10 +109,29 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
 
 
 def _as_it_is(x: State, of: Running | None) -> Running | None:
-    """Return a tensor as a map of itself, where it is the one that ``of`` maps."""
-    if of is None or not of.pairs or of.parent.serial != x.serial or of.parent.layout != x.layout:
+    """Return a tensor as a map of itself, where it is the one that ``of`` maps, or a multiple of that."""
+    if of is None or not of.pairs or of.parent.layout != x.layout:
         return None
-    return Running(x, of.atom, np.eye(x.sizes[of.atom]), of.pairs)
+    scale = 1.0 if of.parent.serial == x.serial else 0.0
+    if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":
+        scale = float(x.fn.key[1]) if x.fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
+    return Running(of.parent, of.atom, scale * np.eye(x.sizes[of.atom]), of.pairs) if scale else None
+
+
+def times_known(x: State, y: State) -> State | None:
+    """Return x y for a linear map x of a tensor, told apart by pair, and known numbers y for each of its positions
+    (weights of a graph's edges): another map. None elsewhere.
+    """
+    of, axes = x.running, y.axes
+    if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.sizes) != 1:
+        return None
+    axis = next((i for i, atoms in enumerate(x.axes) if atoms == (of.atom,)), None)
+    place = next((i for i, atoms in enumerate(axes) if atoms), None)
+    if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.sizes[0] != x.sizes[of.atom]:
+        return None
+    if x.layout != of.parent.layout.resized(of.atom, len(of.weights)):
+        return None
+    return mapped(of.parent, axis, np.broadcast_to(y.mean, y.sizes)[:, None] * of.weights, pairs=True)
 
 
 def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
+from wellposed.graphs.run import dense
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state
@@ -57,10 +58,7 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 
 def known_state(tensor: torch.Tensor, root: int) -> State:
     """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
-    values = tensor.detach()
-    if values.layout is not torch.strided:
-        with torch.inference_mode(values.is_inference()):
-            values = values.to_dense()
+    values = dense(tensor.detach())
     if values.is_complex():
         values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
     if values.numel() == 0:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Graph, Node
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
@@ -99,7 +99,7 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
 
     Along the axis ``pairs`` correlations are told apart by pair of positions.
     """
-    values = torch.stack([d.detach().to(torch.float64) for d in draws])
+    values = torch.stack([dense(d.detach()).to(torch.float64) for d in draws])
     values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
-from wellposed.signals.distributions.state import Dims, Operate, State
+from wellposed.signals.distributions.state import IDENTITY, Dims, Operate, Pointwise, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
@@ -51,6 +53,8 @@ class Dependence:
         key = (x.serial, y.serial, where)
         if key not in self._memo:
             found = self._of_functions(x, y, where, depth + 1)
+            found = self._of_maps(x, y, where, depth + 1) if found is None else found
+            found = _of_means(x, y, where) if found is None else found
             if found is None:
                 through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
                 parts = list(through(x, y, where, depth + 1))
@@ -87,6 +91,87 @@ class Dependence:
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
                 yield kernels.placed(kernel, dims)
+
+    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+        """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
+        a graph's edges. None where they are no such.
+        """
+        one, other = x.running, y.running
+        if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.sizes))):
+            return None
+        size = one.weights.shape[1]
+        if one.atom != other.atom or x.sizes != y.sizes or one.weights.shape != other.weights.shape:
+            return None
+        kernel = self._covariance(one.parent, other.parent, tuple(range(len(one.parent.sizes))), depth)
+        if kernel is None:
+            return None
+        matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
+        return kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)
+
+
+class _Mean(NamedTuple):
+    """A multiple of the mean of a function of one tensor over some of its atoms."""
+
+    of: Statistic
+    function: Pointwise
+    factor: float
+
+
+def _mean_of(x: State) -> _Mean | None:
+    """Return what a state is a multiple of the mean of; None where it is no such."""
+    of = x.statistic
+    if of is None or len(of.means) != 1 or None in of.places:
+        return None
+    at = [float(of.function(torch.tensor(number, dtype=torch.float64))) for number in (0.0, 1.0, -2.0)]
+    if at[0] != 0.0 or not math.isclose(at[2], -2.0 * at[1], rel_tol=1e-9):
+        return None
+    return _Mean(of, of.means[0][0], at[1])
+
+
+def _of_means(x: State, y: State, where: Dims) -> Array | None:
+    """Return the covariance of two means of functions of one Gaussian tensor over the same atoms, or of a function of
+    its mean and such a mean: (sum x)² and sum x² in a factorisation machine. None elsewhere.
+
+    With aₙ and bₙ the coefficients of the two functions it is the mean of Σ aₙ bₙ rⁿ over pairs; for a function of the
+    tensor's own mean, r is the correlation of that mean with one element.
+    """
+    if where != tuple(range(len(x.sizes))) or x.sizes != y.sizes:
+        return None
+    for one, other in ((x, y), (y, x)):
+        inner = one if one.base is None or one.fn is None else one.base
+        first, second = _mean_of(inner), _mean_of(other)
+        if first is None or second is None or other.fn is not None or inner.sizes != one.sizes:
+            continue
+        of = first.of
+        if (of.source.serial, of.over, of.places) != (second.of.source.serial, second.of.over, second.of.places):
+            continue
+        return _of_two_means(one, inner, first, second)
+    return None
+
+
+def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
+    source, over = first.of.source, sorted(first.of.over)
+    centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
+    if not (std > 0.0 and source.transport is None and source.scales is None):
+        return None
+    b, _ = hermite(second.function, centre, std)
+    covariance = source.covariance()
+    if inner is x:
+        a, _ = hermite(first.function, centre, std)
+        coefficients = a * b * (first.factor * second.factor)
+        coefficients[0] = 0.0
+        kernel = kernels.polynomial(coefficients, np.clip(covariance / std**2, -1.0, 1.0))
+        kernel = kernels.pair_mean(kernel, source.sizes, over)
+    else:
+        own = math.sqrt(kernels.average(inner.var))
+        if first.function.key != IDENTITY.key or x.fn is None or not own > 0.0:
+            return None
+        a, _ = hermite(x.fn, kernels.average(inner.mean), own)
+        coefficients = a * b * second.factor
+        coefficients[0] = 0.0
+        common = kernels.pair_mean(covariance, source.sizes, over) * first.factor
+        kernel = kernels.polynomial(coefficients, np.clip(common / (own * std), -1.0, 1.0))
+    return kernels.rearranged(kernel, first.of.places)
 
 
 def _hermite_of(x: State) -> tuple[Array, float] | None:

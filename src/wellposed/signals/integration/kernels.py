@@ -50,6 +50,12 @@ def by_pair(matrices: Array, dim: int) -> Array:
     return np.moveaxis(matrices.reshape(*matrices.shape[:-2], -1), -1, dim)
 
 
+def diagonal(kernel: Array) -> Array:
+    """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
+    places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in kernel.shape]
+    return kernel[np.ix_(*places)]
+
+
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
     """Return a kernel that tells no pairs apart: what all of different positions share stands for each."""
     for dim in range(kernel.ndim) if dims is None else dims:

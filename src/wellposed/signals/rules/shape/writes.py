@@ -302,7 +302,7 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
     each = np.bincount(names, minlength=count)
     weight = 1.0 / np.maximum(each, 1) if mean else np.ones(count)
     if kernels.positions(x.corr.shape[atom]):
-        return _sums_by_pair(x, axis, atom, np.eye(count)[names].T * weight[:, None])
+        return mapped(x, axis, np.eye(count)[names].T * weight[:, None], pairs=True)
 
     def by_name(array: Array, power: int) -> Array:
         full = np.moveaxis(
@@ -313,14 +313,6 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
         return np.moveaxis(sums * (weight**power).reshape(-1, *(1,) * (sums.ndim - 1)), 0, atom)
 
     return _summed(call, x, atom, count, by_name(x.mean, 1), by_name(x.var, 2), by_name(x.std(), 1))
-
-
-def _sums_by_pair(x: State, axis: int, atom: int, weights: Array) -> State:
-    """Return sums along an axis whose pairs are told apart: of what was picked before, as sums of what that was."""
-    of = x.running
-    if of is not None and of.atom == atom and of.parent.layout.resized(atom, len(of.weights)) == x.layout:
-        x, weights = of.parent, weights @ of.weights
-    return mapped(x, axis, weights, pairs=True)
 
 
 def _summed(call: Call, x: State, atom: int, count: int, mean: Array, alone: Array, together: Array) -> State:
