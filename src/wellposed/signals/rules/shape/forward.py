@@ -175,7 +175,22 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
             return picked_along(x, axis, tuple(item.shape), shape, names)
-    return _picked(call, x)
+    return _picked_at(x, indices, where, call.shape()) or _picked(call, x)
+
+
+def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
+    """Return elements picked by known indices of neighbouring axes together (a triangle of a matrix); None elsewhere."""
+    picks = [indices[axis] for axis in where]
+    if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
+        return None
+    if not all(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in picks):
+        return None
+    picks, sizes = list(torch.broadcast_tensors(*picks)), x.shape[where[0] : where[-1] + 1]
+    names = torch.zeros_like(picks[0])
+    for item, size in zip(picks, sizes, strict=True):
+        names = names * size + torch.where(item < 0, item + size, item)
+    flat = reshape(x, (*x.shape[: where[0]], math.prod(sizes), *x.shape[where[-1] + 1 :]))
+    return picked_along(flat, where[0], tuple(names.shape), shape, names.flatten()) if flat.axes[where[0]] else None
 
 
 def picked_along(
