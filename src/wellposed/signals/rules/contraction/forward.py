@@ -68,6 +68,10 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
+    if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
+        if weight.lever is None:
+            return _with_bias(call, product_of_signals(call, unpaired(data), weight, product), bias, product)
+        level = 0.0
     if level:
         weight = weight.changed(mean=weight.mean - level)
     if product.window is not None:
@@ -106,13 +110,16 @@ def _mean_level(weight: State) -> float:
     return mean if mean * mean * count > 9.0 * kernels.average(weight.var) else 0.0
 
 
+def _keeps_axes(product: Product) -> bool:
+    """Whether the outputs have the data's axes, those of the weight in the place of what is summed."""
+    axes, outputs = product.left_axes, product.out_axes
+    return len(axes) == len(outputs) and all(a == b for a, b in zip(axes, outputs, strict=True) if a in outputs)
+
+
 def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
     """Add what a weight's mean makes: ``level`` times the sum of what meets, the same for all outputs."""
     axes, outputs = product.left_axes, product.out_axes
     summed = [i for i, label in enumerate(axes) if label not in outputs]
-    kept = [i for i in range(len(axes)) if i not in summed]
-    if len(axes) != len(outputs) or any(axes[i] != outputs[i] for i in kept):
-        return result
     count = math.prod(data.shape[i] for i in summed)
     window = product.window
     if window is None:
