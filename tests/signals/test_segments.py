@@ -138,7 +138,7 @@ class Written(nn.Module):
 
 
 class Factorised(nn.Module):
-    """A factorisation machine: the square of a sum less the sum of squares, and means of two functions of one tensor."""
+    """The square of a sum less the sum of squares (factorisation machine), and means of functions of one tensor."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         pairs = x.sum(1) ** 2 - (x**2).sum(1)

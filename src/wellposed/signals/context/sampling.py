@@ -123,10 +123,12 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
         return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
 
     found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
-    axis = None if pairs is None or not -len(shape) <= pairs < len(shape) else pairs % len(shape)
-    if axis is None or not kernels.LEAST <= shape[axis] <= kernels.MOST:
+    if pairs is None or not -len(shape) <= pairs < len(shape):
         return found
-    return _told_apart(found, torch.movedim(unit, axis + 1, -1).reshape(-1, shape[axis]).numpy(), found.axes[axis][0])
+    at = pairs % len(shape)
+    if not kernels.LEAST <= shape[at] <= kernels.MOST:
+        return found
+    return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
 
 
 def _told_apart(state: State, unit: Array, atom: int) -> State:

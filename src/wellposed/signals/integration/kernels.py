@@ -53,7 +53,7 @@ def by_pair(matrices: Array, dim: int) -> Array:
 def diagonal(kernel: Array) -> Array:
     """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
     places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in kernel.shape]
-    return kernel[np.ix_(*places)]
+    return np.asarray(kernel[np.ix_(*places)])
 
 
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
@@ -433,10 +433,8 @@ def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
     for dim, length in enumerate(lengths):
         size = values.shape[dim]
         if size > 1 and positions(length):
-            values = by_pair(
-                0.5 * sum(np.broadcast_arrays(*(np.expand_dims(np.moveaxis(values, dim, -1), at) for at in (-1, -2)))),
-                dim,
-            )
+            ends = np.moveaxis(values, dim, -1)
+            values = by_pair(0.5 * (ends[..., :, None] + ends[..., None, :]), dim)
         elif size > 1 and length > 1:
             values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
         elif size > 1:

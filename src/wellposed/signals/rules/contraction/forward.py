@@ -59,12 +59,8 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
     if weighted is None:
-        return _with_bias(
-            call,
-            product_of_signals(call, *map(unpaired, (states[product.left], states[product.right])), product),
-            bias,
-            product,
-        )
+        left, right = unpaired(states[product.left]), unpaired(states[product.right])
+        return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0

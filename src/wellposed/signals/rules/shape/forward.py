@@ -179,7 +179,7 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
 
 
 def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
-    """Return elements picked by known indices of neighbouring axes together (a triangle of a matrix); None elsewhere."""
+    """Return elements picked by known indices of neighbouring axes together (a triangle of a matrix), else None."""
     picks = [indices[axis] for axis in where]
     if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
         return None
