@@ -200,7 +200,8 @@ def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     axis, size = dim % len(target.axes), target.shape[dim]
     if len(index.unique()) < index.numel():
         return _mixed(call, target, source, len(index.unique()) / max(size, 1))
-    rows = expand(source, (*target.shape[:axis], index.numel(), *target.shape[axis + 1 :]))
+    shape = (*target.shape[:axis], index.numel(), *target.shape[axis + 1 :])
+    rows = make_state(shape, source.pooled_mean, 0.0) if source.is_constant else expand(source, shape)
     written = torch.zeros(size, dtype=torch.float64).index_fill(0, index, 1.0)
     left = (1.0 - written).reshape([size if a == axis else 1 for a in range(len(target.axes))])
     kept = multiply(call, target, known_state(left, call.root()))
