@@ -15,6 +15,7 @@ import fnmatch
 import json
 import math
 import multiprocessing
+import random
 import subprocess
 import sys
 import time
@@ -99,6 +100,8 @@ def planned(name: str, device: str, seed: int = 0, named: bool = True) -> tuple[
     model, args, kwargs = zoo.load(name, device=device)
     if not named:
         MAKERS.clear()
+    for seeded in (torch.manual_seed, random.seed):  # of layers that the model drops at random, both drop the same
+        seeded(seed)
     start = time.perf_counter()
     made = plan(trace(model, *args, **kwargs), frozen=True)
     return made, time.perf_counter() - start, sum(p.numel() for p in model.parameters())

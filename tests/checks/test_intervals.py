@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from wellposed.checks.comparison import compare_one
 from wellposed.checks.intervals import ERROR_RATE, log_normal_mean, std_range, student
+from wellposed.signals.signal import Signal
 
 
 @pytest.mark.parametrize("draws", [4, 8, 32])
@@ -43,3 +45,14 @@ def test_quantiles() -> None:
     least, most = std_range(7)
     assert least == pytest.approx(math.sqrt(7 / stats.chi2(7).ppf(0.995)))
     assert most == pytest.approx(math.sqrt(7 / stats.chi2(7).ppf(0.005)))
+
+
+def test_what_one_draw_alone_shows() -> None:
+    """A signal that is 0 in all draws but one (samples dropped as a whole) says nothing of how far its mean is off."""
+    zeros = -math.inf
+    signal = Signal("x", "", "dropout", (2,), 0.0, 1.0, "exact")
+    alone = Signal("x", "", "dropout", (2,), 0.0, 0.125, "measured", math.nan, math.nan, zeros)
+    some = Signal("x", "", "dropout", (2,), 0.0, 0.125, "measured", math.nan, 0.5, zeros)
+    none = Signal("x", "", "dropout", (2,), 0.0, 0.0, "measured", 0.0, 0.0, zeros)
+    off = [compare_one(signal, seen, "forward", 8, None, seen).off for seen in (alone, some, none)]
+    assert off == [False, True, True]

@@ -157,6 +157,26 @@ def test_buffers_written_in_forward_are_known_before_and_not_after() -> None:
     assert int(graph.known[count.outputs[0]]) == 1
 
 
+def test_constants_that_unknown_values_are_written_to_take_the_memory_of_one_element() -> None:
+    class Collects(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            whole = x.new_zeros(64, 128)
+            whole[:32] = x
+            return whole
+
+    graph = trace(Collects(), torch.randn(32, 128))
+    (zeros,) = [graph.known[node.outputs[0]] for node in graph.nodes if node.op_name == "new_zeros.default"]
+    assert torch.equal(zeros, torch.zeros(64, 128))
+    assert zeros.untyped_storage().nbytes() == 4  # and no view keeps the whole
+    assert sum(tensor.untyped_storage().nbytes() for tensor in graph.known.values()) < 64
+
+
+def test_who_reads_a_value_is_found_once() -> None:
+    graph = trace(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), torch.randn(3, 2))
+    assert graph.users()[graph.nodes[0].outputs[0]] == [1]
+    assert graph.users() is graph.users()
+
+
 def test_integers_written_in_the_real_engine_stay_known() -> None:
     model, args, _ = CASES["IntegersWritten"]()
     graph = trace(model, *args)

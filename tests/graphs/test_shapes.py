@@ -28,6 +28,8 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     *((op, (m(2, 3, 1, 1), m(2, 3, 4, 4))) for op in BINARY),
     *((op, (m(4, 3).t(), m(4, 3).t())) for op in BINARY),
     *((op, (m(3), m(2, 3))) for op in BINARY),
+    *((op, (m(2, 3, 8)[..., :4], m(*shape))) for op in BINARY for shape in ((2, 3, 4), (4,), (3, 1), (2, 3, 1))),
+    *((op, (m(2, 6, 4)[:, ::2, 1:3], m(2, 3, 8)[..., :2])) for op in BINARY),
     *((op, (m(2, 3), 2.5)) for op in BINARY),
     (aten.roll.default, (m(2, 4, 4, 3), [1, 1], [1, 2])),
     (aten.gelu.default, (m(2, 3, 4),)),
@@ -52,6 +54,8 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.batch_norm.default, (m(2, 3, 4, 4), m(3), m(3), m(3), m(3), True, 0.1, 1e-5, False)),
     (aten.batch_norm.default, (m(2, 3), None, None, m(3), m(3), False, 0.1, 1e-5, False)),
     (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 8))),
+    (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 3))),
+    (aten.scaled_dot_product_attention.default, (m(2, 5, 4, 8).transpose(1, 2), m(2, 4, 7, 8), m(2, 4, 7, 3))),
 ]
 
 

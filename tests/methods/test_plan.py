@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wellposed import Plan, initialize_, plan, trace
-from wellposed.errors import OptionError, PlanError, UnsupportedError
+from wellposed.errors import OptionError, PlanError
 from wellposed.methods import Draft, method, methods, options_of
 from wellposed.methods import options as registry
 from wellposed.plans import Constant, keep
@@ -137,10 +137,10 @@ class Odd(nn.Module):
         return self.linear(x)
 
 
-def test_complex_parameters_are_refused():
+def test_complex_parameters_without_a_use_are_kept():
     model = Odd(nn.Parameter(torch.zeros(2, dtype=torch.complex64)))
-    with pytest.raises(UnsupportedError, match=r"'odd'.* complex"):
-        plan(model, torch.zeros(2, 3), method="lecun")
+    made = plan(model, torch.zeros(2, 3), method="lecun")
+    assert made.prescriptions["odd"].reason == "no operation of this pass uses it"
 
 
 def test_integer_parameters_are_kept():

@@ -37,6 +37,8 @@ NO_SCALE = {
     "square": (lambda a, b: a * a, "mul (mul.Tensor) is no linear function of it"),
     "shifted": (lambda a, b: a + 1.0, "add (add.Tensor) is no linear function of it"),
     "absolute": (lambda a, b: a.abs(), "no rule carries its scale through abs (abs.default)"),
+}
+JOINED = {
     "sum": (lambda a, b: a + b, "add (add.Tensor) joins it with 'b'"),
     "low rank": (lambda a, b: a @ b, "matmul (matmul.default) joins it with 'b'"),
     "side by side": (
@@ -46,10 +48,13 @@ NO_SCALE = {
 }
 
 
-@pytest.mark.parametrize("name", NO_SCALE)
-@pytest.mark.parametrize("method", ["autoinit", "kaiming"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "autoinit") for name in NO_SCALE), *((name, "kaiming") for name in (*NO_SCALE, *JOINED))],
+)
 def test_a_weight_without_a_scale_is_named(name, method):
-    function, reason = NO_SCALE[name]
+    """Classic methods give every weight a scale of its own, and so none to weights that several parameters make."""
+    function, reason = (NO_SCALE | JOINED)[name]
     plan = planned(function, method=method)
     assert plan.prescriptions["a"].action == "keep"
     assert reason in plan.prescriptions["a"].reason
@@ -128,13 +133,6 @@ def test_the_weight_of_learned_queries_is_planned():
     signals = wp.measure(graph, plan=plan, draws=24)
     assert signals["query"].second_moment == pytest.approx(1.0, rel=0.25)  # 24 draws of 8 x 32 elements
     assert wp.check(graph, plan=plan, draws=16).ok
-
-
-def test_weights_that_are_drawn_anew_in_every_pass_are_weights():
-    """A Bayesian layer's mean and scale: their sum is drawn in every pass, and both are named."""
-    plan = planned(lambda a, b: a + b * torch.randn_like(b))
-    assert "joins it with" in plan.prescriptions["a"].reason
-    assert plan.warnings
 
 
 def test_huge_weights_on_meta_are_not_computed():

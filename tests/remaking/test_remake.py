@@ -221,6 +221,27 @@ def test_the_librarys_hook_comes_after_the_modules_own_methods():
     assert torch.equal(made["parts.1.norm.weight"], torch.full((2,), 0.5))
 
 
+class Joint(nn.Module):
+    """Two models in one: each has a convention of its own."""
+
+    def __init__(self, unkept):
+        super().__init__()
+        self.config = SimpleNamespace()
+        self.part = Hooked(1)
+        self.norm = nn.LayerNorm(2)
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.LayerNorm):
+            nn.init.constant_(module.weight, 3.0)
+
+
+def test_a_model_inside_another_goes_by_its_own_hook():
+    made = values(on_meta(lambda: Joint(1)))
+    assert torch.equal(made["part.parts.0.gain"], torch.full((4,), 0.5))
+    assert torch.equal(made["part.parts.1.norm.weight"], torch.full((2,), 0.5))
+    assert torch.equal(made["norm.weight"], torch.full((2,), 3.0))
+
+
 class Writes(nn.Module):
     """Its initialisation would write to a real tensor."""
 

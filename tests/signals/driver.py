@@ -223,15 +223,21 @@ def sample(case: Case, module: Function) -> list[torch.Tensor]:
             for name, values in drawn.items():
                 parameters[name].data.copy_(values[d])
             made = tensors(module(*(x[d] for x in inputs)))
-            rows.append(
-                [t.clone() for t in made if t.is_floating_point()] or [t for t in made if t.dtype == torch.bool]
-            )
-    return [torch.stack(column).double() for column in zip(*rows, strict=True)]
+            followed = [t.clone() for t in made if t.is_floating_point() or t.is_complex()]
+            rows.append(followed or [t for t in made if t.dtype == torch.bool])
+    return [_real(torch.stack(column)) for column in zip(*rows, strict=True)]
+
+
+def _real(column: torch.Tensor) -> torch.Tensor:
+    """Complex draws as twice as many real ones of the same second moments: E|z|² is that of both parts together."""
+    if not column.is_complex():
+        return column.double()
+    return 2.0**0.5 * torch.cat([column.real, column.imag]).double()
 
 
 def outputs_of(graph: Graph) -> list[int]:
-    """The outputs that are followed: floating-point ones, or else conditions."""
-    signals = [v for v in graph.outputs if graph.values[v].is_signal]
+    """The outputs that are followed: real and complex numbers, or else conditions."""
+    signals = [v for v in graph.outputs if graph.values[v].is_followed]
     return signals or [v for v in graph.outputs if graph.values[v].dtype == torch.bool]
 
 

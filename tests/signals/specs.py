@@ -13,6 +13,7 @@ from tests.signals import (
     specs_pointwise,
     specs_sequence,
     specs_shape,
+    specs_spectral,
     specs_windows,
 )
 from tests.signals.driver import Case
@@ -26,6 +27,7 @@ _FILES = (
     specs_shape,
     specs_sequence,
     specs_lookup,
+    specs_spectral,
 )
 
 

@@ -186,6 +186,22 @@ def _products() -> Iterator[Spec]:
         ],
     )
     yield (
+        aten.tensordot.default,
+        [
+            Case(
+                "tensordot with a weight",
+                lambda x, w: aten.tensordot(torch.relu(x), w, [2], [1]),
+                (TOKENS,),
+                {"w": Weight((5, 6), 0.5)},
+            ),
+            Case(
+                "tensordot over two axes",
+                lambda x, y: aten.tensordot(x, y, [0, 2], [1, 0]),
+                (Source((3, 4, 5), mean=0.2), Source((5, 3, 6))),
+            ),
+        ],
+    )
+    yield (
         aten.einsum.default,
         [
             Case(

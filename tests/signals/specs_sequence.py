@@ -154,6 +154,18 @@ def _losses() -> Iterator[Spec]:
                 for number, word in enumerate(("of elements", "mean", "sum"))
             ],
         )
+    shares = torch.tensor([[0.0, 1.0, 0.3], [0.9, 0.5, 1.0]], dtype=torch.float64)
+    yield (
+        aten.binary_cross_entropy.default,
+        [
+            Case(
+                "shares",
+                lambda x: aten.binary_cross_entropy(torch.sigmoid(x), shares.to(x), None, 0),
+                (Source((2, 3)),),
+                repeated=256,
+            ),
+        ],
+    )
     classes = torch.tensor([0, 3, 5, 1])
     yield (
         aten.cross_entropy_loss.default,

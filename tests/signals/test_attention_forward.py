@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
+from wellposed.signals.context.weights import PrescribedWeights
+from wellposed.signals.passes.forward import run_pass
 
 TOKENS, WIDTH, HEAD, DRAWS = 24, 64, 16, 40
 
@@ -69,3 +71,55 @@ MASKED = {
 def test_masked_scores_that_are_scaled_or_biased(how):
     predicted, measured, error = compared(lambda q, k, v: MASKED[how](q @ k.transpose(-1, -2)) @ v, 0.0)
     assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
+
+
+class OfFewFeatures(nn.Module):
+    """Attention over tokens that were computed from few numbers each, normalised or not."""
+
+    def __init__(self, features, norm, written):
+        super().__init__()
+        self.enter, self.norm, self.written = nn.Linear(features, WIDTH, bias=False), norm, written
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(self.enter(x))
+        q, k, v = (f(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        if self.written:
+            return (q @ k.transpose(-1, -2) * HEAD**-0.5).softmax(-1) @ v
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("features", [6, 12, 64])
+@pytest.mark.parametrize("norm", [nn.Identity, lambda: nn.LayerNorm(WIDTH)], ids=["plain", "normalised"])
+@pytest.mark.parametrize("written", [False, True])
+def test_tokens_of_few_features(features, norm, written):
+    torch.manual_seed(0)
+    graph = wp.trace(OfFewFeatures(features, norm(), written), torch.randn(4, 64, features))
+    plan = wp.plan(graph)
+    predicted = wp.propagate(graph, weights=plan)[-1]
+    measured = wp.measure(graph, plan=plan, draws=DRAWS)[-1]
+    error = measured.log2_std / DRAWS**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3 * error
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
+def test_how_alike_positions_are_by_chance(activation):
+    """The mean square of the correlation of two positions, less what each of them has with all others."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32, bias=False), activation(), nn.Linear(32, 64, bias=False), nn.Linear(64, 512))
+    graph = wp.trace(net, torch.randn(256, 16))
+    plan = wp.plan(graph)
+    run = run_pass(graph, PrescribedWeights(graph, plan.prescriptions), keep=True)[1]
+    state = run.states[graph.nodes[-1].outputs[0]]
+    found = []
+    for seed in range(40):
+        plan.model_copy(update={"seed": seed}).apply_(net)
+        with torch.no_grad():
+            y = net(torch.randn(256, 16)).double()
+        y -= y.mean(dim=0)
+        gram = y @ y.T / y.square().sum(dim=1).mean()
+        gram -= gram.mean(dim=0) + gram.mean(dim=1, keepdim=True) - gram.mean()
+        found.append(float(gram[~torch.eye(256, dtype=torch.bool)].square().mean()) - 1 / 512)
+    mean = sum(found) / len(found)
+    error = torch.tensor(found).std().item() / len(found) ** 0.5
+    assert state.alike.variance == pytest.approx(mean, rel=0.15, abs=3 * error)

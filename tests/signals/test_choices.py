@@ -8,7 +8,8 @@ from tests.signals.driver import Case, Source, Weight, examine, verify
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.signals.structure.choices import choices_of
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.passes.forward import run_pass
 
 aten = torch.ops.aten
 TOKENS = Source((12, 8))
@@ -135,10 +136,10 @@ def test_draws_are_those_of_the_graph_not_of_the_process() -> None:
     assert [s.second_moment for s in first] == [s.second_moment for s in second]
 
 
-def test_graphs_without_choices_have_none() -> None:
-    graph = wp.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4))
-    assert not choices_of(graph).before
-    assert not choices_of(graph).after
+def test_graphs_without_choices_are_not_drawn() -> None:
+    graph = wp.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Softmax(-1)), torch.randn(2, 4))
+    _, run = run_pass(graph, Weights(graph))
+    assert not run.draws
 
 
 def test_a_statistic_on_draws_stays_random() -> None:

@@ -108,3 +108,14 @@ def test_no_warning_comes_of_what_overflows():
     graph = wp.trace(net, torch.zeros(4, 8))
     for weights in ("current", "planned"):
         wp.propagate(graph, weights=weights, backward=True)
+
+
+def test_positions_over_decades():
+    """Frequencies of an embedding of time: bins of positions hold over all their orders of magnitude."""
+    rate = 1000.0 * np.exp(-9.2 * np.arange(256) / 256)
+    sine = Pointwise(("sin",), torch.sin)
+    together = expand(sine, 0.45 * rate, 0.25 * rate)
+    alone = [expand(sine, np.array([0.45 * r]), np.array([0.25 * r])) for r in rate]
+    second = np.array([float((one.mean**2 + one.var).ravel()[0]) for one in alone])
+    assert np.mean(together.mean**2 + together.var) == pytest.approx(second.mean(), rel=0.02)
+    assert np.abs(together.mean**2 + together.var - second).max() < 0.2

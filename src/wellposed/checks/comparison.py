@@ -13,12 +13,14 @@ from wellposed.signals.signal import Signal, Tag
 
 Direction = Literal["forward", "backward"]
 
-TOLERANCE: Mapping[Tag, float] = MappingProxyType({"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0})
+TOLERANCE: Mapping[Tag, float] = MappingProxyType(
+    {"exact": 0.15, "approximate": 0.35, "sampled": 0.35, "assumed": 1.0, "heavy": math.inf}
+)
 """Octaves by which a prediction may miss, by its tag.
 
 Rules tagged exact are exact for infinitely many channels, and reach 0.15 on nets of ordinary width; approximate and
 sampled ones leave the residual of nets without norm layers, 0.35; for a node that was only assumed neutral, a factor
-of two.
+of two. What is heavy-tailed is not compared.
 """
 
 ILL_CONDITIONED = 1.0
@@ -170,7 +172,10 @@ def _chance(measured: Signal, draws: int, scatter: Signal | None, above: bool) -
     if draws < 2:
         return 0.0
     if not math.isfinite(measured.log2_mean):  # zero or infinite in some draws: no logarithms to go by
-        return 0.0 if math.isnan(measured.log2_error) else student(draws - 1) * measured.log2_error
+        if math.isfinite(measured.log2_error):
+            return student(draws - 1) * measured.log2_error
+        # all but one draw are 0 (a whole sample dropped): how far the mean is off, one draw cannot tell
+        return math.inf if measured.log2_mean == -math.inf and 0.0 < measured.second_moment < math.inf else 0.0
     std, count = measured.log2_std, draws
     if scatter is not None and scatter is not measured and math.isfinite(scatter.log2_std):
         std, count = max(std, scatter.log2_std), 1

@@ -36,6 +36,7 @@ class Verdict:
         draws: passes that were measured.
         weight_draws: different weights among them (1 where the model's own weights were kept).
         causes: what is off, each cause once, with the number of nodes that share it.
+        heavy: names of what was not compared because no expectation means anything there.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -44,6 +45,7 @@ class Verdict:
     draws: int
     weight_draws: int
     causes: tuple[Cause, ...] = ()
+    heavy: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -104,6 +106,10 @@ class Verdict:
                 f"ill-conditioned: {len(ill)}; their second moment {how} by up to {_spread(widest):.1f} octaves "
                 f"between weight draws ({widest.name})"
             )
+        if self.heavy:
+            lines.append(
+                f"not compared, as no expectation means anything there: {len(self.heavy)}, the first {self.heavy[0]}"
+            )
         if self.unmatched:
             lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
         return "\n".join(lines)
@@ -154,6 +160,7 @@ class Verdict:
                 for c in self.causes
             ],
             "unmatched": self.unmatched,
+            "heavy": self.heavy,
             "nodes": nodes,
         }
         return to_json(document)
@@ -196,19 +203,22 @@ def compare(
         scatter = measured
     comparisons: list[Comparison] = []
     unmatched: list[str] = []
+    heavy: list[str] = []
     for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
         for signal in foreseen:
             name = signal.name
-            if name in seen:
+            if name in seen and signal.tag == "heavy":
+                heavy.append(name)
+            elif name in seen:
                 comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, scattered.get(name)))
             else:
                 unmatched.append(name)
         known = {signal.name for signal in foreseen}
         unmatched += [name for name in seen if name not in known]
-    if not comparisons and (len(predicted) or len(measured)):
+    if not comparisons and not heavy and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
     causes = find_causes(comparisons, graph)
-    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes)
+    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy))
 
 
 Named = dict[str, Signal]

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from wellposed.rates import Rate
     from wellposed.signals.registry import Rule
 
-TAG_STYLES = {"exact": "green", "approximate": "yellow", "sampled": "magenta", "assumed": "red", "measured": "cyan"}
+TAG_STYLES = {
+    "exact": "green",
+    "approximate": "yellow",
+    "sampled": "magenta",
+    "assumed": "red",
+    "heavy": "red",
+    "measured": "cyan",
+}
 # From so many columns on, the explanatory columns of a table have room.
 _WIDE = 100
 

@@ -47,6 +47,12 @@ class Base:
                 offset = record.real.storage_offset() - old.storage_offset()
                 record.real = copy.as_strided(record.real.shape, record.real.stride(), offset)
 
+    def forget_real(self) -> None:
+        """Let go of the real values: what the memory holds from now on is not known."""
+        self.known = False
+        for record in self.records:
+            record.real = None
+
 
 class Step:
     """One view operator as it was called, and all the tensors that it gave."""

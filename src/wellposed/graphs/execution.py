@@ -104,14 +104,14 @@ class Execution:
 
         Raises `NeedsValuesError` when it must read values that are not known.
         """
-        known = _is_known(operation)
+        known = is_known(operation)
         if not self.meta:
             result = operation.op(*operation.args, **operation.kwargs)
             return Outcome(result, result if known else None, known, known and _is_random(operation))
         return _run_known(operation) if known else _run_unknown(operation)
 
 
-def _is_known(operation: Operation) -> bool:
+def is_known(operation: Operation) -> bool:
     """Whether an operator's results follow from known values, and are small enough where they are drawn."""
     effects = operation.traits
     read = operation.operands[:1] if operation.op in _SHAPED_LIKE else operation.operands

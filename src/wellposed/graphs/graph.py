@@ -7,14 +7,16 @@ through views are recorded as operators that return a new value (`trace` resolve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from wellposed.errors import InputError, near_matches
 
+Fact = TypeVar("Fact")
 ValueKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
 
 
@@ -52,6 +54,11 @@ class Value:
     def is_signal(self) -> bool:
         """Whether the value is real-valued data (floating point), as against indices and masks."""
         return self.dtype.is_floating_point
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its numbers, real or complex, have a distribution that is followed."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,7 @@ class Graph:
         model: the model's class name.
         unused_parameters: parameters that reach no operation of this pass.
         dead_nodes: nodes that reach no output.
+        remembered: what follows from the structure alone, by the function that worked it out (`once`).
     """
 
     nodes: tuple[Node, ...]
@@ -157,6 +165,7 @@ class Graph:
     model: str
     unused_parameters: tuple[str, ...]
     dead_nodes: tuple[int, ...]
+    remembered: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -171,10 +180,28 @@ class Graph:
                 return node
         raise InputError(f"the graph of {self.model} has no node {name!r}{near_matches(name, [n.name for n in self])}")
 
-    def users(self) -> dict[int, list[int]]:
+    def users(self) -> Mapping[int, Sequence[int]]:
         """Return, for every value id that is read, the indices of the nodes that read it."""
-        readers: dict[int, list[int]] = {}
-        for node in self.nodes:
-            for value in dict.fromkeys(node.inputs):
-                readers.setdefault(value, []).append(node.index)
-        return readers
+        return _users(self)
+
+
+def once(work: Callable[[Graph], Fact]) -> Callable[[Graph], Fact]:
+    """Let a function of a graph's structure alone work once for each graph; what it returns must not be changed."""
+
+    @wraps(work)
+    def remembering(graph: Graph) -> Fact:
+        if work not in graph.remembered:
+            graph.remembered[work] = work(graph)
+        fact: Fact = graph.remembered[work]
+        return fact
+
+    return remembering
+
+
+@once
+def _users(graph: Graph) -> Mapping[int, Sequence[int]]:
+    readers: dict[int, list[int]] = {}
+    for node in graph.nodes:
+        for value in dict.fromkeys(node.inputs):
+            readers.setdefault(value, []).append(node.index)
+    return readers

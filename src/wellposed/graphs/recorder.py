@@ -23,7 +23,7 @@ from wellposed.graphs.aliasing import (
     same_geometry,
     write,
 )
-from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, meta_like
+from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
 from wellposed.graphs.operators import ALIASES
@@ -37,6 +37,9 @@ _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
 )
 """Operators that give their argument back under another name; no node is recorded for them."""
+
+_SMALL = 2**12
+"""Tensors in at most this many bytes of memory are kept as they are."""
 
 Fresh: TypeAlias = tuple[int, torch.Tensor, Record | None]
 """A new output: its position, the tensor, and the first record of the memory that it lies in."""
@@ -215,20 +218,24 @@ class Recorder(TorchDispatchMode):
         read = {value for node in self.nodes for value in node.inputs}
         return [value for node in self.nodes for value in node.outputs if value not in read]
 
-    def _prepare_write(self, record: Record) -> None:
-        """Keep what a write is about to destroy: known values, and memory that belongs to the user."""
+    def _prepare_write(self, record: Record, known: bool) -> None:
+        """Keep what a write is about to destroy: known values, and memory that belongs to the user.
+
+        On meta a write of values that are not ``known`` leaves the real ones as they are.
+        """
         base = record.base
+        spared = self.meta and not known
         if base.known and not base.random:
             for other in base.records:
                 if other.real is not None and other.version == base.version and other.value not in self.known:
-                    self.known[other.value] = other.real.clone()
-        if not base.borrowed:
-            return
-        base.borrowed = False
-        if self.meta:
+                    self.known[other.value] = _compact(other.real) if spared else other.real.clone()
+        if spared:
+            base.forget_real()
+        elif base.borrowed and self.meta:
             base.own_real()
-        else:
+        elif base.borrowed:
             self.overwritten.append((base, base.root.tensor.clone()))
+        base.borrowed = False
 
     def put_back(self) -> None:
         """Give the user's tensors that operators wrote to their earlier contents (real engine)."""
@@ -279,8 +286,9 @@ class Recorder(TorchDispatchMode):
         if func in _ALIASES:
             return self._alias(func, args, kwargs, operands[0][1])
         operation = Operation(func, args, kwargs, operands)
+        known = not operation.written or is_known(operation)
         for tensor in operation.written:
-            self._prepare_write(self.find(tensor))
+            self._prepare_write(self.find(tensor), known)
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result
@@ -362,6 +370,17 @@ class Recorder(TorchDispatchMode):
                     step = steps[id(parent)] = Step(node.op, node.args, node.kwargs, parent.value)
                 record = new_view(parent, step, position, output, value, real)
             self.bind(output, record)
+
+
+def _compact(real: torch.Tensor) -> torch.Tensor:
+    """Return the same values in their own memory alone, or in that of one element where all are one number."""
+    held = real.untyped_storage().nbytes()
+    if held <= _SMALL or not real.numel():
+        return real
+    first = real[(0,) * real.dim()]
+    if bool((real == first).all()):
+        return first.clone().expand(real.shape)
+    return real if real.numel() * real.element_size() >= held else real.clone()
 
 
 def _makes_integers(tensors: list[torch.Tensor]) -> bool:

@@ -8,6 +8,7 @@ use: those go to PyTorch, whose errors the user sees.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -92,18 +93,24 @@ def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | 
     return _like(x) if plain and -x.dim() <= dim < x.dim() else None
 
 
-def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
+def _binary(x: Tensor, y: Any, **options: Any) -> Tensor | None:
     """An operator of two tensors of one dtype, of which one broadcasts to the other, or of a tensor and a number."""
     if isinstance(y, (int, float)):
         return _like(x) if _dense(x) else None
-    if not _dense(x) or not _dense(y) or x.dtype != y.dtype or not x.dim() or not y.dim():
+    if not isinstance(y, Tensor) or not x.is_floating_point() or x.dtype != y.dtype or not x.dim() or not y.dim():
         return None
-    if x.shape == y.shape:
-        return _like(x) if x.stride() == y.stride() else None
-    if not x.is_contiguous() or not y.is_contiguous():
+    if x.shape == y.shape and x.stride() == y.stride() and _dense(x):
+        return _like(x)
+    if not _in_order(x) or not _in_order(y):
         return None
     small, large = (x, y) if x.numel() < y.numel() else (y, x)
-    return _like(large) if _broadcasts(small, large) else None
+    return torch.empty(large.shape, dtype=x.dtype, device=_META) if _broadcasts(small, large) else None
+
+
+def _in_order(x: Tensor) -> bool:
+    """Whether the axes lie in memory in their own order, also with gaps: what is made of such tensors has none."""
+    strides = x.stride()
+    return strides[-1] > 0 and all(a >= b for a, b in pairwise(strides))
 
 
 def _broadcasts(small: Tensor, large: Tensor) -> bool:
@@ -165,15 +172,15 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    """The result lies in memory as the query does, as the fused kernels leave it."""
+    """The result lies in memory as the query does, as the fused kernels leave it, or dense where these do not run."""
     if dropout or not query.dim() == key.dim() == value.dim() == 4 or not _dense(query):
         return None
     batch, heads, length, width = query.shape
-    keys = key.shape[2]
+    keys, made = key.shape[2], value.shape[-1]
     groups = key.shape[1] if enable_gqa else heads
     if groups != heads and not _GROUPED_AS_QUERY:
         return None
-    if heads % groups or key.shape != (batch, groups, keys, width) or value.shape != key.shape:
+    if heads % groups or key.shape != (batch, groups, keys, width) or value.shape[:-1] != key.shape[:-1]:
         return None
     if not query.dtype == key.dtype == value.dtype:
         return None
@@ -183,7 +190,7 @@ def _attention(
             return None
         if not all(size in (1, full) for size, full in sizes):
             return None
-    return _like(query)
+    return _like(query) if made == width else torch.empty((batch, heads, length, made), dtype=query.dtype, device=_META)
 
 
 _RULES: dict[Any, Callable[..., Tensor | None]] = {

@@ -13,7 +13,7 @@ from wellposed.ranks import is_distributed
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Raise `UnsupportedError` with all parameters that are not materialised, complex, quantised or sparse."""
+    """Raise `UnsupportedError` with all parameters that are not materialised, quantised or sparse."""
     faults: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
         fault = _fault(parameter)
@@ -37,11 +37,6 @@ def _fault(parameter: Any) -> str:
     elif type(parameter).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         kind = type(parameter).__name__
         return f"a tensor subclass ({kind}), quantised or packed; trace the model before it is converted"
-    if parameter.is_complex():
-        return (
-            f"complex ({str(parameter.dtype).removeprefix('torch.')}); store the real and imaginary parts as two "
-            "real parameters and join them with torch.view_as_complex or torch.complex"
-        )
     if parameter.is_quantized:
         return f"quantised ({str(parameter.dtype).removeprefix('torch.')}); trace the model before it is quantised"
     if parameter.layout != torch.strided:

@@ -224,7 +224,7 @@ class _Tracing:
         if self.engine == "meta":
             twin = nn.Parameter(meta_like(parameter), requires_grad=parameter.requires_grad)
         values = self._values(parameter)
-        real = None if parameter.is_floating_point() else values
+        real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
         self.parameters[original] = Held([name], parameter, class_name(module), record.value, values)
         self.swapped[original] = twin

@@ -19,8 +19,9 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
-from wellposed.plans import Kept, Plan, Prescription, Tied, unselected
-from wellposed.signals.structure.widths import widths
+from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.structure.widths import Widths, widths
 
 __all__ = [
     "Draft",
@@ -74,7 +75,7 @@ def plan(
         OptionError: an unknown method or option, or a value outside its range.
         PlanError: a pattern matches no parameter.
         TraceError: the model cannot be run on the example.
-        UnsupportedError: a parameter is complex, quantised, sparse or lazy; under ``strict=True`` also an operator
+        UnsupportedError: a parameter is quantised, sparse or lazy; under ``strict=True`` also an operator
             without a rule, or a weight that no scale can be chosen for.
     """
     draft_of = find_method(method)
@@ -90,8 +91,9 @@ def plan(
     kept = _frozen(graph) if not frozen else {}
     kept |= unselected(names, only, skip)
     draft = draft_of(graph, Request(seed, kept), **options)
-    why = unscaled(graph)
-    prescriptions = _complete(graph, draft, kept, method, why)
+    uses = contractions(graph)
+    why = unscaled(graph, uses)
+    prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
     without = [
         one
         for name, one in why.items()
@@ -159,13 +161,17 @@ def _frozen(graph: Graph) -> dict[str, str]:
 
 
 def _complete(
-    graph: Graph, draft: Draft, kept: dict[str, str], method: str, why: Mapping[str, Unscaled]
+    graph: Graph,
+    draft: Draft,
+    kept: dict[str, str],
+    method: str,
+    why: Mapping[str, Unscaled],
+    scaled: Mapping[str, Widths],
 ) -> dict[str, Prescription]:
     """Return a prescription for every name: the draft's, or one that keeps or ties it; in the model's order."""
     unknown = [name for name in draft.prescriptions if name not in graph.parameters]
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
-    scaled = widths(graph)
     planned: dict[str, Prescription] = {}
     for name, parameter in graph.parameters.items():
         if name in kept:
@@ -175,6 +181,8 @@ def _complete(
                 mine = mine.changed(role=drafted.role, output_axis=drafted.output_axis, groups=drafted.groups)
         else:
             mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
+            if isinstance(mine, Drawn) and parameter.tensor.is_complex():
+                mine = mine.changed(distribution="complex_normal")
         sides = scaled[name]
         planned[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
         for alias in parameter.names[1:]:

@@ -17,7 +17,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
-from wellposed.methods.unscaled import Unscaled, unscaled
+from wellposed.methods.unscaled import Unscaled, beside, unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
@@ -177,7 +177,8 @@ def _prescriptions(
             with_bias.setdefault(use.bias, use)
     for name, decision in weights.decisions.items():
         own = uses_of[name]
-        decisive = next((use for use in own if use.node == decision.node), own[0] if own else None)
+        at_node = [use for use in own or weights.uses if use.node == decision.node]
+        decisive = next(iter(at_node or own), None)
         prescriptions[name] = _weight(graph, weights, name, decision, decisive, distribution, chosen.get(name))
     for bias, mean in weights.centred.items():
         target = with_bias.get(bias)
@@ -185,7 +186,13 @@ def _prescriptions(
             prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
     left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
     why = unscaled(graph) if left else {}
-    return prescriptions | {name: _kept(graph, weights, name, uses_of[name], why) for name in left}
+    counted = beside(graph, weights.fixed, weights.uses, weights.decisions) if left else {}
+    return prescriptions | {
+        name: keep(name, graph.parameters[name].shape, counted[name], "other")
+        if name in counted and weights.roles[name] == "other" and name not in weights.zero_kept | weights.joined.leaves
+        else _kept(graph, weights, name, uses_of[name], why)
+        for name in left
+    }
 
 
 def _kept(
@@ -197,6 +204,8 @@ def _kept(
         return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
+    if name in weights.joined.leaves:
+        return keep(name, shape, "what it is multiplied with is 0, so that no scale of it shows", "weight")
     if role == "weight":
         return keep(name, shape, _without_choice(graph, uses), "weight")
     return left_alone(graph, name, "autoinit", why)
@@ -250,6 +259,8 @@ def _weight(
             if weights.waits(name)
             else f"{reason}: what it meets last; at {first} it meets zeros"
         )
+    if name in weights.joined.words:
+        reason += f": {weights.joined.words[name]}"
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also used as an embedding: its use as a weight decides its scale"
     role: Role = "embedding" if use.kind == "embedding" else "weight"
@@ -316,7 +327,13 @@ def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
             + ", ".join(taken[:8])
             + (f" and {len(taken) - 8} more" if len(taken) > 8 else "")
         )
-    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY]
+    heavy = [signal.name for signal in signals if signal.tag == "heavy"]
+    if heavy:
+        warnings.append(
+            f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
+            "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
+        )
+    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY and signal.tag != "heavy"]
     if unsteady:
         warnings.append(
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,10 +35,13 @@ class Unscaled:
     matters: bool
 
 
-def unscaled(graph: Graph) -> dict[str, Unscaled]:
-    """Return the parameters that contractions receive, but not as a linear function, by name."""
+def unscaled(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str, Unscaled]:
+    """Return the parameters that contractions receive, but not as a linear function, by name.
+
+    ``known`` are the graph's contractions, where they are at hand.
+    """
+    uses = contractions(graph) if known is None else known
     scaling, fixed = levers(graph), parameter_values(graph)
-    uses = contractions(graph, scaling, fixed)
     scaled = {use.parameter for use in uses}
     read = _Sources(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
     unscaled: dict[str, Unscaled] = {}
@@ -54,6 +57,31 @@ def unscaled(graph: Graph) -> dict[str, Unscaled]:
             )
             unscaled[name] = Unscaled(name, reason, matters=False)
     return unscaled
+
+
+def beside(
+    graph: Graph, fixed: frozenset[int], uses: Iterable[Contraction], planned: Collection[str]
+) -> dict[str, str]:
+    """Return why parameters that weights are made of keep their values, where others of the same weight are planned.
+
+    Args:
+        graph: from `wellposed.trace`.
+        fixed: what `parameter_values` returns.
+        uses: the graph's contractions.
+        planned: the parameters that are given a scale.
+    """
+    reasons: dict[str, str] = {}
+    read = _Sources(graph, fixed, set())
+    for use in uses:
+        names = list(read.names(use.weight)) if graph.values[use.weight].kind == "intermediate" else []
+        scaled = [name for name in names if name in planned]
+        for name in names:
+            if scaled and name not in planned:
+                listed = ", ".join(map(repr, scaled[:3]))
+                reasons.setdefault(
+                    name, f"its values count in the weight that {listed} scale(s) at {_named(graph.nodes[use.node])}"
+                )
+    return reasons
 
 
 def require_none_unscaled(graph: Graph, unscaled: Iterable[Unscaled]) -> None:
@@ -102,9 +130,10 @@ class _Sources:
     def names(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters."""
         sources = {value, *(v for node in self.nodes(value) for v in node.inputs)}
-        for name, parameter in self.graph.parameters.items():
-            if parameter.value in sources:
-                yield name
+        found = (self.graph.values[source] for source in sources if self.graph.values[source].kind == "parameter")
+        yield from dict.fromkeys(
+            self.graph.aliases.get(each.name, each.name) for each in sorted(found, key=lambda v: v.id)
+        )
 
 
 def _between(sources: _Sources, use: Contraction, name: str, scaled: set[int]) -> Unscaled:
@@ -149,7 +178,8 @@ def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | 
     results = []
     for factor in (1.0, FACTOR):
         try:
-            results.append(_run(graph, nodes, name, factor)[weight].double())
+            made = _run(graph, nodes, name, factor)[weight]
+            results.append((torch.view_as_real(made) if made.is_complex() else made).double())
         except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError):  # an operator refuses the numbers
             return None
     small, large = (float(r.norm()) for r in results)
@@ -168,7 +198,8 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
     for other, parameter in graph.parameters.items():
         if parameter.value not in read:
             continue
-        numbers = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        wide = torch.complex128 if parameter.tensor.is_complex() else torch.float64
+        numbers = torch.randn(parameter.shape, generator=generator, dtype=wide)
         scale = factor if other == name else 1.0
         env[parameter.value] = (scale * numbers).to(graph.values[parameter.value].dtype)
     for buffer, value in graph.buffers.items():

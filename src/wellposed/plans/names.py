@@ -14,6 +14,8 @@ from wellposed.errors import PlanError, near_matches
 _SEGMENTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What torch.compile, FSDP1 and activation checkpointing insert; no user names an attribute so."""
 
+_COMPLEX = (torch.complex64, torch.complex128)
+
 _HOLDERS = (DataParallel, DistributedDataParallel)
 """Wrappers that keep the model as their attribute ``module``, a name that users' own modules have too."""
 
@@ -98,16 +100,19 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     return ", ".join(repr(name) for name in shown[:limit]) + more
 
 
-def unwritable(parameter: torch.Tensor) -> str | None:
-    """Return why no numbers can be drawn into ``parameter`` (lazy, complex, quantised, sparse, ...), or None."""
+def unwritable(parameter: torch.Tensor, *, in_parts: bool = False) -> str | None:
+    """Return why no numbers can be drawn into ``parameter`` (lazy, complex, quantised, sparse, ...), or None.
+
+    ``in_parts``: real and imaginary parts are written, or one number everywhere.
+    """
     if nn.parameter.is_lazy(parameter):
         return "lazy: its shape is not known yet; run the model once on an example"
-    if parameter.is_complex():
+    if parameter.is_complex() and not in_parts:
         return "complex"
     if parameter.is_quantized or parameter.dtype in (torch.quint8, torch.qint8, torch.qint32):
         return "quantised"
     if parameter.layout != torch.strided:
         return f"sparse ({parameter.layout})"
-    if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    if parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64, *_COMPLEX):
         return f"of dtype {parameter.dtype}"
     return None

@@ -34,7 +34,7 @@ class Plan(BaseModel):
         seed: seed of the random streams, one for each parameter (`wellposed.plans.streams`).
         model: class name of the model.
         inputs: the input descriptor in words.
-        coverage: how many nodes were exact, approximate, sampled or assumed.
+        coverage: how many nodes were exact, approximate, sampled, assumed or heavy (`Signal.tag`).
         warnings: what the user should know before training.
         figures: what was measured while the plan was made, by name; empty for a plan that needed no data.
         prescriptions: every parameter of the model exactly once, tied names included.

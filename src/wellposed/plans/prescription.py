@@ -19,7 +19,7 @@ from pydantic import (
 
 Action = Literal["write", "keep", "tied"]
 RandomDistribution = Literal["normal", "truncated_normal", "uniform", "orthogonal"]
-Distribution = Literal[RandomDistribution, "constant", "centering", "rescale", "keep", "default"]
+Distribution = Literal[RandomDistribution, "complex_normal", "constant", "centering", "rescale", "keep", "default"]
 Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "scale", "position", "other"]
 
 RANDOM: tuple[RandomDistribution, ...] = get_args(RandomDistribution)
@@ -173,13 +173,13 @@ class Drawn(ByChannel):
     Attributes:
         distribution: ``normal``; ``truncated_normal``, which is cut at two standard deviations of the normal that is
             cut; ``uniform``; or ``orthogonal``, a Haar-random semi-orthogonal matrix, outputs by everything else, for
-            each group.
+            each group; ``complex_normal``, whose real and imaginary parts are normal, of half the variance each.
         mean: mean of the drawn values.
         std: standard deviation of the values as written, that is after truncation.
         channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
     """
 
-    distribution: RandomDistribution
+    distribution: Literal[RandomDistribution, "complex_normal"]
     mean: float = 0.0
     std: float = Field(ge=0.0)
 

@@ -35,9 +35,9 @@ TRUNCATED_STD = math.sqrt(1.0 - 2.0 * _CUT * _DENSITY / _MASS)
 """Standard deviation of a standard normal cut at ±2: 0.8796."""
 
 
-def blank(shape: tuple[int, ...]) -> torch.Tensor:
+def blank(shape: tuple[int, ...], *, complex_: bool = False) -> torch.Tensor:
     """Return memory to draw into, whatever the default dtype and device are at the moment."""
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+    return torch.empty(shape, dtype=torch.complex64 if complex_ else torch.float32, device="cpu")
 
 
 def stream_key(seed: int, name: str) -> int:
@@ -61,10 +61,12 @@ _STANDARD = _Law(gaussian=True, width=1.0, scale=math.sqrt(2.0))
 
 def _law(prescription: Drawn) -> _Law:
     mean, std = prescription.mean, prescription.std
+    if prescription.distribution == "complex_normal":  # of |z|, and so of both parts together
+        std = std / math.sqrt(2.0)
     match prescription.distribution:
         case "uniform":
             return _Law(False, 1.0, math.sqrt(3.0) * std, mean)
-        case "normal":
+        case "normal" | "complex_normal":
             return _Law(True, 1.0, math.sqrt(2.0) * std, mean)
         case "truncated_normal":
             return _Law(True, _MASS, math.sqrt(2.0) * std / TRUNCATED_STD, mean)
@@ -166,6 +168,8 @@ def start_(out: torch.Tensor, prescription: Drawn | Constant, seed: int, pool: E
     if prescription.distribution == "orthogonal":
         _orthogonal_(out, key, prescription, pool)
         return []
+    if prescription.distribution == "complex_normal":
+        out = torch.view_as_real(out)
     torch.autograd.graph.increment_version(out)  # autograd does not see what NumPy writes
     return _start_elements_(out, key, _law(prescription), pool)
 

@@ -41,7 +41,7 @@ def drawn_values(
                     raise PlanError(f"{name!r} is rescaled, not drawn; pass its values in current=")
                 values[name] = current[name].detach().cpu().float()
             else:
-                values[name] = blank(prescription.shape)
+                values[name] = blank(prescription.shape, complex_=prescription.distribution == "complex_normal")
             if isinstance(prescription, Drawn | Constant):
                 work += start_(values[name], prescription, seed, pool)
         finish(work)
@@ -127,7 +127,7 @@ def _write_one_(
     plain = type(parameter) in (nn.Parameter, torch.Tensor) and parameter.device.type == "cpu"
     if plain and prescription.channel_std is None and parameter.dtype == torch.float32 and parameter.is_contiguous():
         return start_(parameter.detach(), prescription, seed, pool)
-    full = blank(prescription.shape)
+    full = blank(prescription.shape, complex_=prescription.distribution == "complex_normal")
     finish(start_(full, prescription, seed, pool))
     _copy_(parameter, rescaled(full, prescription))
     return []
@@ -209,8 +209,10 @@ def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Paramet
 
 
 def _check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter], frozen: bool) -> None:
-    for name in (prescription.name for prescription in written):
-        why = unwritable(parameters[name])
+    for prescription in written:
+        name = prescription.name
+        in_parts = prescription.distribution in ("complex_normal", "constant")
+        why = unwritable(parameters[name], in_parts=in_parts)
         if why is not None:
             raise UnsupportedError(
                 f"{name!r} is {why}: a plan writes dense floating-point parameters; leave it out with skip={name!r}"

@@ -160,10 +160,11 @@ class _Remaking:
         """Return a module that holds what ``module`` would hold."""
         if id(module) not in self.modules:
             again = self._constructed(module)
+            own = hook_of(module)  # a model inside another has one too
             if again is not None and hook is not None:  # the library initialises what its constructors have made
                 for part in reversed(list(again.modules())):
-                    self._call([partial(hook, part)])
-            self.modules[id(module)] = again or self._copied(module, hook or hook_of(module))
+                    self._call([partial(own or hook, part)])
+            self.modules[id(module)] = again or self._copied(module, own or hook)
         return self.modules[id(module)]
 
     def _call(self, calls: list[Callable[[], object]]) -> None:

@@ -267,7 +267,7 @@ def _coverage(report: Record) -> str:
     if predicted is None:
         return _section("coverage", "Coverage", "<p>There is no prediction.</p>")
     counts = Counter(str(signal.tag) for signal in predicted)
-    tags = ("exact", "approximate", "sampled", "assumed")
+    tags = ("exact", "approximate", "sampled", "assumed", "heavy")
     lists = []
     for tag in tags[1:]:
         if counts[tag]:

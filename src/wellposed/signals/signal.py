@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 from wellposed.errors import InputError, near_matches
 
-Tag = Literal["exact", "approximate", "sampled", "assumed", "measured"]
+Tag = Literal["exact", "approximate", "sampled", "assumed", "heavy", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Signal:
         mean: mean over elements.
         var: variance over elements, inputs and weight draws (pooled; squared units of the tensor).
         tag: how the figure was obtained: ``exact``, ``approximate``, ``sampled`` or ``assumed`` for predictions (the
-            weakest among the rules on the way), ``measured`` for real passes.
+            weakest among the rules on the way), ``heavy`` where no expectation means anything (the second moment is
+            infinite, or rests on elements that hardly a batch has), ``measured`` for real passes.
         log2_std: standard deviation, in octaves, of the second moment from one weight draw to the next: predicted for
             predictions, seen for measurements (nan where there was one draw only).
         log2_error: standard error of the base-2 logarithm of ``second_moment`` (measured signals only, else 0).

@@ -15,7 +15,7 @@ from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
-from wellposed.signals.distributions.blocks import concatenate, laid_out, spread_of_parts
+from wellposed.signals.distributions.blocks import alike_of_parts, concatenate, laid_out, spread_of_parts
 from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal
 from wellposed.signals.distributions.spread import STEADY, Spread, source
@@ -37,7 +37,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_sum, of_values
+from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
 SMALL = 4096
 """Most elements of a mask that is followed position by position."""
@@ -74,7 +74,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     result = x.changed(
-        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr),
+        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr, x.alike, x.even),
         marginal=_linear_marginal(x, affine, scale, shift),
         filters=Filters(x.excess, margin),
         ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
@@ -187,7 +187,9 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
     result = State(
         layout,
-        Moments(mean, var, kernels.correlation(kernel, var)),
+        Moments(
+            mean, var, kernels.correlation(kernel, var), alike_of_parts(((x, a * a * p.var), (y, b * b * q.var)), var)
+        ),
         tag=weakest(x.tag, y.tag),
         marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
@@ -345,11 +347,13 @@ def _product(call: Call, x: State, y: State) -> State:
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     var = np.maximum(var, 0.0)
+    alike = alike_of_parts(((x, q.mean**2 * p.var), (y, p.mean**2 * q.var)), var)
+    even = (0.0 if kernels.nonzero(q.var) else x.even) or (0.0 if kernels.nonzero(p.var) else y.even)
     result = State(
         layout,
-        Moments(mean, var, kernels.correlation(kernel, var)),
+        Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=_marginal_of_product(call, x, y),
+        marginal=_marginal_of_product(call, x, y, cross is None),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,
@@ -372,7 +376,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
-def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
+def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> Marginal:
     """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):
@@ -382,7 +386,9 @@ def _marginal_of_product(call: Call, x: State, y: State) -> Marginal:
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
-    return Marginal()
+    if not independent or call.independent:
+        return Marginal()
+    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 
 
 def _lever_of_product(x: State, y: State) -> str | None:

@@ -56,12 +56,20 @@ def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: boo
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     return x.with_moments(
-        moments=Moments(parts.mean / scale, var, corr),
+        moments=Moments(parts.mean / scale, var, corr, x.alike, _evenness(x, dims)),
         # taking out little leaves the marginal's shape
         marginal=Marginal(x.gauss, base, fn, transport=x.transport if little else None),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
     )
+
+
+def _evenness(x: State, dims: list[int]) -> float:
+    """Return 1 / D of what is left where each position is divided by the size of its own features, 0 elsewhere."""
+    features = [axis for axis in x.axes if set(axis) & set(dims)]
+    if len(features) != 1 or len(dims) == len(x.sizes) or any(x.corr.shape[i] > 1 for i in dims):
+        return 0.0
+    return min(x.alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:

@@ -18,6 +18,8 @@ from wellposed.signals.distributions.expansion import (
     clip_unseen_tails,
     expand_mixture,
     fluctuation,
+    is_bounded,
+    without_poles,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
@@ -30,12 +32,14 @@ from wellposed.signals.distributions.state import (
     Pointwise,
     State,
     known,
+    make_state,
     read,
     weakest,
 )
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.signal import Tag
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -84,7 +88,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     base, inner = x.gaussian_source()
     composed = function if inner is None else inner.then(function)
     transport = base.transport
-    clipped = clip_unseen_tails(composed, base.mean, base.std(), transport)
+    whole = without_poles(composed, base.mean, base.std(), transport)
+    clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = read(base.scales)
     mixed = None
     if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
@@ -95,15 +100,15 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     scales = None
     if mixed is not None and uneven is not None:
         corr, shared = _correlation_of_mixture(mixed, base, uneven)
-        scales = known(mixed.kappa * shared)
+        scales = known(mixed.kappa * kernels.by_displacement(shared))
     else:
         powers = _without_mean(expansion)
         corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),
-        Moments(mean, var, corr),
-        tag=x.tag if clipped is composed else weakest(x.tag, "approximate"),
+        Moments(mean, var, corr, _alike(base, expansion)),
+        tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
         marginal=Marginal(base=base, fn=clipped, scales=scales),
         ancestry=Ancestry(
             links,
@@ -112,6 +117,17 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         ),
         spread=_spread(base, clipped, expansion, latent, kernels.average(var) > 0),
     )
+
+
+def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:
+    """Return the tag of f(x), which is a function of ``base``: heavy tails end where f is bounded."""
+    if heavy:
+        return "heavy"
+    if x.tag != "heavy":
+        return x.tag if as_it_is else weakest(x.tag, "approximate")
+    if base.tag != "heavy":
+        return weakest(base.tag, "approximate")
+    return "assumed" if is_bounded(function) else "heavy"
 
 
 def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Array, varies: bool) -> Spread:
@@ -159,6 +175,15 @@ def _without_mean(expansion: Expansion) -> Array:
     return powers
 
 
+def _alike(base: State, expansion: Expansion) -> Sources:
+    """Return how alike positions are by chance after a function: as far as it is linear in the Gaussian tensor."""
+    if not base.alike.amounts.size:
+        return base.alike
+    powers = _without_mean(expansion)
+    total = float(powers.sum())
+    return base.alike.times(float(powers[1]) / total) if total > 0.0 else NONE
+
+
 def _correlation(raw: Array, total: float, base: State) -> Array:
     """Return a correlation kernel, given the covariance kernel and the variance that belongs to it."""
     corr = np.array(np.clip(raw / total if total > 0 else base.corr, -1.0, 1.0))
@@ -177,3 +202,12 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
+
+
+def modulus(call: Call, z: State) -> State:
+    """Return |z|, for normal real and imaginary parts of one variance (Rayleigh): E|z| = √(π E|z|² / 4)."""
+    q = z.mean**2 + z.var
+    level = math.sqrt(math.pi / 4.0)
+    state = make_state(call.shape(), tag=weakest(z.tag, "approximate"), roots=z.roots, spread=z.spread)
+    moments = Moments(level * np.sqrt(q), (1.0 - level**2) * q, z.corr**2)
+    return state.changed(layout=z.layout, moments=moments)

@@ -10,8 +10,10 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.softmax import law_of
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Pointwise, State, make_state, weakest
+from wellposed.signals.distributions.spread import NONE, Sources, source
+from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -27,7 +29,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
     with_itself = None if call.independent else _mean_with_itself(left, right, product)
-    left, right = _single(left), _single(right)
+    given, left, right = left, _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes = _sizes(left, right, product)
     of_left, of_right = kernels.common(
@@ -35,8 +37,11 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     )
     count = math.prod(size for label, size in sizes.items() if label not in product.out_axes)
     kernel = _over_pairs(of_left * of_right, labels, sizes, product) * count * count
+    alike = NONE
     if left.softmax is not None:
-        kernel = kernel + _tilt(left.softmax, right, product)
+        tilted = _tilt(given, left.softmax, right, product, labels, sizes)
+        kernel = kernels.total(kernel, tilted)
+        alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
     kernel = _of_result(call, kernel, labels, product)
@@ -45,6 +50,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         call.shape(),
         mean,
         var,
+        alike=alike,
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
         roots=left.roots | right.roots | call.root(),
@@ -53,7 +59,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     )
     if call.independent or var == 0:
         return made
-    made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0))
+    law = law_of(var, right, int(count))
+    made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0), logits=(law.curved, law.uneven))
     if with_itself is not None:
         return _with_mean(made, product, *with_itself)
     each = _by_position(left, right, product, sizes) if left.softmax is None else None
@@ -235,14 +242,34 @@ def _sizes(left: State, right: State, product: Product) -> dict[str, int]:
     return sizes
 
 
-def _tilt(softmax: tuple[float, float, float], values: State, product: Product) -> float:
-    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8)."""
-    sigma2, _, pull = softmax
+def _tilt(
+    weights: State, softmax: Softmax, values: State, product: Product, labels: tuple[str, ...], sizes: dict[str, int]
+) -> Array:
+    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8).
+
+    Two queries are drawn alike as far as their logits are.
+    """
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     if len(tokens) != 1:
-        return 0.0
-    axis = product.right_axes.index(tokens[0])
-    return kernels.average(values.var) * tilt(values, axis, sigma2) * pull
+        return np.zeros((1,) * len(labels))
+    lifted = kernels.average(values.var) * tilt(values, product.right_axes.index(tokens[0]), softmax.variance)
+    one = np.ones((1,) * len(weights.sizes))
+    alike = softmax.queries if softmax.queries.ndim == one.ndim else one
+    queries = _single(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
+    of_queries, of_values = kernels.common(
+        _raw_kernel(queries, product.left_axes, labels, sizes),
+        _raw_kernel(values.with_moments(mean=np.zeros_like(values.mean)), product.right_axes, labels, sizes),
+    )
+    kernel = kernels.at_zero(of_queries * of_values, [labels.index(tokens[0])])
+    return np.asarray(kernel * (lifted * softmax.pull / max(float(kernel.ravel()[0]), 1e-300)))
+
+
+def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:
+    """Return how alike queries' results are by chance: as their tokens were, and more where weights favour values along
+    the query (``lifted``, that part's share): it goes through the covariance of the tokens, C C, whose long axes count
+    twice: tr C⁴ / (tr C²)² - 1 / n = 4 / D for n features, D of them in effect.
+    """
+    return values.alike + source(call.source(), 4.0 * values.alike.variance * lifted * lifted)
 
 
 def tilt(values: State, axis: int, sigma2: float) -> float:
@@ -253,11 +280,13 @@ def tilt(values: State, axis: int, sigma2: float) -> float:
 
 
 def relatedness(values: State, axis: int) -> float:
-    """Return 1 / D, the mean squared correlation of two tokens less what all of them share: 1 / width and more."""
+    """Return 1 / D, the mean squared correlation of two tokens less what all of them share: that of the features which
+    values were computed from, or 1 / width where these are not known.
+    """
     if not values.axes[axis]:
         return 1.0
     r, r2, width = likeness(values, axis)
-    return min(1.0, 1.0 / width + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
+    return min(1.0, (values.alike.variance or 1.0 / width) + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
 
 
 def likeness(values: State, axis: int) -> tuple[float, float, float]:

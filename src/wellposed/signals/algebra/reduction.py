@@ -14,7 +14,7 @@ from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
+from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares, skewness
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
@@ -60,12 +60,24 @@ def _correlation(covariance: Array, spread: Array, here: float) -> Array:
 
 
 def _marginal(x: State, result: State) -> Marginal:
-    """Return the shape of the distribution of a mean of x: that of a Gamma where x is never negative, and few count."""
-    level = kernels.average(result.mean) ** 2
-    relative = kernels.average(result.var) / level if level > 0.0 else 0.0
-    if x.fn is None or relative < SKEWED or not bool((marginal(x) >= 0.0).all()):
+    """Return the shape of the distribution of a mean of x: that of a Gamma where few count.
+
+    Where x is never negative its zero is that of the Gamma, else the skewness, divided by the root of how many count.
+    """
+    before, after = kernels.average(x.var), kernels.average(result.var)
+    if (x.fn is None and x.transport is None) or x.gauss or after <= 0.0:
         return result.marginal
-    return Marginal(transport=of_mean_of_squares(float(f"{min(relative, 8.0):.3g}")))
+    shape = marginal(x)
+    level = kernels.average(result.mean) ** 2
+    if x.fn is not None and bool((shape >= 0.0).all()):
+        relative, skew = after / level if level > 0.0 else 0.0, 1.0
+    else:
+        skew = skewness(shape) * math.sqrt(after / before)
+        relative = skew * skew / 4.0
+    if relative < SKEWED:
+        return result.marginal
+    made = of_mean_of_squares(float(f"{min(relative, 8.0):.3g}"))
+    return Marginal(transport=made if skew > 0.0 else made.negated())
 
 
 def axes_of(x: State, dim: Any) -> list[int]:

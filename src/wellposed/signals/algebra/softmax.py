@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,30 @@ from wellposed.signals.integration.kernels import Array
 
 SHARPEST = 400.0
 """Logit variance above which a softmax counts as picking one key."""
+EVEN = 0.04
+"""Variation of the logits' variance, and curvature of their law, below which logits count as Gaussian alike for all
+queries."""
+
+
+class Logits(NamedTuple):
+    """How the logits of one query are distributed over its keys.
+
+    Attributes:
+        variance: their variance, averaged over queries.
+        curved: 1 / D where keys lie on a sphere of so many dimensions (tokens that a norm has given one size): a logit
+            is then one coordinate of a point of the sphere; 0 for Gaussian ones.
+        uneven: variance over queries of the variance, relative to its square (few features have long and short axes).
+    """
+
+    variance: float
+    curved: float = 0.0
+    uneven: float = 0.0
+
+    def coarse(self) -> Logits:
+        """Return the law with few digits, so that what is worked out for it serves its like."""
+        if max(self.curved, self.uneven) < EVEN:
+            return Logits(float(f"{self.variance:.6g}"))
+        return Logits(float(f"{self.variance:.3g}"), float(f"{self.curved:.2g}"), float(f"{self.uneven:.2g}"))
 
 
 @lru_cache(maxsize=2)
@@ -51,6 +76,67 @@ def participations(keys: tuple[float, ...], sigma2: float) -> Array:
 
 
 @lru_cache(maxsize=4096)
+def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array]:
+    """Return A2 = E sum_j a_j² and how far the softmax pulls a mean along its query, relative to the logits' variance.
+
+    With x_j = l_j / sigma the pull is (E (sum_j a_j x_j)² - A2) / sigma² for Gaussian logits, and (E sum_{j != l} a_j
+    a_l x_j x_l) / sigma² on a sphere, where tokens have no less across the query the more they have along it. Both are
+    one-dimensional integrals as in `participations`, averaged over queries (a Gamma distribution of sigma²).
+    """
+    count = np.array(keys)
+    second, pull = np.zeros_like(count), np.zeros_like(count)
+    for scale, weight in _gamma(law.uneven):
+        variance = min(law.variance * scale, SHARPEST)
+        a, own, cross = _sums(count, variance, law.curved)
+        second += weight * a
+        pull += weight * (cross if law.curved else cross + own - a) * scale / variance
+    return np.clip(second, 1.0 / count, 1.0), np.clip(pull, 0.0, None)
+
+
+def _gamma(relative: float) -> list[tuple[float, float]]:
+    """Return nodes and weights of Gauss-Laguerre quadrature for a Gamma distribution of mean 1 and this variance."""
+    if relative < EVEN:
+        return [(1.0, 1.0)]
+    shape, order = 1.0 / relative, np.arange(NODES)
+    beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0))
+    nodes, vectors = np.linalg.eigh(np.diag(2 * order + shape) + np.diag(beside, 1) + np.diag(beside, -1))
+    return list(zip((nodes * relative).tolist(), (vectors[0] ** 2).tolist(), strict=True))
+
+
+NODES = 5
+"""Variances of logits that queries are averaged over."""
+
+
+def _sums(count: Array, sigma2: float, curved: float) -> tuple[Array, Array, Array]:
+    """Return E sum_j a_j², E sum_j a_j² x_j² and E sum_{j != l} a_j a_l x_j x_l for logits sigma x_j of one law."""
+    sigma = math.sqrt(sigma2)
+    if curved > 1.0 / 400.0:
+        angle = np.linspace(0.0, np.pi, 2 * REACH + 1)[1:-1]
+        z, w = np.cos(angle) / math.sqrt(curved), np.sin(angle) ** max(1.0 / curved - 2.0, 0.0)
+    else:
+        z = np.linspace(-8.0, 8.0, min(2 * REACH + 1 + 2 * math.ceil(20.0 * max(sigma - 1.0, 0.0)), 321))
+        w = density(z)
+    w = w / w.sum()
+    u = np.linspace(-8.0 * sigma - math.log(float(count.max())) - 8.0, 8.0 * sigma + 6.0, 400)
+    level = np.minimum(u[:, None] + sigma * z, 50.0)
+    power = np.exp(level)
+    fall = np.exp(-power)
+    alone = np.log(np.maximum(fall @ w, 1e-300))
+    squared = power * power * fall
+    first, second, along = (power * fall) @ (w * z), squared @ w, squared @ (w * z * z)
+
+    def expected(values: Array, others: float) -> Array:
+        return np.asarray(np.trapezoid(values * np.exp((count[:, None] - others) * alone), u, axis=1))
+
+    cross = count * (count - 1.0) * expected(first * first, 2.0)
+    return count * expected(second, 1.0), count * expected(along, 1.0), cross
+
+
+REACH = 30
+"""Points on either side of the mean at which the law of logits is summed."""
+
+
+@lru_cache(maxsize=4096)
 def choices(keys: tuple[float, ...], sigma2: float) -> tuple[Array, Array]:
     """Return A3 = E sum_j a_j³ and E sum_{jl} (a_j d_jl - a_j a_l)², as `participations` does A2.
 
@@ -76,6 +162,23 @@ def typical_keys(keys: Array) -> Array:
     return np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3)) if unique.size > 12 else unique
 
 
+def interpolated(keys: Array, law: Logits) -> tuple[Array, Array]:
+    """Return A2 and the pull (see `gathered`) for many numbers of keys, interpolated where there are many.
+
+    For Gaussian logits alike for all queries the pull is 1 - 7 A2 + 6 A3 + 6 E sum_{jl} (a_j d_jl - a_j a_l)², by
+    Gaussian integration by parts: 1 for flat weights of many keys, 0 where one key is picked.
+    """
+    law = law.coarse()
+    if max(law.curved, law.uneven) == 0.0 or law.variance <= 1e-8:
+        second = interpolated_participations(keys, law.variance)
+        third, moved = interpolated_choices(keys, law.variance)
+        return second, np.clip(1.0 - 7.0 * second + 6.0 * (third + moved), 0.0, 1.0)
+    unique = typical_keys(keys)
+    second, pull = gathered(tuple(unique.tolist()), law)
+    at, known = np.log(keys), np.log(unique)
+    return np.exp(np.interp(at, known, np.log(second))), np.interp(at, known, pull)
+
+
 def interpolated_participations(keys: Array, sigma2: float) -> Array:
     """`participations` for many numbers of keys, interpolated in log-log where there are many."""
     unique = typical_keys(keys)
@@ -91,15 +194,13 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
-def interpolated_pull(keys: Array, sigma2: float) -> Array:
-    """Return (E (sum_j a_j x_j)² - A2) / sigma2 for logits sigma x_j: how far a softmax pulls a mean along its query.
+def law_of(variance: float, keys: State, width: int) -> Logits:
+    """Return the law of logits of this variance, products of queries and keys of ``width`` features.
 
-    By Gaussian integration by parts this is 1 - 7 A2 + 6 A3 + 6 E sum_{jl} (a_j d_jl - a_j a_l)²: 1 for flat weights of
-    many keys, 0 where one key is picked.
+    A query's logits have the variance q' S q, S the covariance of keys, which for few features, or few dimensions that
+    they were computed from, has long and short axes: 2 / width + 2 / D relative to its square.
     """
-    second = interpolated_participations(keys, sigma2)
-    third, moved = interpolated_choices(keys, sigma2)
-    return np.clip(1.0 - 7.0 * second + 6.0 * (third + moved), 0.0, 1.0)
+    return Logits(variance, keys.even, 2.0 / width + 2.0 * keys.alike.variance)
 
 
 def off_diagonal(x: State, axis: int) -> float:

@@ -78,7 +78,7 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     unit = form.of.second_moment**0.5
     first = unit * torch.tensor([0.5, -1.0, 0.3, 2.0], dtype=torch.float64)
     second = first**2 + unit**2 * torch.tensor([0.4, 1.5, 3.0, 0.1], dtype=torch.float64)
-    scale, shift = after.function(*_given(form.of, after, first, second, [second] * len(after.means)))
+    scale, shift = after.function(*_given(_kinds(form.of, after), first, second, [second] * len(after.means)))
     if not bool(((shift + first * scale).abs() <= 1e-6 * (first * scale).abs()).all()):
         return None
     return _standardised(x, Standardised(form.of, True, after.then(lambda both: both[0])))
@@ -115,7 +115,8 @@ def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
 def _standardised(x: State, form: Standardised) -> State | None:
     """Return the state of a standardised form that has the axes of x; None where no mean tells the scale of x."""
     of, factor = form.of, form.factor
-    if not form.centred and all(kind == "mean" for kind, _ in _kinds(of, factor)):
+    kinds = _kinds(of, factor)
+    if not form.centred and all(kind == "mean" for kind, _ in kinds):
         return None
     others = [np.expand_dims(mean.mean, sorted(factor.over)) for _, mean in factor.means]
 
@@ -123,7 +124,7 @@ def _standardised(x: State, form: Standardised) -> State | None:
         tensors = [
             torch.from_numpy(np.array(np.broadcast_to(array, first.shape))) for array in (first, second, *others)
         ]
-        value = factor.function(*_given(of, factor, tensors[0], tensors[1], tensors[2:]))
+        value = factor.function(*_given(kinds, tensors[0], tensors[1], tensors[2:]))
         return np.broadcast_to(value.numpy(), first.shape)
 
     result = standardised(of, factor.over, form.centred, at)
@@ -133,13 +134,12 @@ def _standardised(x: State, form: Standardised) -> State | None:
 
 
 def _given(
-    of: State, statistic: Statistic, first: torch.Tensor, second: torch.Tensor, others: list[torch.Tensor]
+    kinds: list[tuple[str, float]], first: torch.Tensor, second: torch.Tensor, others: list[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Return the means that a statistic is a function of, given those of the tensor, of its square, and the others."""
     values = {"mean": first, "square": second}
     return [
-        factor * values[kind] if kind in values else other
-        for (kind, factor), other in zip(_kinds(of, statistic), others, strict=True)
+        factor * values[kind] if kind in values else other for (kind, factor), other in zip(kinds, others, strict=True)
     ]
 
 

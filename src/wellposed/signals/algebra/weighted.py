@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
 import numpy as np
 
-from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
+from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -15,6 +18,9 @@ from wellposed.signals.integration.kernels import Array
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
     """Return the weight at its scale, choosing that where it is still open."""
     if weight.lever is None:
+        return weight
+    if call.run.weights.defers(call.node):
+        call.run.weights.defer(weight.lever, call.node)
         return weight
     scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
     return rescaled(weight, scale)
@@ -42,37 +48,65 @@ def _needed(mean_length: int, size: int) -> int:
     return 2 if mean_length == 1 else size
 
 
-def chance_likeness(data: State, summed: dict[int, int]) -> float:
-    """Return the mean square of what two positions of one draw are alike beyond their correlation: 1 / n for n
-    independent features, ``summed`` being the atoms that a product sums and over how many positions.
+class Likeness(NamedTuple):
+    """How alike two positions of one draw are by chance, where a product with a weight sums over them.
+
+    Attributes:
+        inherited: what they were alike before, as far as the sum leaves it.
+        chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
+        share: how much of the second moment is no mean, which all positions have in common; the others are relative
+            to it.
+    """
+
+    inherited: Sources = NONE
+    chance: float = 0.0
+    share: float = 0.0
+
+
+def chance_likeness(data: State, summed: dict[int, int], window: Collection[int] = ()) -> Likeness:
+    """Return how alike two positions are by chance beyond their correlation, ``summed`` being the atoms that a product
+    sums and over how many positions, those of a sliding ``window`` among them.
     """
     if not data.corr.size or not (q := data.second_moment) > 0.0:
-        return 0.0
-    kernel = data.corr[tuple([slice(summed.get(i, 1)) for i in range(data.corr.ndim)])]
+        return Likeness()
+    kernel = kernels.by_displacement(data.corr, summed)
+    kernel = kernel[tuple([slice(summed.get(i, 1)) for i in range(kernel.ndim)])]
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
-    return share * share * float(kernels.pair_mean(kernel * kernel, sizes).ravel()[0])
+    squares = kernel * kernel
+    chance = float(kernels.pair_mean(squares, sizes).ravel()[0])
+    if not data.alike.amounts.size:
+        return Likeness(NONE, chance, share)
+    near = [size if length > 1 else 1 for size, length in zip(sizes, kernel.shape, strict=True)]
+    kept = float(kernels.pair_mean(squares, near).ravel()[0])
+    # windows of windows: neighbours of no correlation in expectation were computed from overlapping positions
+    for i in window:
+        kept *= (2.0 * sizes[i] ** 2 + 1.0) / (3.0 * sizes[i] ** 2) if kernel.shape[i] == 1 else 1.0
+    return Likeness(data.alike.times(math.sqrt(kept)), chance, share)
 
 
 def fresh(
-    call: Call, layout: Layout, var: Array, corr: Array, data: State, weight: State, *, outputs: int, chance: float
+    call: Call, layout: Layout, var: Array, corr: Array, data: State, weight: State, *, outputs: int, likeness: Likeness
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0.
 
-    ``outputs`` of its elements have weights of their own; ``chance`` is the `chance_likeness` of what is summed.
+    ``outputs`` of its elements have weights of their own; ``likeness`` is the `chance_likeness` of what is summed.
     """
     one = (1,) * len(layout.sizes)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr = kernels.with_diagonal(corr)
-    spread = data.spread + Spread(weight.inherited)
+    spread, by_chance = data.spread + Spread(weight.inherited), likeness.inherited
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
-        own = source(call.source(), 2.0 * (alike + chance * (1.0 - alike) ** 2) / outputs)
+        number = call.source()
+        by_chance = likeness.inherited + source(number, likeness.chance)
+        random = likeness.share**2 * min(by_chance.variance, 1.0)
+        own = source(number, 2.0 * (alike + random * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,
-        Moments(np.zeros(one), var, corr),
+        Moments(np.zeros(one), var, corr, by_chance, data.even),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
         ancestry=Ancestry((), call.root()),

@@ -11,7 +11,7 @@ from wellposed.graphs import Ref
 from wellposed.graphs.run import dense
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.schema import ref_of
@@ -31,10 +31,12 @@ def state_of(run: Pass, value: int) -> State | None:
         parameter = graph.parameters[graph.aliases.get(info.name, info.name)]
         state = run.weights.state(parameter, run.root())
     elif info.kind == "input":
-        state = run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_signal else None
-    elif value in graph.known and info.is_signal:
+        state = (
+            run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_followed else None
+        )
+    elif value in graph.known and info.is_followed:
         state = known_state(graph.known[value], run.root())
-    elif info.kind == "buffer" and info.is_signal:
+    elif info.kind == "buffer" and info.is_followed:
         tensor = graph.buffer_tensors[info.name]
         state = _unknown_buffer(run, value) if tensor.is_meta else known_state(tensor, run.root())
     run.states[value] = state
@@ -59,8 +61,9 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 def known_state(tensor: torch.Tensor, root: int) -> State:
     """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
     values = dense(tensor.detach())
-    if values.is_complex():
-        values = torch.view_as_real(values).reshape(*values.shape, 2)[..., 0]
+    if values.is_complex():  # of mean 0, since no two phases are alike
+        sizes = known_state(values.abs(), root)
+        return sizes.changed(mean=np.zeros((1,) * len(sizes.sizes)), var=sizes.mean**2 + sizes.var)
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
     low, high = (float(end) for end in torch.aminmax(values))
@@ -102,7 +105,7 @@ def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
     """
     if isinstance(argument, Ref):
         info = run.graph.values[argument.value]
-        if info.is_signal:
+        if info.is_followed:
             state = state_of(run, argument.value)
             if state is None:
                 state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
@@ -114,8 +117,3 @@ def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
     if isinstance(argument, (list, tuple)):
         return type(argument)(resolve(run, item, pairs=pairs) for item in argument)
     return argument
-
-
-def rescaled(state: State, scale: float) -> State:
-    """Return a weight's state at a chosen scale."""
-    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)

@@ -15,7 +15,6 @@ from wellposed.signals.distributions.state import Dims, State
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
-from wellposed.signals.structure.choices import Choices
 
 OVERFLOW = 1e150
 """Variances are followed up to here; float32 ends at 1e77."""
@@ -35,7 +34,16 @@ class Unknown:
 
 @dataclass(slots=True)
 class Pass:
-    """One propagation: the states so far, and what rules share."""
+    """One propagation: the states so far, and what rules share.
+
+    Attributes:
+        draws: of signals that went through several operators together (`joint`), by value id.
+        drawn: the values whose states were read off draws.
+        dependent: bit set of the independent sources that a value depends on, indices and masks included.
+        sources: those of everything that has been drawn.
+        segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
+        last_weight: index of the last node that meets a weight.
+    """
 
     graph: Graph
     weights: Weights
@@ -45,9 +53,15 @@ class Pass:
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    choices: Choices = field(default_factory=Choices)
     drawn: set[int] = field(default_factory=set)
+    dependent: dict[int, int] = field(default_factory=dict)
+    sources: int = 0
+    segmented: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    last_weight: int = -1
+
+    def __post_init__(self) -> None:
+        self.last_weight = max(self.weights.weight_at, default=-1)
 
     def root(self) -> int:
         """Return a new independent source."""

@@ -18,6 +18,7 @@ from wellposed.signals.context.weights import state_of_tensor, state_of_values
 from wellposed.signals.distributions.state import State
 from wellposed.signals.operators.levers import is_random
 from wellposed.signals.operators.product import describe
+from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Tag
 
 LARGEST = 1 << 24
@@ -30,17 +31,18 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
     """Return what a node makes of parameters alone, by its values; None where it is left to its rule.
 
     Parameters that keep their values have them. Of those that a plan draws, one draw is taken, where two factors of a
-    product depend on the same one; rules follow the rest.
+    product depend on the same one, or where no rule knows the operator; rules follow the rest.
     """
     weights = run.weights
-    scaled = all(out in weights.levers for out in node.outputs) and describe(run.graph, node) is None
+    drawn = any(map(run.drawn.__contains__, node.inputs))
+    scaled = not drawn and all(out in weights.levers for out in node.outputs) and describe(run.graph, node) is None
     if not weights.fixed.issuperset(node.outputs) or scaled:
         return None
     if not any(_parameters(run, value) for value in node.inputs):
         return None
     tag: Tag = "exact"
     values = _values(run, node, drawn=False)
-    if values is None and (_meets_itself(run, node) or any(map(run.drawn.__contains__, node.inputs))):
+    if values is None and (drawn or _meets_itself(run, node) or _is_sampled(node)):
         values, tag = _values(run, node, drawn=True), "sampled"
         run.drawn.update(node.outputs if values is not None else ())
     if values is None:
@@ -50,7 +52,7 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
 
 def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
     """Return the state of numbers: by position, unless something sums over them."""
-    if not run.graph.values[out].is_signal:
+    if not run.graph.values[out].is_followed:
         return None
     if any(use.weight == out for use in run.weights.uses):
         return state_of_tensor(value, run.root())
@@ -78,6 +80,12 @@ def _meets_itself(run: Pass, node: Node) -> bool:
     if product is None:
         return False
     return bool(_parameters(run, product.left) & _parameters(run, product.right))
+
+
+def _is_sampled(node: Node) -> bool:
+    """Whether a function of one tensor has no better rule than samples; a draw keeps what goes with it."""
+    rule = RULES.get(node.op)
+    return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not is_random(node)
 
 
 def _values(run: Pass, node: Node, drawn: bool) -> list[torch.Tensor] | None:

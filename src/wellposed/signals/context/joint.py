@@ -1,41 +1,297 @@
-"""Draws of signals that go through several operators together: what a model chooses among its own signals."""
+"""Draws of signals that go through several operators together: what no rule knows, with all that it depends on.
+
+The operands of an operator that is run on samples may depend on one another ((a - mu)² / σ² where a was drawn with that
+mu and σ, p log p, an index that was found among the very values that it picks). They are drawn together: one climbs
+from them to signals that are independent of one another and of a known distribution, draws these, and runs every
+operator in between on the same draws. What is made of the results alone, or with what they depend on, goes along.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from wellposed.graphs import Node, Ref
-from wellposed.graphs.run import call
+from wellposed.graphs.operators import traits
+from wellposed.graphs.run import call, seeded
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.sampling import repetitions, sample_state, state_of_samples
+from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
 from wellposed.signals.distributions.state import State
+from wellposed.signals.integration import kernels
 from wellposed.signals.operators.schema import plain_name
+from wellposed.signals.registry import RULES
 
-_OF_ONE_SCALE = frozenset({
+LARGEST = 1 << 18
+"""Most elements of a tensor that is drawn together with others."""
+LEAST, MOST = 8, 128
+"""Draws of one tensor."""
+ELEMENTS = 1 << 20
+"""Elements that the draws of one tensor have in all, where that is between `LEAST` and `MOST` draws."""
+MANY = 512
+"""Elements from which on one should not have a quarter of all squares."""
+NEAR, FARTHEST = 16, 96
+"""Operators that are climbed past for the shape of a distribution, and for what signals have in common."""
+CHOICES = frozenset({
+    "amax", "amin", "argmax", "argmin", "argsort", "cummax", "cummin", "cumprod", "kthvalue", "log_softmax",
+    "logsumexp", "max", "median", "min", "mode", "prod", "sort", "topk",
+})  # fmt: skip
+"""Operators whose results are drawn together with what they are made of."""
+PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
+"""Operators that pick elements, or write to places, by index."""
+OF_ONE_SCALE = frozenset({
     "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
 })  # fmt: skip
 """Operators whose results have the scale of what they read."""
-MOST = 128
-"""Most draws of one tensor."""
 
 
-def go_along(run: Pass, node: Node) -> bool:
+def draw_together(run: Pass, node: Node) -> bool:
     """Run a node on draws of what enters it and keep those of its results; False where it cannot be run."""
-    read = dict.fromkeys(node.inputs)
-    columns = {value: _draws_of(run, value) for value in read}
-    known = [column for column in columns.values() if column is not None]
-    if len(known) < len(columns) or not known:
+    inner = _between(run, node)
+    if inner is None:
         return False
-    count = min((len(column) for column in known if len(column) > 1), default=1)
+    sources = dict.fromkeys(value for each in (*inner, node) for value in each.inputs)
+    made = {value for each in inner for value in each.outputs}
+    count = _count(run, (*inner, node), sources)
+    if not all(value in made or _draw(run, value, count) for value in sources):
+        return False
+    return all(_run_on_draws(run, each) for each in (*inner, node))
+
+
+def states_of_draws(run: Pass, node: Node) -> list[State | None]:
+    """Return what the draws of a node's results tell of them; of indices nothing."""
+    results: list[State | None] = []
+    entering, heavy, spread = 0, False, _spread_of(run, node)
+    if plain_name(node.op) == "scatter_reduce":
+        run.segmented = node.args[1]
+    for value in node.inputs:
+        entering |= run.dependent.get(value, 0)
+        state = run.states.get(value)
+        heavy |= value not in run.drawn and state is not None and state.tag == "heavy"
+    for out in node.outputs:
+        info = run.graph.values[out]
+        if not (info.is_signal or info.dtype == torch.bool):
+            results.append(None)
+            continue
+        found = state_of_samples(run.draws[out], run.root() | entering, pairs=run.segmented)
+        state = found.amended(spread=spread)
+        if heavy or _is_heavy(run.draws[out]):
+            state = state.amended(tag="heavy" if info.is_signal else "assumed")
+        results.append(state)
+    run.drawn.update(node.outputs)
+    return results
+
+
+def _spread_of(run: Pass, node: Node) -> Spread:
+    """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
+    if plain_name(node.op) not in OF_ONE_SCALE:
+        return STEADY
+    states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
+    total = sum(state.second_moment for state in states)
+    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
+
+
+def _is_heavy(draws: list[torch.Tensor]) -> bool:
+    """Whether one of many elements has a quarter of all squares, or some are no numbers."""
+    values = torch.stack(draws).double()
+    if bool(values.isnan().any()) or bool((values == math.inf).any()):
+        return True
+    squares = torch.where(torch.isfinite(values), values, 0.0).square()
+    return squares.numel() >= MANY and float(squares.max()) > 0.25 * float(squares.sum()) > 0.0
+
+
+def is_drawn(run: Pass, node: Node) -> bool:
+    """Whether a node is run on draws: it chooses among its signals, picks or masks by what it found among them, or
+    works on results that were drawn.
+    """
+    return (_chooses(run, node) or _selects(run, node) or _goes_along(run, node)) and can_run(run, node)
+
+
+def _chooses(run: Pass, node: Node) -> bool:
+    """Whether a node's result has no closed form, and is likely to meet again what it was made of."""
+    name = plain_name(node.op)
+    if name == "scatter_reduce":  # a maximum for each name: softmax over segments
+        return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
+    return name in CHOICES and bool(run.dependent.get(node.inputs[0], 0))
+
+
+def _selects(run: Pass, node: Node) -> bool:
+    """Whether a node picks or masks signals by indices or conditions that depend on the same signals."""
+    values = run.graph.values
+    chosen = [v for v in node.inputs if not values[_uncast(run, v)].is_signal and run.dependent.get(v, 0)]
+    if not chosen or not share_sources(run, node.inputs):
+        return False
+    states = [run.states.get(v) for v in node.inputs]
+    bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
+    return len(bases) != 1 or plain_name(node.op) in PICKS
+
+
+def _uncast(run: Pass, value: int) -> int:
+    """Return the value that one is a copy of in another type."""
+    at = run.graph.values[value].node
+    while at is not None and plain_name(run.graph.nodes[at].op) in ("_to_copy", "to"):
+        value = run.graph.nodes[at].inputs[0]
+        at = run.graph.values[value].node
+    return value
+
+
+def _goes_along(run: Pass, node: Node) -> bool:
+    """Whether a node works on results that were drawn, and otherwise on what these depend on, or on constants.
+
+    Where no weight follows (losses), it may meet other signals too.
+    """
+    if run.drawn.isdisjoint(node.inputs):
+        return False
+    if node.index > run.last_weight:
+        return True
+    together = 0
+    for value in node.inputs:
+        if value in run.draws:
+            together |= run.dependent.get(value, 0)
+    return all(
+        value in run.draws or _constant(run, value) or run.dependent.get(value, 0) & together for value in node.inputs
+    )
+
+
+def can_run(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws: it is small, and meets no weight whose scale or draw counts."""
+    values = run.graph.values
+    if node.index in run.weights.weight_at or run.independent:
+        return False
+    if any(math.prod(values[value].shape) > LARGEST for value in (*node.inputs, *node.outputs)):
+        return False
+    return all(values[v].kind != "parameter" or _constant(run, v) for v in node.inputs)
+
+
+def share_sources(run: Pass, values: Iterable[int]) -> bool:
+    """Whether two of some values depend on one source."""
+    seen = 0
+    for value in dict.fromkeys(values):
+        bits = run.dependent.get(value, 0)
+        if bits & seen:
+            return True
+        seen |= bits
+    return False
+
+
+def _between(run: Pass, node: Node) -> list[Node] | None:
+    """Return the nodes to run before ``node``, in their order, so that all is drawn from independent signals."""
+    graph = run.graph
+    inner: dict[int, Node] = {}
+    open_ = {value for value in node.inputs if not _at_hand(run, value)}
+    while (value := _to_climb(run, open_, len(inner))) is not None:
+        at = graph.values[value].node
+        assert at is not None
+        inner[at] = graph.nodes[at]
+        open_ = (open_ - set(inner[at].outputs)) | {v for v in inner[at].inputs if not _at_hand(run, v)}
+        if len(inner) > FARTHEST:
+            return None
+    return [inner[at] for at in sorted(inner)]
+
+
+def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
+    """Return the value that is made last among those that are not to be drawn as they are."""
+    values = run.graph.values
+    for value in sorted(open_, key=lambda v: _place(run, v), reverse=True):
+        at = values[value].node
+        if at is None or not can_run(run, run.graph.nodes[at]) or _is_origin(run, run.graph.nodes[at]):
+            continue
+        state = run.states.get(value)
+        if not values[value].is_signal or state is None:
+            return value
+        earlier = run.sources
+        for other in open_:
+            if other != value and _place(run, other) <= at:
+                earlier |= run.dependent.get(other, 0)
+        if run.dependent.get(value, 0) & earlier:
+            return value
+        if climbed < NEAR and not (_is_drawn_well(state) and _has_profiles(run, run.graph.nodes[at])):
+            return value
+    return None
+
+
+def _place(run: Pass, value: int) -> int:
+    at = run.graph.values[value].node
+    return -1 if at is None else at
+
+
+def _is_origin(run: Pass, node: Node) -> bool:
+    """Whether a node makes random numbers out of nothing."""
+    return traits(node.op).random and all(_constant(run, value) for value in node.inputs)
+
+
+def _is_drawn_well(state: State) -> bool:
+    """Whether draws of a state are true to its correlations: none that vary with the displacement."""
+    return all(n <= 2 or kernels.positions(n) for n in state.corr.shape)
+
+
+def _has_profiles(run: Pass, node: Node) -> bool:
+    entering = [run.states.get(value) for value in node.inputs]
+    return not all(state is None or _is_drawn_well(state) for state in entering)
+
+
+def _at_hand(run: Pass, value: int) -> bool:
+    return value in run.draws or _constant(run, value)
+
+
+def _constant(run: Pass, value: int) -> bool:
+    """Whether a value is the same in every draw."""
+    graph = run.graph
+    info = graph.values[value]
+    if value in graph.known or info.kind == "buffer":
+        return True
+    if info.node is not None and traits(graph.nodes[info.node].op).fills:
+        return True
+    state = state_of(run, value) if info.is_signal and info.node is None else run.states.get(value)
+    return state is not None and state.lever is None and not kernels.nonzero(state.var)
+
+
+def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
+    """Return how many draws to make: as many as there are of what is at hand, else by size."""
+    known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
+    if known:
+        return min(known)
+    largest = max(
+        (math.prod(run.graph.values[v].shape) for node in nodes for v in (*node.inputs, *node.outputs)), default=1
+    )
+    return max(LEAST, min(MOST, ELEMENTS // max(largest, 1)))
+
+
+def _draw(run: Pass, value: int, count: int) -> bool:
+    """Draw a value from its state, once where it is constant; False where nothing tells its distribution."""
+    if value in run.draws:
+        return True
+    graph, info = run.graph, run.graph.values[value]
+    if value in graph.known:
+        run.draws[value] = [graph.known[value]]
+        return True
+    tensor = graph.buffer_tensors.get(info.name) if info.kind == "buffer" else None
+    if tensor is not None and not tensor.is_meta:
+        run.draws[value] = [tensor.detach()]
+        return True
+    state = state_of(run, value) if info.node is None else run.states.get(value)
+    if state is None or not info.is_signal or state.lever is not None:
+        return False
+    count = count if kernels.nonzero(state.var) else 1
+    generator = torch.Generator().manual_seed(value)
+    run.draws[value] = [sample_state(state, generator, info.dtype) for _ in range(count)]
+    run.sources |= run.dependent.get(value, state.roots)
+    return True
+
+
+def _run_on_draws(run: Pass, node: Node) -> bool:
+    columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
+    random = traits(node.op).random
+    count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST if random else 1)
     results: list[list[torch.Tensor]] = []
-    with torch.no_grad():
+    with torch.no_grad(), seeded(node.index, ()):
         for at in range(count):
-            env = {value: column[at % len(column)] for value, column in columns.items() if column is not None}
+            env = {value: column[at % len(column)] for value, column in columns.items()}
             try:
                 args = [_bound(a, env) for a in node.args]
                 kwargs = {key: _bound(a, env) for key, a in node.kwargs.items()}
@@ -50,56 +306,6 @@ def go_along(run: Pass, node: Node) -> bool:
     return True
 
 
-def states_of_draws(run: Pass, node: Node) -> list[State | None]:
-    """Return what the draws of a node's results tell of them; of indices nothing."""
-    results: list[State | None] = []
-    spread = _spread_of(run, node)
-    for out in node.outputs:
-        info = run.graph.values[out]
-        if info.is_signal or info.dtype == torch.bool:
-            found = state_of_samples(run.draws[out], run.root(), pairs=run.choices.axis)
-            results.append(found.amended(spread=spread))
-        else:
-            results.append(None)
-    return results
-
-
-def _spread_of(run: Pass, node: Node) -> Spread:
-    """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
-    if plain_name(node.op) not in _OF_ONE_SCALE:
-        return STEADY
-    states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
-    total = sum(state.second_moment for state in states)
-    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
-
-
-def _draws_of(run: Pass, value: int) -> list[torch.Tensor] | None:
-    """Return draws of a value, one where it is constant; None where nothing tells its distribution."""
-    if value in run.draws:
-        return run.draws[value]
-    if value in run.graph.known:
-        return [run.graph.known[value]]
-    state, info = state_of(run, value), run.graph.values[value]
-    if state is None or not info.is_signal:
-        return None
-    tensor = run.graph.buffer_tensors.get(info.name) if info.kind == "buffer" else None
-    if tensor is not None and not tensor.is_meta:
-        return [tensor.detach()]
-    count = 1 if state.is_constant else min(repetitions(tensor_size(state)), MOST)
-    generator = torch.Generator().manual_seed(value)
-    dtype = info.dtype if info.dtype == torch.float64 else torch.float32
-    run.draws[value] = [sample_state(state, generator, dtype) for _ in range(count)]
-    return run.draws[value]
-
-
-def tensor_size(state: State) -> int:
-    """Return how many elements a state's tensor has."""
-    size = 1
-    for n in state.sizes:
-        size *= n
-    return size
-
-
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
     """Return an argument with tensors in the place of references, all on the CPU."""
     if isinstance(arg, Ref):
@@ -107,3 +313,39 @@ def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
     if type(arg) in (list, tuple):
         return type(arg)([_bound(item, env) for item in arg])
     return torch.device("cpu") if isinstance(arg, torch.device) else arg
+
+
+def last_uses(run: Pass) -> dict[int, int]:
+    """Return the index of the last node that may need each value's state or draws.
+
+    That is the last one that reads it, or that may be run on draws together with it.
+    """
+    graph, weighted = run.graph, run.weights.weight_at
+    last = {value: node.index for node in graph.nodes for value in node.inputs}
+    if run.independent:
+        return last
+    may: set[int] = set()  # values that may be drawn
+    for node in graph.nodes:
+        if node.index not in weighted and (not may.isdisjoint(node.inputs) or _may_start(run, node)):
+            may.update(node.outputs)
+    needed: dict[int, int] = {}
+    for node in reversed(graph.nodes):
+        if node.index in weighted:
+            continue
+        until = max((needed.get(out, -1) for out in node.outputs), default=-1)
+        if until < 0 and not may.isdisjoint(node.outputs):
+            until = node.index
+        for value in node.inputs:
+            needed[value] = max(needed.get(value, -1), until)
+    return {value: max(at, needed.get(value, -1)) for value, at in last.items()}
+
+
+def _may_start(run: Pass, node: Node) -> bool:
+    """Whether a node may be the first that is run on draws."""
+    rule, name = RULES.get(node.op), plain_name(node.op)
+    if rule is None or rule.tag == "sampled" or name in CHOICES or name in PICKS or name == "scatter_reduce":
+        return True
+    values = run.graph.values
+    if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
+        return True
+    return name == "div" and len(node.inputs) > 1

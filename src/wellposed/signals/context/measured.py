@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -103,9 +104,9 @@ class Samples:
             spread=STEADY, tag="measured",
         )  # fmt: skip
         if template.softmax is not None and template.second_moment > 0.0:
-            logits, participation, pull = template.softmax
+            softmax = template.softmax
             ratio = state.second_moment / template.second_moment
-            state = state.amended(softmax=(logits, min(participation * ratio, 1.0), pull))
+            state = state.amended(softmax=replace(softmax, second=min(softmax.second * ratio, 1.0)))
         return state
 
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
@@ -229,7 +230,7 @@ class MeasuredStates:
             if template is not None:
                 states[value] = maker.state(template, self.samples[value])
         run = self.run
-        context = Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states, choices=run.choices)
+        context = Pass(run.graph, run.weights, run.inputs, run.independent, dependence, states, dependent=run.dependent)
         context.draws = {value: [self._tensors[value][draw] for draw in draws] for value in self.samples}
         return context
 

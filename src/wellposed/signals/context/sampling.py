@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import gammaincinv
 
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.state import State, make_state, read
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -33,7 +35,7 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
         return _masked(state, state.scores, state.mask, generator).to(dtype)
     if state.blocks:
         return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
-    noise = _noise(state, generator)
+    noise = _noise(state, generator) * _local_scale(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
     mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
@@ -48,6 +50,17 @@ def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Ge
     kept = mask.double().mean().item()
     number = (state.pooled_mean - kept * scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
     return torch.where(mask, drawn, number if number < MASKED else -math.inf)
+
+
+def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
+    """Draw the root of the local scale, Gamma-distributed, one for all elements that share it."""
+    scales = read(state.scales)
+    kappa = 0.0 if scales is None else float(scales.ravel()[0])
+    if scales is None or kappa <= UNEVEN:
+        return 1.0
+    sizes = [1 if shared > 1 else n for n, shared in zip(state.sizes, scales.shape, strict=True)]
+    tails = torch.rand(sizes, generator=generator, dtype=torch.float64).numpy()
+    return torch.from_numpy(np.sqrt(kappa * gammaincinv(1.0 / kappa, tails)))
 
 
 def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
@@ -99,18 +112,24 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
 
     Along the axis ``pairs`` correlations are told apart by pair of positions.
     """
-    values = torch.stack([dense(d.detach()).to(torch.float64) for d in draws])
-    values = torch.where(torch.isfinite(values), values, torch.zeros((), dtype=torch.float64))
+    tensors = [dense(d.detach()) for d in draws]
+    if tensors[0].is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
+        tensors = [2.0**0.5 * part for tensor in tensors for part in (tensor.real, tensor.imag)]
+    values = torch.stack([tensor.to(torch.float64) for tensor in tensors])
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(values, axis))]
     mean = values.mean(dim=alike, keepdim=True)
     centred = values - mean
     var = (centred**2).mean(dim=alike, keepdim=True)
-    unit = torch.where(var > 0, centred / var.clamp(min=1e-300).sqrt(), torch.zeros((), dtype=torch.float64))
+    varies = bool(var.any())
+    unit = centred / var.clamp(min=1e-300).sqrt()  # what does not vary is 0 here as it is
     rhos: list[float | None] = []
     for axis, size in enumerate(shape):
-        if size == 1 or not bool(var.any()):
+        if size == 1 or not varies:
             rhos.append(None)
             continue
         along = float((unit.mean(dim=axis + 1) ** 2).mean())
@@ -187,7 +206,9 @@ def sample_operator(
         torch.manual_seed(node.index)
         with torch.no_grad():
             for _ in range(repeats):
-                draws.append(call(node.op, _drawn(args, generator), _drawn(dict(kwargs), generator)))
+                given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
+                named = {key: _drawn(a, generator, graph, node.kwargs[key]) for key, a in kwargs.items()}
+                draws.append(call(node.op, given, named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
         return None
     finally:
@@ -195,7 +216,7 @@ def sample_operator(
     results: list[State | None] = []
     for index, out in enumerate(node.outputs):
         info = graph.values[out]
-        if not info.is_signal:
+        if not info.is_followed:
             results.append(None)
             continue
         tensors = [d[index] for d in draws]
@@ -205,15 +226,19 @@ def sample_operator(
     return results
 
 
-def _drawn(tree: Any, generator: torch.Generator) -> Any:
+def _drawn(tree: Any, generator: torch.Generator, graph: Graph, raw: Any) -> Any:
+    """Return an argument with samples in the place of states; ``raw`` is the node's own."""
     if isinstance(tree, State):
+        if isinstance(raw, Ref) and graph.values[raw.value].dtype.is_complex:
+            centre = sample_state(tree.changed(var=np.zeros_like(tree.var)), generator)
+            real, imaginary = (sample_state(tree, generator) - centre for _ in range(2))
+            return centre + 0.5**0.5 * torch.complex(real, imaginary)
         return sample_state(tree, generator)
     if isinstance(tree, torch.device):
         return torch.device("cpu")
-    if isinstance(tree, dict):
-        return {key: _drawn(item, generator) for key, item in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_drawn(item, generator) for item in tree)
+        each = raw if isinstance(raw, (list, tuple)) else [None] * len(tree)
+        return type(tree)(_drawn(item, generator, graph, r) for item, r in zip(tree, each, strict=True))
     if isinstance(tree, torch.Tensor) or tree is None or isinstance(tree, (int, float, bool, str, complex)):
         return tree
     if isinstance(tree, (torch.dtype, torch.layout, torch.memory_format)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -12,11 +12,13 @@ import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
+from wellposed.signals.context.joined import Joined
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import Lever, levers, parameter_values
+from wellposed.signals.operators.levers import Join, Lever, levers, parameter_values
+from wellposed.signals.operators.spectral import inverse_after
 from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.roles import Role, roles
 
@@ -71,6 +73,9 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
         low, high = torch.aminmax(values)
         if bool(low == high):
             return make_state(shape, float(low), 0.0)
+    if values.is_complex():
+        level, second = float(values.real.double().mean()), float(torch.view_as_real(values).double().square().mean())
+        return make_state(shape, level, max(2.0 * second - level * level, 0.0), roots=root, gauss=False)
     var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
@@ -135,8 +140,9 @@ class Weights:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.levers: dict[int, Lever] = levers(graph)
+        self.joins: dict[str, Join] = {}
         self.fixed: frozenset[int] = parameter_values(graph)
-        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers, self.fixed)
+        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
         self.assumed: dict[str, str] = {}
@@ -192,6 +198,25 @@ class Weights:
         """Return the scale that was chosen for a parameter earlier in the pass."""
         return None
 
+    def is_open(self, name: str) -> bool:
+        """Whether a parameter's state is of unit scale, until one is chosen."""
+        return False
+
+    def defers(self, node: Node) -> bool:
+        """Whether no scale is chosen at a node: it makes a weight of another, or acts on a spectrum that leads back."""
+        return False
+
+    def defer(self, key: str, node: Node) -> None:
+        """Note that the scale of a weight, by its lever, is not chosen at a node."""
+
+    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
+        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        return result
+
+    def arrived(self, node: Node, result: State) -> State:
+        """Return what an inverse transform leads to, once the weights that act on its spectrum have their scale."""
+        return result
+
     def centres(self, bias: str, mean: float) -> bool:
         """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""
         return False
@@ -231,18 +256,24 @@ class PrescribedWeights(Weights):
             return None
         if p.distribution in ("keep", "default") or p.std is None:
             return super().values(parameter, drawn)
-        if not drawn:
-            return None
-        return (p.mean or 0.0) + p.std * _drawn(parameter)
+        return (p.mean or 0.0) + p.std * _drawn(parameter, p.distribution) if drawn else None
 
     def centres(self, bias: str, mean: float) -> bool:
         """Whether the plan makes a bias cancel the incoming mean."""
         return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
 
 
-def _drawn(parameter: Parameter) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(parameter.value)
-    return torch.randn(parameter.shape, generator=generator).to(parameter.tensor.dtype)
+def _drawn(parameter: Parameter, distribution: str = "normal") -> torch.Tensor:
+    """Return one draw of unit variance."""
+    generator, dtype = torch.Generator().manual_seed(parameter.value), parameter.tensor.dtype
+    if dtype.is_complex:
+        return torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    if distribution == "uniform":
+        return math.sqrt(3.0) * (2.0 * torch.rand(parameter.shape, generator=generator) - 1.0).to(dtype)
+    if distribution == "truncated_normal":
+        drawn = torch.nn.init.trunc_normal_(torch.empty(parameter.shape), generator=generator)
+        return (drawn / drawn.std()).to(dtype)
+    return torch.randn(parameter.shape, generator=generator).to(dtype)
 
 
 def _own_level(parameter: Parameter) -> float:
@@ -292,12 +323,25 @@ class PlannedWeights(Weights):
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
+        self.joined = Joined(graph, self.fixed, self.uses, self.roles, self.kept)
+        self.levers |= self.joined.levers
+        self.joins = self.joined.joins
+        self.spectra: dict[int, int] = {}
+        self.waiting: dict[int, list[str]] = {}
+        users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
+        for use in self.uses:
+            if use.data in self.fixed or not graph.values[use.data].dtype.is_complex:
+                continue
+            inverse = inverse_after(graph, graph.nodes[use.node].outputs[0], users)
+            if inverse is not None:
+                self.spectra[use.node] = inverse.index
         self.zero_kept: set[str] = (
             set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
         )
 
     def _is_zero(self, parameter: Parameter) -> bool:
-        if parameter.values is None or self.roles[parameter.name] not in ("weight", "embedding", "weight_norm"):
+        drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
+        if parameter.values is None or not (drawn or parameter.name in self.joined.leaves):
             return False
         flat = parameter.values.detach().flatten()
         return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
@@ -310,6 +354,8 @@ class PlannedWeights(Weights):
             return super().state(parameter, root)
         if name in self.zero_kept:
             return make_state(parameter.shape, 0.0, 0.0)
+        if role == "other" and name in self.joined.leaves:
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
         if role == "weight":
             uses = self.contractions.get(name, [])
             if any(use.kind == "embedding" for use in uses):
@@ -342,6 +388,8 @@ class PlannedWeights(Weights):
             return torch.zeros(parameter.shape, dtype=parameter.tensor.dtype)
         if role == "gain":
             return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
+        if self.is_open(parameter.name):
+            return _drawn(parameter) if drawn and role != "weight_norm" else None
         return super().values(parameter, drawn) if role in ("other", "recurrent") else None
 
     def centres(self, bias: str, mean: float) -> bool:
@@ -357,6 +405,8 @@ class PlannedWeights(Weights):
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         total = incoming * unit
+        if name in self.joined.open:
+            return self._choose_joined(name, node, incoming, before, unit)
         if name in self.unmet and 0.0 < total < math.inf:
             return self._met_later(name, node, incoming, before, total)
         if name in self.decisions:
@@ -386,6 +436,61 @@ class PlannedWeights(Weights):
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
+    def defer(self, key: str, node: Node) -> None:
+        """Note a weight that acts on a spectrum: its scale is chosen where that leads back."""
+        if node.index in self.spectra and self.known_scale(key) is None:
+            self.waiting.setdefault(self.spectra[node.index], []).append(key)
+
+    def arrived(self, node: Node, result: State) -> State:
+        """Choose the scale of the weights that act on a spectrum: what that leads back to has the target variance."""
+        keys, second = self.waiting.pop(node.index, []), result.second_moment
+        if not keys or not 0.0 < second < math.inf:
+            return result
+        scale = 1.0
+        for key in dict.fromkeys(keys):
+            leaves = self.joined.open[key].join.members if key in self.joined.open else (key,)
+            self.joined.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
+            scale = self.choose(key, node, second, second, 1.0)
+        return result.changed(mean=result.mean * scale, var=result.var * scale**2)
+
+    def _choose_joined(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
+        """Choose the scale of a weight that several parameters make."""
+        if key in self.joined.effective:
+            return self.joined.effective[key]
+        if not math.isfinite(incoming * unit):
+            raise PlanError(
+                f"{node.name}: the signal that meets the weight made at {self._made_at(key)} has the second moment "
+                f"{before}; it overflowed before this node, so no scale can be given. Look at wp.propagate(graph) for "
+                "where it grows"
+            )
+        met = incoming > 0.0
+        if not met:
+            if self.zero_signal == "error":
+                raise PlanError(
+                    f"{node.name}: the signal that meets the weight made at {self._made_at(key)} is 0, so no scale of "
+                    "it can bring its output to the target; take 1/fan-in for it with zero_signal='fan_in'"
+                )
+            incoming, before = float(next(use.fan_in for use in self.uses if use.node == node.index)), 0.0
+        given: dict[str, float] = {}
+
+        def give(name: str, scale: float) -> float:
+            return given.setdefault(name, self.scales.get(name, scale))
+
+        effective = self.joined.choose(key, math.sqrt(self.target / (incoming * unit)), give)
+        for name, scale in given.items():
+            after = incoming * unit * effective**2
+            self.decisions[name] = Decision(name, node.index, scale, incoming, before, after)
+            if not met:
+                self.unmet[name] = node.index
+        return effective
+
+    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
+        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        return self.joined.meet(self.joins[key], key, state, result)
+
+    def _made_at(self, key: str) -> str:
+        return self.graph.values[self.joins[key].value].name
+
     def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
         """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
 
@@ -407,7 +512,19 @@ class PlannedWeights(Weights):
 
     def known_scale(self, name: str) -> float | None:
         """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
+        if name in self.joins:
+            return self.joined.effective.get(name)
         return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
+
+    def is_open(self, name: str) -> bool:
+        """Whether a parameter's state is of unit scale, until one is chosen."""
+        role = self.roles.get(name)
+        drawn = role in ("weight", "weight_norm") or name in self.joined.leaves
+        return drawn and name not in self.kept and name not in self.zero_kept
+
+    def defers(self, node: Node) -> bool:
+        """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
+        return node.index in self.joined.deferred or node.index in self.spectra
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

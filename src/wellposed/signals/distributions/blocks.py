@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.spread import Spread, mean_spread
+from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
 from wellposed.signals.distributions.state import (
     WHOLE,
     Ancestry,
@@ -22,6 +23,7 @@ from wellposed.signals.distributions.state import (
     Moments,
     Running,
     State,
+    make_state,
     weakest,
 )
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -77,13 +79,16 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
     of = state.running
     if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
         of = None
+    shape_of_one = one_signed(state)
+    if state.gauss and state.scales is not None:
+        shape_of_one = replace(shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(kernel, gone)))
     return state.with_moments(
         running=None if of is None else Running(of.parent, atom, of.weights[part.start : part.stop : part.step]),
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
         var=take(state.var),
         corr=kernels.without(corr, gone),
-        marginal=one_signed(state),
+        marginal=shape_of_one,
     )
 
 
@@ -125,11 +130,12 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         mean, var, covariance = _mixed(aligned, weights, alike)
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
+    parts = [w * s.var for w, s in zip(weights, states, strict=True)]
     last = len(layout.sizes)
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     return State(
         Layout((*layout.sizes, sum(widths)), axes),
-        Moments(mean, var, kernels.correlation(covariance, var)),
+        Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
         marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
         ancestry=_joint_ancestry(states),
@@ -189,6 +195,15 @@ def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
     return mean_spread((share / total, s.spread) for share, s in parts)
 
 
+def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
+    """Return how alike positions of a sum (or a concatenation) are by chance, given each part's share of ``var``."""
+    result, total = NONE, kernels.average(var)
+    for state, share in parts:
+        if state.alike.amounts.size and total > 0.0:
+            result = result + state.alike.times(kernels.average(share) / total)
+    return result
+
+
 def _are_alike(aligned: Sequence[Aligned]) -> bool:
     first = aligned[0]
     return all(
@@ -208,3 +223,41 @@ def _stacked(arrays: Sequence[Array], widths: Sequence[int]) -> Array:
     ]
     whole = np.concatenate(columns, axis=-1)
     return whole[..., :1] if np.ptp(whole, axis=-1).max(initial=0.0) == 0.0 else whole
+
+
+def one_after_another(states: Sequence[State], axis: int) -> State:
+    """Return states along an axis as one whose moments differ by position, inside the parts too.
+
+    What correlates positions along that axis is left out: these are frequencies.
+    """
+    parts = [one_after_another(s.blocks, s.block_axis) if s.blocks else s for s in states]
+    for other in range(len(parts[0].axes)):
+        parts = [merge_atoms(part, other) for part in parts]
+    widths = [part.shape[axis] for part in parts]
+    weights = np.array(widths, dtype=np.float64) / sum(widths)
+    means, variances = ([_by_axes(p, p.mean) for p in parts], [_by_axes(p, p.var) for p in parts])
+    covariance = kernels.total(
+        *(w * kernels.at_zero(_by_axes(p, p.covariance()), [axis]) for w, p in zip(weights, parts, strict=True))
+    )
+    shape = (*parts[0].shape[:axis], sum(widths), *parts[0].shape[axis + 1 :])
+    gone = [i for i, size in enumerate(shape) if size == 1]
+    made = make_state(shape, tag=weakest(*(s.tag for s in states)))
+    mean, var, kernel = (
+        kernels.without(array, gone)
+        for array in (_stretched(means, widths, axis), _stretched(variances, widths, axis), covariance)
+    )
+    spread = spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)])
+    corr = kernels.quotient(kernel, np.full((1,) * kernel.ndim, float(kernel.ravel()[0])))
+    return made.changed(mean=mean, var=var, corr=corr, ancestry=_joint_ancestry(states), spread=spread)
+
+
+def _by_axes(state: State, array: Array) -> Array:
+    """Return an array of a state with one dimension for each axis, in their order."""
+    return kernels.rearranged(array, [members[0] if members else None for members in state.axes])
+
+
+def _stretched(arrays: Sequence[Array], widths: Sequence[int], axis: int) -> Array:
+    """Return arrays one after another along an axis, each as long there as its part."""
+    shape = np.broadcast_shapes(*([n for i, n in enumerate(a.shape) if i != axis] for a in arrays))
+    full = [np.broadcast_to(a, (*shape[:axis], width, *shape[axis:])) for a, width in zip(arrays, widths, strict=True)]
+    return np.concatenate(full, axis=axis)

@@ -125,6 +125,44 @@ def clip_unseen_tails(function: Pointwise, mean: Array, std: Array, transport: T
 
 
 @lru_cache(maxsize=8192)
+def _pole_level(function: Pointwise, mean: float, std: float, transport: Transport | None) -> float:
+    """Return the level that 1 in 1000 elements of |g| are beyond, where g has a pole among them; else infinity."""
+    x = mean + std * (NODES if transport is None else transport.values)
+    with np.errstate(all="ignore"):
+        values = np.abs(function(x))
+        squares = WEIGHTS * values * values
+        top = int(np.argmax(np.nan_to_num(squares, nan=0.0, posinf=np.inf)))
+        if abs(NODES[top]) > USUAL or not squares[top] >= 0.1 * float(np.nansum(squares)) > 0.0:
+            return math.inf
+        around = np.linspace(x[max(top - 1, 0)], x[min(top + 1, x.size - 1)], 2001)
+        among = np.abs(function(around))
+        if math.isfinite(values[top]) and not float(np.nanmax(among)) > 5.0 * values[top]:  # a narrow bump
+            return math.inf
+    order = np.argsort(values)[: int(np.isfinite(values).sum())]
+    shares = np.cumsum(WEIGHTS[order])
+    return float(values[order][np.searchsorted(shares, 0.999 * shares[-1])])
+
+
+def without_poles(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
+    """Return the function, cut off where it comes near to a pole that elements lie around (1 / x of a signal near 0).
+
+    Its second moment is infinite; a batch has that of the elements that occur in it.
+    """
+    level = _pole_level(function, *_rounded(kernels.average(mean), math.sqrt(kernels.average(std * std))), transport)
+    if not math.isfinite(level):
+        return function
+    call = function.call
+    return Pointwise(("cut off", level, function.key), lambda x: call(x).clamp(-level, level))
+
+
+def is_bounded(function: Pointwise) -> bool:
+    """Whether a function stays within its values at moderate numbers however large its argument is."""
+    with np.errstate(all="ignore"):
+        near, far = np.abs(function(np.array([-3.0, 3.0]))), np.abs(function(np.array([-1e9, 1e9])))
+    return bool(np.isfinite(far).all() and far.max() <= 4.0 * near.max())
+
+
+@lru_cache(maxsize=8192)
 def _conditioning(
     function: Pointwise, mean: float, std: float, transport: Transport | None = None
 ) -> tuple[float, Array, Array]:
@@ -185,6 +223,9 @@ def sign_of(x: State) -> int:
 BINS = 12
 """Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
 
+DECADES = 30.0
+"""How far positions may differ before they are put into bins by their logarithm."""
+
 
 def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
@@ -193,9 +234,12 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     keys = np.rint(pairs / scale * 1e9).astype(np.int64)
     groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
     if len(groups) > 3 * BINS:
-        low, width = pairs.min(axis=0), np.maximum(np.ptp(pairs, axis=0), 1e-12 * scale)
         both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
-        cells = np.minimum(((pairs - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
+        # over decades (the frequencies of an embedding of time) the bins are as many to each
+        small = np.quantile(np.abs(pairs), 0.1, axis=0)
+        at = np.where(scale > DECADES * small, np.arcsinh(pairs / np.maximum(small, 1e-6 * scale)), pairs)
+        low, width = at.min(axis=0), np.maximum(np.ptp(at, axis=0), 1e-12 * np.abs(at).max(axis=0).clip(1e-300))
+        cells = np.minimum(((at - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
         _, inverse, counts = np.unique(cells[:, 0] * 64 + cells[:, 1], return_inverse=True, return_counts=True)
     inverse = inverse.ravel()
     means = np.bincount(inverse, mean) / counts
@@ -279,11 +323,13 @@ class Mixture:
         average: the expansion averaged over tau (``powers`` of the averaged coefficients).
         own: variances of the coefficients over tau, n = 0..ORDER: they count where two elements share tau.
         kappa: relative variance of E[g² | tau].
+        heavy: whether the expectation rests on scales that hardly a batch has, and was taken without them.
     """
 
     average: Expansion
     own: Array
     kappa: float
+    heavy: bool = False
 
 
 def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
@@ -293,7 +339,8 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     parts = _at_scales(function, mean, std, scales)
     carried = weights * np.array([kernels.average(p.second) for p in parts])
     widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
-    if _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest):
+    heavy = _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest)
+    if heavy:
         scales, weights = _usual_scales(kappa)
         parts = _at_scales(function, mean, std, scales)
     first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
@@ -311,7 +358,8 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
         slope=float(sum(w * t * p.slope for w, t, p in zip(weights, scales, parts, strict=True))),
         powers=averages**2,
     )
-    return Mixture(average, np.maximum(own, 0.0), float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0)
+    kappa = float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0
+    return Mixture(average, np.maximum(own, 0.0), kappa, heavy)
 
 
 def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:

@@ -11,18 +11,18 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.spread import STEADY, Sources, Spread
+from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport
 from wellposed.signals.signal import Tag
 
-_ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "measured": 0}
+_ORDER: dict[Tag, int] = {"exact": 0, "approximate": 1, "sampled": 2, "assumed": 3, "heavy": 4, "measured": 0}
 _serial = itertools.count(1)
 
 
 def weakest(*tags: Tag) -> Tag:
-    """Return the weakest of some tags: exact, approximate, sampled, assumed."""
+    """Return the weakest of some tags: exact, approximate, sampled, assumed, heavy."""
     return max(tags, key=_ORDER.__getitem__)
 
 
@@ -193,11 +193,23 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Mean and variance by position (length 1 along atoms where they do not vary), and the correlation kernel."""
+    """Mean and variance by position (length 1 along atoms where they do not vary), and the correlation kernel.
+
+    Attributes:
+        mean: mean by position.
+        var: variance by position.
+        corr: correlation kernel, an expectation over weight draws.
+        alike: how the correlation of two positions of one draw varies beyond that, by chance, relative to what
+            not all positions have in common: with a mean square of one over the number of features that they were
+            computed from, by the layers before.
+        even: where a norm has given the features at all positions one size, 1 / D for the D dimensions that they fill.
+    """
 
     mean: Array
     var: Array
     corr: Array
+    alike: Sources = NONE
+    even: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,17 +287,36 @@ class Ancestry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Softmax:
+    """What is known of the weights a_j that a softmax made of logits.
+
+    Attributes:
+        variance: that of a query's logits over its keys.
+        second: E sum a².
+        pull: how far they draw a mean of values along the query (`softmax.gathered`).
+        queries: correlation kernel of the logits for one key: how alike queries are.
+    """
+
+    variance: float
+    second: float
+    pull: float
+    queries: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """What attention needs to know around a softmax.
 
     Attributes:
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
-        softmax: for the result of a softmax, the variance of its logits, E sum a², and its pull (`interpolated_pull`).
+        logits: of a product of two signals, 1 / D and the variation of the variance (see `softmax.Logits`).
+        softmax: for the result of a softmax, what is known of its weights.
     """
 
     mask: torch.Tensor | None = None
     scores: State | None = None
-    softmax: tuple[float, float, float] | None = None
+    logits: tuple[float, float] = (0.0, 0.0)
+    softmax: Softmax | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,6 +341,8 @@ class Changes(TypedDict, total=False):
     mean: Array
     var: Array
     corr: Array
+    alike: Sources
+    even: float
     tag: Tag
     marginal: Marginal
     gauss: bool
@@ -335,7 +368,8 @@ class Changes(TypedDict, total=False):
     drift: float
     mask: torch.Tensor | None
     scores: State | None
-    softmax: tuple[float, float, float] | None
+    logits: tuple[float, float]
+    softmax: Softmax | None
     concatenation: Concatenation
     blocks: tuple[State, ...]
     block_axis: int
@@ -385,6 +419,8 @@ class State:
     mean: ClassVar[Array] = _read(lambda x: x.moments.mean)
     var: ClassVar[Array] = _read(lambda x: x.moments.var)
     corr: ClassVar[Array] = _read(lambda x: x.moments.corr)
+    alike: ClassVar[Sources] = _read(lambda x: x.moments.alike)
+    even: ClassVar[float] = _read(lambda x: x.moments.even)
     gauss: ClassVar[bool] = _read(lambda x: x.marginal.gauss)
     base: ClassVar[State | None] = _read(lambda x: x.marginal.base)
     fn: ClassVar[Pointwise | None] = _read(lambda x: x.marginal.fn)
@@ -405,7 +441,8 @@ class State:
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
     mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
     scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
-    softmax: ClassVar[tuple[float, float, float] | None] = _read(lambda x: x.attention.softmax)
+    logits: ClassVar[tuple[float, float]] = _read(lambda x: x.attention.logits)
+    softmax: ClassVar[Softmax | None] = _read(lambda x: x.attention.softmax)
     blocks: ClassVar[tuple[State, ...]] = _read(lambda x: x.concatenation.blocks)
     block_axis: ClassVar[int] = _read(lambda x: x.concatenation.block_axis)
 
@@ -518,6 +555,7 @@ def make_state(
     var: float = 1.0,
     *,
     pairs: Sequence[float | None] | None = None,
+    alike: Sources = NONE,
     tag: Tag = "exact",
     gauss: bool = False,
     roots: int = 0,
@@ -544,6 +582,7 @@ def make_state(
             np.array(mean, dtype=np.float64).reshape(everywhere),
             np.array(var, dtype=np.float64).reshape(everywhere),
             corr,
+            alike,
         ),
         tag=tag,
         marginal=_GAUSSIAN if gauss else _OTHER,
@@ -560,3 +599,8 @@ def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> S
     corr = np.full((2,) * len(state.sizes), rho)
     corr[(0,) * corr.ndim] = 1.0
     return state.with_moments(corr=corr)
+
+
+def rescaled(state: State, scale: float) -> State:
+    """Return a weight's state at a chosen scale."""
+    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)

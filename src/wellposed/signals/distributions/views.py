@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -183,6 +184,13 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     )
 
 
+def _broadcast(kernel: Array, count: int) -> Array:
+    """Return a kernel with so many more atoms, along which all elements are one."""
+    for _ in range(count):
+        kernel = np.stack([kernel, kernel], axis=-1)
+    return kernel
+
+
 def expand(state: State, shape: Sequence[int]) -> State:
     """Broadcast to a larger shape: elements along a new index are equal."""
     shape = tuple(shape)
@@ -200,8 +208,10 @@ def expand(state: State, shape: Sequence[int]) -> State:
         axes[axis] = (len(sizes),)
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
-        corr = np.stack([corr, corr], axis=-1)
-    shape_of_one = one_signed(state)
+    corr = _broadcast(corr, len(sizes) - len(state.sizes))
+    shape_of_one, extra = one_signed(state), len(sizes) - len(state.sizes)
+    if state.gauss and state.scales is not None:
+        shape_of_one = replace(shape_of_one, scales=state.scales.then(lambda kernel: _broadcast(kernel, extra)))
     wider = state.with_moments(
         sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, marginal=shape_of_one
     )

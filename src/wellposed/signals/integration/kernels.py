@@ -286,7 +286,7 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     if len(varying) > 1 and pairs:
         return _autocorrelation_by_pair(u, lengths, pairs[0])
     if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying)):
-        return _autocorrelation_exact(u, lengths)
+        return _autocorrelation_exact(u.tobytes(), u.shape, tuple(lengths))
     return _autocorrelation_product(u.tobytes(), u.shape, tuple(lengths))
 
 
@@ -341,7 +341,10 @@ def correlation(covariance: Array, var: Array) -> Array:
     return with_diagonal(corr)
 
 
-def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:
+@lru_cache(maxsize=32)
+def _autocorrelation_exact(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
+    # the tables of rotary positions are met again in every layer
+    u = np.frombuffer(content).reshape(shape_of)
     shape = [2 * size if size > 1 else 1 for size in u.shape]
     spectrum = np.fft.fftn(u, shape, axes=range(u.ndim))
     sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
@@ -356,7 +359,8 @@ def _autocorrelation_exact(u: Array, lengths: Sequence[int]) -> Array:
         if size == 1:
             continue
         sums = np.apply_along_axis(_profile, dim, sums, size, lengths[dim])
-    return np.asarray(sums)
+    sums.setflags(write=False)
+    return sums
 
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:

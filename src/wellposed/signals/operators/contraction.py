@@ -72,22 +72,19 @@ _EMBEDDINGS = {aten.embedding.default, aten.embedding_bag.padding_idx, aten.embe
 _RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
     getattr(aten, name).data for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 }
-_CELLS = {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
+_RECURRENT |= {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
 
 
-def contractions(
-    graph: Graph, found: Mapping[int, Lever] | None = None, fixed: frozenset[int] | None = None
-) -> tuple[Contraction, ...]:
+def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tuple[Contraction, ...]:
     """Return every use of a parameter as a weight, in execution order.
 
     Linear layers, convolutions, matrix products and einsum with a parameter-derived operand, embeddings, and the
-    weights of recurrent operators (one entry per parameter). ``found`` and ``fixed`` are what `levers` and
-    `parameter_values` return, where they are at hand.
+    weights of recurrent operators (one entry per parameter). ``found`` is what `levers` returns, where it is at hand.
     """
     read = _Uses(
         graph,
         levers(graph) if found is None else found,
-        parameter_values(graph) if fixed is None else fixed,
+        parameter_values(graph),
         graph.users(),
         {parameter.value: name for name, parameter in graph.parameters.items()},
     )
@@ -101,14 +98,14 @@ class _Uses:
     graph: Graph
     levers: Mapping[int, Lever]
     fixed: frozenset[int]
-    users: dict[int, list[int]]
+    users: Mapping[int, Sequence[int]]
     names: Mapping[int, str]
 
     def of_node(self, node: Node) -> Iterator[Contraction]:
         """Yield the uses at one node."""
         if node.op in _EMBEDDINGS:
             yield self._look_up(node)
-        elif node.op in _RECURRENT or node.op in _CELLS:
+        elif node.op in _RECURRENT:
             yield from self._recurrent(node)
         else:
             product = describe(self.graph, node)

@@ -133,6 +133,18 @@ def _outer(graph: Graph, node: Node) -> Product:
     return Product(node.args[0].value, node.args[1].value, ("m",), ("n",), ("m", "n"))
 
 
+@_describes(aten.tensordot.default)
+def _tensordot(graph: Graph, node: Node) -> Product:
+    left, right = node.args[0].value, node.args[1].value
+    ranks = len(graph.values[left].shape), len(graph.values[right].shape)
+    summed = [[int(d) % rank for d in dims] for dims, rank in zip(node.args[2:4], ranks, strict=True)]
+    left_axes, right_axes = ([f"{side}{i}" for i in range(rank)] for side, rank in zip("mn", ranks, strict=True))
+    for place, (i, j) in enumerate(zip(*summed, strict=True)):
+        left_axes[i] = right_axes[j] = f"k{place}"
+    out = (*(a for a in left_axes if a[0] == "m"), *(a for a in right_axes if a[0] == "n"))
+    return Product(left, right, tuple(left_axes), tuple(right_axes), out)
+
+
 @_describes(aten.einsum.default)
 def _einsum(graph: Graph, node: Node) -> Product | None:
     operands = [ref.value for ref in node.args[1]]

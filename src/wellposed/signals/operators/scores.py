@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +59,7 @@ def attention_scores(graph: Graph) -> tuple[Scores, ...]:
     return tuple(products)
 
 
-def _enters_softmax(graph: Graph, value: int, users: dict[int, list[int]]) -> bool:
+def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]) -> bool:
     """Whether ``value`` reaches a softmax through operators that keep its shape (scale, mask, bias, cast)."""
     size = graph.values[value].shape[-2:]
     todo, seen = [value], set()
@@ -92,7 +93,7 @@ def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Co
     return nodes
 
 
-def _feeds_only(graph: Graph, source: int, target: Node, users: dict[int, list[int]]) -> bool:
+def _feeds_only(graph: Graph, source: int, target: Node, users: Mapping[int, Sequence[int]]) -> bool:
     """Whether what the node ``source`` makes is used on paths to ``target`` alone."""
     todo, seen = list(graph.nodes[source].outputs), set()
     while todo:

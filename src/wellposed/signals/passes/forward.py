@@ -12,21 +12,23 @@ import numpy as np
 import torch
 
 from wellposed.errors import InputError, OptionError, RuleError, UnsupportedError
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
-from wellposed.signals.context.joint import go_along, states_of_draws
+from wellposed.signals.context.joint import can_run, draw_together, is_drawn, last_uses, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
+from wellposed.signals.operators.norms import NORMS
+from wellposed.signals.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.structure.choices import Choices, choices_of
 
 Assumptions = Literal["full", "independent"]
 
@@ -53,19 +55,20 @@ def run_pass(
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
-    run.choices = Choices() if run.independent else choices_of(graph)
-    last_use = _last_uses(graph)
+    last_use = last_uses(run)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
-        state_of(run, value)
+        entering = state_of(run, value)
+        run.dependent[value] = 0 if entering is None else entering.roots
     for node in graph.nodes:
-        if any(graph.values[out].is_signal for out in node.outputs):
+        if any(graph.values[out].is_followed for out in node.outputs):
             if visit is not None:
                 visit(run, node)
             signals.extend(_followed(run, node))
         else:
             _follow_condition(run, node)
+        _note_sources(run, node)
         for value in node.inputs:
             if last_use.get(value) == node.index:
                 run.draws.pop(value, None)
@@ -78,11 +81,20 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
     """Return the state with the parameter that scales it linearly, as long as that scale is still to be chosen."""
     lever = run.weights.levers.get(out)
     name = None if lever is None else lever.parameter
+    join = None if name is None else run.weights.joins.get(name)
+    if name is not None and join is not None and join.value == out:
+        return run.weights.meet(name, partial(_at_scale, run), result)
     if name is not None:
         entering = (run.states.get(value) for value in node.inputs)
-        open_ = run.weights.known_scale(name) is None and any(s is not None and s.lever == name for s in entering)
-        name = name if open_ else None
+        open_ = run.weights.is_open(name) or any(s is not None and s.lever == name for s in entering)
+        name = name if open_ and run.weights.known_scale(name) is None else None
     return result if result.lever == name else result.amended(lever=name)
+
+
+def _at_scale(run: Pass, value: int) -> State | None:
+    """Return the state of an operand, at the scale that it has been given."""
+    found = resolve(run, Ref(value))
+    return found if isinstance(found, State) else state_of(run, value)
 
 
 def _followed(run: Pass, node: Node) -> Iterator[Signal]:
@@ -101,12 +113,15 @@ def _followed(run: Pass, node: Node) -> Iterator[Signal]:
             yield _signal(run.graph, node, out, result)
 
 
-def _last_uses(graph: Graph) -> dict[int, int]:
-    last: dict[int, int] = {}
-    for node in graph.nodes:
+def _note_sources(run: Pass, node: Node) -> None:
+    """Note what a node's results depend on: behind a weight its draw, of random numbers what their rule says."""
+    entering, effects = 0, traits(node.op)
+    if not (node.index in run.weights.weight_at or effects.random or effects.fills):
         for value in node.inputs:
-            last[value] = node.index
-    return last
+            entering |= run.dependent.get(value, 0)
+    for out in node.outputs:
+        state = run.states.get(out)
+        run.dependent[out] = 0 if out in run.graph.known else entering | (0 if state is None else state.roots)
 
 
 def _require_rules(graph: Graph) -> None:
@@ -114,7 +129,7 @@ def _require_rules(graph: Graph) -> None:
         node
         for node in graph.nodes
         if RULES.get(node.op) is None
-        and any(graph.values[out].is_signal for out in node.outputs)
+        and any(graph.values[out].is_followed for out in node.outputs)
         and not all(out in graph.known for out in node.outputs)
     ]
     require_none(graph, without, "rule", "wellposed.rule")
@@ -149,7 +164,7 @@ def describe_inputs(
             given[names[name]] = _descriptor(descriptor)
     elif inputs is not None:
         for value in graph.inputs:
-            if graph.values[value].is_signal:
+            if graph.values[value].is_followed:
                 given[value] = _descriptor(inputs)
     for value in graph.inputs:
         info = graph.values[value]
@@ -175,7 +190,7 @@ def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
         state.pooled_mean,
         state.pooled_var,
         state.tag,
-        log2_std=float(np.sqrt(state.spread.variance) / np.log(2.0)),
+        log2_std=math.sqrt(state.spread.variance) / math.log(2.0),
     )
 
 
@@ -193,31 +208,28 @@ def _entering(run: Pass, node: Node) -> str:
 def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what leaves a node given the states that enter it in ``run``, with the tag of its source and a note."""
     graph = run.graph
-    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_signal]
+    shapes = [graph.values[out].shape for out in node.outputs if graph.values[out].is_followed]
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
     if known is not None:
         return *known, ""
-    if node.index in run.choices.after and go_along(run, node):
+    if is_drawn(run, node) and draw_together(run, node):
         return states_of_draws(run, node), "sampled", ""
-    results = _by_rule(run, node)
-    if node.index in run.choices.before:
-        go_along(run, node)
-    return results
+    return _by_rule(run, node)
 
 
 def _given(run: Pass, out: int) -> State | None:
     """Return the state of an output whose values are known or that has no elements; None of indices and masks."""
     info = run.graph.values[out]
-    if not info.is_signal:
+    if not info.is_followed:
         return None
     return known_state(run.graph.known[out], run.root()) if out in run.graph.known else make_state(info.shape, 0.0, 0.0)
 
 
 def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what the operator's rule makes of the states that enter it, or what samples of them show."""
-    call, rule = Call(run, node), RULES.get(node.op)
+    call, rule = Call(run, node), _rule_of(run, node)
     pairs = rule is None or rule.pairs or rule.elementwise
     args = tuple(resolve(run, a, pairs=pairs) for a in node.args)
     kwargs = {key: resolve(run, a, pairs=pairs) for key, a in node.kwargs.items()}
@@ -226,18 +238,40 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
     if results is None:
         rule, tag, note = None, "sampled", "no rule: run on samples"
+        if can_run(run, node) and draw_together(run, node):
+            return states_of_draws(run, node), tag, note
         results = sample_operator(run.graph, node, args, kwargs, run.root)
     if results is None:
         note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     weak = weakest(tag, *(s.tag for s in incoming))
+    results = [_with_tails(node, rule, weak, result) for result in results]
+    weak = "assumed" if weak == "heavy" else weak
     return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
+
+
+def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) -> State | None:
+    """Return a result of what may have heavy tails: these end where a rule says so, at norms, and at a softmax."""
+    if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
+        return result
+    ends = node.op in NORMS or result.standardised is not None or result.softmax is not None
+    if rule is not None and result.tag != "heavy" and (ends or result.fn is not None):
+        return result
+    return result.amended(tag="assumed" if ends else "heavy")
+
+
+def _rule_of(run: Pass, node: Node) -> Rule | None:
+    """Return the operator's rule, None where it says nothing of complex numbers and there are some."""
+    rule = RULES.get(node.op)
+    if rule is None or not is_complex(run.graph, node) or holds_for_complex(run.graph, node):
+        return rule
+    return None
 
 
 def _follow_condition(run: Pass, node: Node) -> None:
     """Compute the state of a condition on signals, for `where` and masks; others are left unknown."""
     rule = RULES.get(node.op)
-    if node.index in run.choices.after and go_along(run, node):
+    if is_drawn(run, node) and draw_together(run, node):
         run.states.update(zip(node.outputs, states_of_draws(run, node), strict=True))
         return
     if rule is None or len(node.outputs) != 1 or node.outputs[0] in run.graph.known:
@@ -250,7 +284,9 @@ def _follow_condition(run: Pass, node: Node) -> None:
     if not node.inputs or any(isinstance(a, State) or _is_condition(a) for a in args):
         result = rule.function(Call(run, node), *args, **{key: resolve(run, a) for key, a in node.kwargs.items()})
         if isinstance(result, State):
-            run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, weakest(rule.tag, result.tag))
+            tag = weakest(rule.tag, result.tag)
+            tag = "assumed" if tag == "heavy" else tag
+            run.states[node.outputs[0]] = _checked(Call(run, node), rule, 0, result, tag)
 
 
 def _is_condition(argument: Any) -> bool:
@@ -332,13 +368,14 @@ def _checked(call: Call, rule: Rule | None, index: int, result: State | None, ta
     node = call.node
     value = call.graph.values[node.outputs[index]]
     if result is None:
-        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_signal else None
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_followed else None
     shape = result.shape
     if shape != value.shape:
         raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, rule), result, tag)
+    tag = weakest(tag, result.tag)
     return result if result.tag == tag else result.amended(tag=tag)
 
 
@@ -378,7 +415,7 @@ def _assumed(call: Call, incoming: list[State]) -> list[State | None]:
     source = next(iter(incoming), None)
     results: list[State | None] = []
     for index, out in enumerate(call.node.outputs):
-        if not call.graph.values[out].is_signal:
+        if not call.graph.values[out].is_followed:
             results.append(None)
             continue
         mean, var = (source.pooled_mean, source.pooled_var) if source is not None else (0.0, 1.0)

@@ -14,6 +14,7 @@ from wellposed.signals.rules.reduction import forward as reduction
 from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape import forward as shape
 from wellposed.signals.rules.shape import writes
+from wellposed.signals.rules.spectral import forward as spectral
 
 __all__ = [
     "attention",
@@ -31,6 +32,7 @@ __all__ = [
     "reduction",
     "resize",
     "shape",
+    "spectral",
     "statistics",
     "writes",
 ]

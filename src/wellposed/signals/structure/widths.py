@@ -54,15 +54,16 @@ class Widths:
     fan_out: int | None
 
 
-def widths(graph: Graph) -> dict[str, Widths]:
+def widths(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str, Widths]:
     """Return the widths of every parameter of ``graph``, by first name.
 
     Hidden weights have two, weights that meet the input and vectors have a fan-out only, readouts a fan-in only, and
-    a readout's bias none.
+    a readout's bias none. ``known`` are the graph's contractions, where they are at hand.
     """
-    dimensions = _Reader(graph)
+    uses = contractions(graph) if known is None else known
+    dimensions = _Reader(graph, uses)
     fans: dict[str, Widths] = {}
-    for use in contractions(graph):
+    for use in uses:
         for name in dimensions.parameters_of(use.weight):
             mine = dimensions.of_use(use)
             size = math.prod(graph.values[use.weight].shape)
@@ -81,14 +82,14 @@ def widths(graph: Graph) -> dict[str, Widths]:
 class _Reader:
     """One pass over a graph that finds which axes are one index, then which of these indices are widths."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, uses: Sequence[Contraction]) -> None:
         self.graph = graph
         self.fixed = parameter_values(graph)
         self.axes: dict[int, Axes] = {}
         self.products: list[tuple[Axis, Axis]] = []
         self.concatenated: list[Dimension] = []
         self.joined: dict[Dimension, int] = {}
-        self.weights = {use.weight for use in contractions(graph)}
+        self.weights = {use.weight for use in uses}
         self.names = {parameter.value: name for name, parameter in graph.parameters.items()}
         for value in graph.values:
             if value.node is None:

@@ -228,7 +228,7 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     if not g.axes[axis]:
         return None
     keys, i = g.shape[axis], g.axes[axis][0]
-    spread = float(interpolated_choices(np.full(1, float(keys)), made.softmax[0])[1][0])
+    spread = float(interpolated_choices(np.full(1, float(keys)), made.softmax.variance)[1][0])
     alone = kernels.average(g.var) * (1.0 - off_diagonal(g, axis))
     # of two queries: the part of their correlation that is not common to all keys
     same = np.take(g.corr, [0], axis=i)

@@ -13,11 +13,12 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
-from wellposed.signals.algebra.products import tilt
-from wellposed.signals.algebra.softmax import interpolated_participations, interpolated_pull, off_diagonal
+from wellposed.signals.algebra.products import alike_after_attention, tilt
+from wellposed.signals.algebra.softmax import Logits, interpolated, law_of, off_diagonal
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Ancestry, Attention, Moments, State, make_state, weakest
+from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.state import Ancestry, Attention, Moments, Softmax, State, make_state, weakest
 from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -46,7 +47,8 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    a2 = kernels.average(interpolated_participations(keys, sigma2))
+    second, pull = interpolated(keys, Logits(sigma2, *x.logits))
+    a2 = kernels.average(second)
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
     cap = a2
@@ -71,7 +73,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=(sigma2, a2, kernels.average(interpolated_pull(keys, sigma2)))),
+        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), rho)),
     )
 
 
@@ -127,8 +129,8 @@ def attention(
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
-    a2 = interpolated_participations(seen, sigma2)
-    lifted = tilt(v, token, sigma2) * interpolated_pull(seen, sigma2)
+    a2, pull = interpolated(seen, law_of(sigma2, k, q.shape[-1]))
+    lifted = tilt(v, token, sigma2) * pull
     ratio = r_v + (1.0 - r_v) * a2 + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
@@ -136,7 +138,8 @@ def attention(
     level = kernels.average(ratio)
     shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
-    return _output(call, q, v, token, ratio, r_out, level)
+    share = kernels.average(lifted) / level if level > 0 else 0.0
+    return _output(call, q, v, token, ratio, r_out, alike_after_attention(call, v, share))
 
 
 def logits(
@@ -175,11 +178,13 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     return None, 0.0
 
 
-def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, level: float) -> State:
+def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, alike: Sources) -> State:
+    level = kernels.average(ratio)
     made = make_state(
         call.shape(),
         v.pooled_mean,
         kernels.average(v.var),
+        alike=alike,
         tag=weakest(q.tag, v.tag, "approximate"),
         roots=q.roots | v.roots | call.root(),
         spread=v.spread,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.boxes import box, filtered
-from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
 from wellposed.signals.distributions.state import Later, Layout, State, read
@@ -79,8 +79,11 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
     layout, order = _outputs(data, product, call.shape())
     var = kernels.rearranged(total, order) * unit
     features = {i: data.sizes[i] // product.groups for i in data.axes[sliding.channel_axis]}
-    for axis, taps in zip(sliding.space, window.kernel, strict=True):
-        features |= {i: min(taps, data.sizes[i]) for i in data.axes[axis]}
+    taps = {
+        i: min(size, data.sizes[i])
+        for axis, size in zip(sliding.space, window.kernel, strict=True)
+        for i in data.axes[axis]
+    }
     result = fresh(
         call,
         layout,
@@ -89,7 +92,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        chance=0.0 if call.independent else chance_likeness(data, features),
+        likeness=Likeness() if call.independent else chance_likeness(data, features | taps, taps),
     )
     if call.independent or product.transposed:
         return result
@@ -173,15 +176,9 @@ def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None
     data, members, channels = sliding.data, sliding.members, sliding.channels
     before = read(data.scales)
     related = members and max(a.shape[members[0]] for a in (data.corr, before) if a is not None) > 1
-    base, fn = data.gaussian_source()
-    if (channels > WIDE and not related) or base.sizes != data.sizes or not kernels.nonzero(base.var):
+    kernel = energy_kernel(data) if channels <= WIDE or related else None
+    if kernel is None:
         return None
-    kernel = square_kernel(
-        fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport
-    )
-    if before is not None:
-        kernel, before = kernels.common(kernel, before)
-        kernel = kernel + before * (1.0 + kernel)
     other = np.zeros_like(kernel)
     for i in members:
         other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else np.zeros_like(kernel)
@@ -197,6 +194,24 @@ def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None
     together = (outputs / groups - 1.0) / max(outputs - 1, 1)
     other = box(other, dims, steps, sliding.cap)
     return kernel, together * kernel + (1.0 - together) * other
+
+
+def energy_kernel(data: State) -> Array | None:
+    """Return Cov(x_p², x_{p+d}²) / (E x²)² of a function of a Gaussian whose local scale may vary; None of others.
+
+    It tells no pairs of positions apart.
+    """
+    base, fn = data.gaussian_source()
+    if base.sizes != data.sizes or not kernels.nonzero(base.var):
+        return None
+    kernel = kernels.by_displacement(
+        square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport)
+    )
+    before = read(data.scales)
+    if before is None:
+        return kernel
+    kernel, before = kernels.common(kernel, before)
+    return np.asarray(kernel + before * (1.0 + kernel))
 
 
 def _uneven_filters(sliding: _Sliding) -> Array | None:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.context.arguments import rescaled
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.views import view_of
 from wellposed.signals.registry import overloads, rule

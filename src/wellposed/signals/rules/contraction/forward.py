@@ -19,21 +19,22 @@ from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.boxes import filtered
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.weighted import chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Layout, State
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.state import Later, Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import GROUPED, Product, describe
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.contraction.convolution import convolve, steps_of
+from wellposed.signals.rules.contraction.convolution import WIDE, convolve, energy_kernel, steps_of
 
 PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
     "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
     "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-    "dot.default", "outer.default", "einsum.default",
+    "dot.default", "outer.default", "einsum.default", "tensordot.default",
 )]  # fmt: skip
 """Products of two tensors with axes summed, forwards and backwards."""
 
@@ -51,9 +52,9 @@ def is_weight(call: Call, value: int) -> bool:
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
     product = describe(call.graph, call.node)
-    if product is None:
-        return None
     states = _operand_states(call, args, kwargs)
+    if product is None:
+        return _of_factors(call, states)
     if product.left not in states or product.right not in states:
         return None
     bias = states.get(product.bias) if product.bias is not None else None
@@ -77,6 +78,27 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if level:
         result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
+
+
+def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
+    """Return the product of three factors of a weight or more, each drawn for itself: sums of products of n numbers.
+
+    With k terms and second moments q and means m of the factors, E y² = k Π q + k (k - 1) Π m².
+    """
+    left, _, out = str(call.node.args[0]).replace(" ", "").partition("->")
+    terms, factors = left.split(","), [states.get(value) for value in call.node.inputs]
+    if len(terms) != len(factors) or "..." in left or not out or any(len(set(term)) < len(term) for term in terms):
+        return None
+    mean = second = 1.0
+    roots, sizes = 0, dict[str, int]()
+    for term, value, factor in zip(terms, call.node.inputs, factors, strict=True):
+        if factor is None or factor.corr.size > 1 or factor.roots & roots or not is_weight(call, value):
+            return None
+        mean, second, roots = mean * factor.pooled_mean, second * factor.second_moment, roots | factor.roots
+        sizes |= dict(zip(term, factor.shape, strict=True))
+    count = math.prod(size for label, size in sizes.items() if label not in out)
+    tag = weakest("approximate", *(factor.tag for factor in factors if factor is not None))
+    return make_state(call.shape(), count * mean, max(count * (second - mean**2), 0.0), roots=roots, tag=tag)
 
 
 def _with_weight(call: Call, product: Product) -> Product | None:
@@ -188,9 +210,29 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
-    chance = 0.0 if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
+    likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
-    return fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, chance=chance)
+    result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
+    if call.independent or not kernels.nonzero(weight.var) or count > WIDE:
+        return result
+
+    def energies() -> Array | None:
+        """How the energy that meets in one output varies, alike for all that see the same elements (signals.md 5.7)."""
+        kernel = energy_kernel(data)
+        if kernel is None:
+            return None
+        for i in summed:
+            other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
+            kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
+        if float(kernel.ravel()[0]) <= UNEVEN:
+            return None
+        kernel = kernels.rearranged(kernel, free)
+        for _ in new:
+            kernel = np.concatenate([kernel[..., None]] * 2, axis=-1)
+        return kernel
+
+    read(data.scales)
+    return result.amended(scales=Later(energies))
 
 
 def _outputs(

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from wellposed.signals.algebra.arithmetic import function_within
-from wellposed.signals.algebra.pointwise import apply_pointwise, elementary
+from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
 from wellposed.signals.registry import overloads, rule
 
@@ -18,6 +19,8 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
     """An operator of one tensor and numbers."""
     if not isinstance(x, State) or any(not _plain(r) for r in (*rest, *kwargs.values())):
         return None
+    if call.graph.values[call.node.inputs[0]].dtype.is_complex:
+        return modulus(call, pooled(x))
     kwargs.pop("out", None)
     function = elementary(call.node.op, *rest, **kwargs)
     return function_within(call, x, function) or apply_pointwise(call, x, function)

@@ -115,7 +115,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
     follows = not gone and on_same_grid(used) and base.roots and not call.independent
     return State(
         layout,
-        Moments(kernels.without(mean, gone), kernels.without(var, gone), kernels.without(corr, gone)),
+        Moments(*(kernels.without(array, gone) for array in (mean, var, corr)), x.alike),
         tag="approximate",
         ancestry=Ancestry((Link(base, operate),) if follows else (), x.roots | call.root()),
         spread=Spread(x.inherited, x.own),

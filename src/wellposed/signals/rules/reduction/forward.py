@@ -13,8 +13,10 @@ from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of
 from wellposed.signals.algebra.statistics import jointly
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.expansion import marginal
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration.transport import of_values
 from wellposed.signals.registry import overloads, rule
 
 
@@ -32,7 +34,7 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     result = averaged(call, x, axes, keepdim=keepdim)
-    return linear(call, result, float(count)).changed(fn=None, base=None)
+    return linear(call, result, float(count)).amended(fn=None, base=None)
 
 
 def _square(call: Call, x: State) -> State:
@@ -96,7 +98,9 @@ def _root(call: Call, x: State) -> State:
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
     one = (1,) * len(x.sizes)
+    of_root = None if x.transport is None else of_values(np.sqrt(np.maximum(marginal(x), 0.0)))
     return x.with_moments(
+        marginal=Marginal(transport=of_root),
         mean=np.full(one, math.sqrt(level - relative)),
         var=np.full(one, relative),
         spread=x.spread.times(0.5),

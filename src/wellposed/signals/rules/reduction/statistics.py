@@ -204,3 +204,22 @@ def cross_entropy(
             aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
         )
     return state_of_samples(values, call.root())
+
+
+@rule(
+    overloads("binary_cross_entropy.default"),
+    tag="sampled",
+    source="the operator itself, on samples of shares",
+)
+def binary_cross_entropy(call: Call, x: State, y: Any, weight: Any = None, reduction: int = _MEAN) -> State | None:
+    """Binary cross entropy of shares, which lie between 0 and 1 (as a Gaussian they would not)."""
+    if weight is not None or not isinstance(y, (State, torch.Tensor)) or math.prod(x.shape) > VALUES:
+        return None
+    generator = torch.Generator().manual_seed(call.node.index)
+
+    def shares(given: State | torch.Tensor) -> torch.Tensor:
+        return (sample_state(given, generator) if isinstance(given, State) else given.float()).clamp(0.0, 1.0)
+
+    runs = max(4, min(256, VALUES // max(math.prod(x.shape), 1)))
+    drawn = [aten.binary_cross_entropy(shares(x), shares(y), None, reduction) for _ in range(runs)]
+    return state_of_samples(drawn, call.root() | x.roots)

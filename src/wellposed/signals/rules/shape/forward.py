@@ -172,6 +172,8 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
         axis = where[0]
         item = indices[axis]
         shape = call.shape()
+        if isinstance(item, torch.Tensor) and item.dtype == torch.bool and item.ndim == 1:
+            item = item.nonzero().flatten()
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
             return picked_along(x, axis, tuple(item.shape), shape, names)
@@ -199,9 +201,11 @@ def picked_along(
     index_shape: tuple[int, ...],
     shape: tuple[int, ...],
     names: torch.Tensor | None = None,
+    *,
+    once: bool = False,
 ) -> State:
     """Return elements picked by index along one axis, each as that which it is where the index (``names``) is known;
-    the other axes stay as they are.
+    the other axes stay as they are. With ``once`` picks of one element stand for different ones.
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
@@ -209,7 +213,7 @@ def picked_along(
     places = (
         None if names is None else np.where(names.cpu().numpy() < 0, names.cpu().numpy() + size, names.cpu().numpy())
     )
-    if places is not None and _by_pair(x.corr, i, places):
+    if places is not None and _by_pair(x.corr, i, places, once):
         return reshape(mapped(x, axis, np.eye(size)[places], pairs=True), shape)
     if places is None:
         mean = x.mean.mean(axis=i, keepdims=True)
@@ -218,7 +222,7 @@ def picked_along(
         chance = 1.0 / size if flat > size else 0.0
     else:
         mean, var = (np.take(m, places, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
-        times = np.bincount(places, minlength=size)
+        times = np.bincount(places, minlength=size) if not once else np.ones(1)
         chance = float((times * (times - 1.0)).sum()) / max(flat * (flat - 1), 1)
     other = kernels.off_diagonal_mean(x.corr, x.sizes, i)
     same = np.take(x.corr, [0], axis=i)
@@ -235,11 +239,11 @@ def picked_along(
     return reshape(state, shape)
 
 
-def _by_pair(corr: Array, atom: int, places: Indices) -> bool:
+def _by_pair(corr: Array, atom: int, places: Indices, once: bool) -> bool:
     """Whether pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
     if not kernels.LEAST <= places.size <= kernels.MOST:
         return False
-    return bool(kernels.positions(corr.shape[atom])) or np.unique(places).size < places.size
+    return bool(kernels.positions(corr.shape[atom])) or (not once and np.unique(places).size < places.size)
 
 
 def _picked(call: Call, x: State) -> State:

@@ -13,7 +13,7 @@ from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
-from wellposed.signals.distributions.blocks import concatenate, select
+from wellposed.signals.distributions.blocks import concatenate, one_after_another, select
 from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -21,7 +21,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 from wellposed.signals.operators.writes import Stretch, stretches_of
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.shape.forward import names_along, reordered
+from wellposed.signals.rules.shape.forward import names_along, picked_along, reordered
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
@@ -45,7 +45,8 @@ def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None
     if stretches is None or any(s.step > 2 for s in stretches):
         share = math.prod(source.shape) / max(math.prod(target.shape), 1)
         return _mixed(call, target, source, share)
-    return replaced(target, source, stretches)
+    frequencies = call.graph.values[call.node.outputs[0]].dtype.is_complex
+    return replaced(target, source, stretches, frequencies=frequencies)
 
 
 def _as_state(call: Call, value: Any) -> State:
@@ -59,27 +60,31 @@ def _mixed(call: Call, target: State, source: State, share: float) -> State:
     return mixture(call, whole, target, min(share, 1.0))
 
 
-def replaced(target: State, source: State, stretches: tuple[Stretch, ...]) -> State:
-    """Return a tensor with other elements at some stretches of its axes."""
+def replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, frequencies: bool = False) -> State:
+    """Return a tensor with other elements at some stretches of its axes; ``frequencies`` are told apart one by one."""
     for stretch in stretches:
         if stretch.dropped:
             source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
-    return _replaced(target, source, stretches, apart=len(stretches) == 1)
+    return _replaced(target, source, stretches, apart=len(stretches) == 1, frequencies=frequencies)
 
 
-def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool) -> State:
+def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool, frequencies: bool) -> State:
     # parts of a box in several axes are told apart by position: blocks lie along one axis
     if not stretches:
         return expand(source, target.shape)
     (axis, start, stop, step), rest = _bounds(stretches[0]), stretches[1:]
     size = target.shape[axis]
-    inner = _replaced(select(target, axis, start, stop, step, drop=False), source, rest, apart=apart)
+    inner = _replaced(
+        select(target, axis, start, stop, step, drop=False), source, rest, apart=apart, frequencies=frequencies
+    )
     if step == 1:
         before, behind = ((0, start), (stop, size))
         around = [
             [select(target, axis, *ends, 1, drop=False)] if ends[0] < ends[1] else [] for ends in (before, behind)
         ]
         parts = [*around[0], inner, *around[1]]
+        if frequencies:
+            return one_after_another(parts, axis)
         return concatenate(parts, axis, apart=apart and sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
     others = select(target, axis, 1 - start % 2, size, 2, drop=False)
     taken = np.arange(start, stop, step)
@@ -149,11 +154,43 @@ def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False
             return None
         shape = (*target.shape[: axes[0]], index.shape[0], *target.shape[axes[0] + 1 :])
         return _added(call, target, expand(source, shape), axes[0], index, "sum")
+    by_position = _along_an_axis(call, target, indices, source)
+    if by_position is not None:
+        return by_position
     if len(indices) == 1 and tuple(indices[0].shape) == target.shape:
         by_condition = _where(call, indices[0], source, target)
         if by_condition is not None:
             return by_condition
     return _mixed(call, target, source, _indexed(indices, target.shape) / max(math.prod(target.shape), 1))
+
+
+def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> State | None:
+    """Return a tensor that is overwritten at known places of one axis, position by position; None of other writes."""
+    picked = [(axis, item) for axis, item in enumerate(indices) if item is not None]
+    if len(picked) != 1 or not isinstance(picked[0][1], torch.Tensor) or picked[0][1].ndim != 1 or call.independent:
+        return None
+    axis, places = picked[0]
+    places = places.nonzero().flatten() if places.dtype == torch.bool else places
+    size = target.shape[axis]
+    if not 0 < len(places) == len(places.unique()) or size > BLOCKS * BLOCKS:
+        return None
+    rows = expand(source, (*target.shape[:axis], len(places), *target.shape[axis + 1 :]))
+    which = torch.zeros(size, dtype=torch.long)
+    which[places] = torch.arange(len(places))
+    written = torch.zeros(size, dtype=torch.float64).index_fill(0, places, 1.0)
+    extent = [size if a == axis else 1 for a in range(len(target.axes))]
+    whole = (
+        picked_along(rows, axis, (size,), target.shape, which, once=True)
+        if rows.axes[axis]
+        else expand(rows, target.shape)
+    )
+    inside = multiply(call, whole, _mask_of(call, written, extent))
+    outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
+    return combine(call, inside, outside, 1.0, 1.0)
+
+
+def _mask_of(call: Call, written: torch.Tensor, extent: list[int]) -> State:
+    return known_state(written.reshape(extent), call.root())
 
 
 def _indexed(indices: Any, shape: tuple[int, ...]) -> float:

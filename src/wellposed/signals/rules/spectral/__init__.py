@@ -1,0 +1,1 @@
+"""Fourier transforms and complex numbers."""

@@ -1,0 +1,263 @@
+"""Fourier transforms, and complex numbers made of real ones.
+
+A transform mixes all positions: of a signal with covariance kernel K(d), averaged over positions, E|X_k|² is the sum of
+(N - |d|) K(d) cos(2πkd / N) over displacements |d| < N, and different frequencies count as uncorrelated, as they are
+of a periodic field. Back from frequencies of variances v_k the variance is the same at all positions, and the
+correlation at displacement d is the sum of v_k cos(2πkd / N) over that of v_k (Wiener-Khinchin; signals: 5.11).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import one_after_another
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, make_state, weakest
+from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.operators.spectral import Transform, belongs_to_real, transform_of
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.shape.forward import reordered
+
+LARGEST = 1 << 12
+"""Longest axis whose correlations are followed through a transform."""
+_KINDS = ("fft", "ifft", "rfft", "irfft")
+_TRANSFORMS = [f"fft_{kind}.default" for stem in _KINDS for kind in (stem, f"{stem}2", f"{stem}n")]
+
+
+@rule(overloads(*_TRANSFORMS), tag="approximate", source="signals: 5.11 (Wiener-Khinchin)")
+def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
+    """A Fourier transform, forward or back, of real or of complex numbers."""
+    described = transform_of(call.graph, call.node)
+    if described is None or max(described.lengths, default=1) > LARGEST:
+        return None
+    x = one_after_another(x.blocks, x.block_axis) if x.blocks else x
+    for axis in described.axes:
+        x = merge_atoms(x, axis)
+    if call.independent:
+        power = math.prod(described.lengths) * described.scale**2
+        made = make_state(call.shape(), 0.0, x.second_moment * power, gauss=True, roots=x.roots | call.root())
+        return made.amended(spread=x.spread)
+    half = described.real and described.inverse
+    result = (_from_half if half else _between_wholes)(call, x, described)
+    return call.run.weights.arrived(call.node, result)
+
+
+def _atoms(x: State, described: Transform) -> list[tuple[int, int, int]]:
+    """Return axis, atom and length of what is transformed; axes of length 1 are as they were."""
+    return [(a, x.axes[a][0], n) for a, n in zip(described.axes, described.lengths, strict=True) if x.axes[a]]
+
+
+def _between_wholes(call: Call, x: State, described: Transform) -> State:
+    """A transform of all positions, to all frequencies or to the half that tells those of real numbers."""
+    atoms = _atoms(x, described)
+    moved = [i for _, i, _ in atoms]
+    kernel = x.covariance()
+    for _, i, n in atoms:
+        kernel = _powers(kernel, i, n)
+    q = kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in moved])
+    corr = kernels.quotient(kernels.mean_over(kernel, moved), np.maximum(kernels.mean_over(q, moved), 0.0))
+    mean, folded = _transformed_mean(x.mean, atoms)
+    corr = _with_profiles(corr, x.var, atoms)
+    sizes = {i: call.shape()[a] for a, i, _ in atoms}
+    return _result(call, x, described, sizes, mean, np.maximum(q, 0.0) + folded, corr)
+
+
+def _from_half(call: Call, x: State, described: Transform) -> State:
+    """Back from half a spectrum to real numbers.
+
+    Frequencies that are their own mirror image (0, and the highest of an even number) lose their imaginary part: half
+    of the power, unless the spectrum is that of real numbers still.
+    """
+    atoms = _atoms(x, described)
+    source = call.value_of(0)
+    own = 1.0 if source is not None and belongs_to_real(call.graph, source) else 0.5
+    last = x.axes[described.axes[-1]]
+    n = described.lengths[-1]
+    var = x.var
+    if last:
+        i = last[0]
+        var = np.broadcast_to(var, [*var.shape[:i], n // 2 + 1, *var.shape[i + 1 :]])
+        weights = np.full(n // 2 + 1, 1.0)
+        weights[0] = own
+        weights[-1] = own if n % 2 == 0 else 1.0
+        var = var * _along(weights, i, var.ndim)
+        mirrored = np.flip(np.take(var, range(1, (n + 1) // 2), axis=i), axis=i)
+        for _, j, length in atoms:  # the mirror image of (k, l) is (-k, -l)
+            if j != i and mirrored.shape[j] > 1:
+                mirrored = np.take(mirrored, -np.arange(length) % length, axis=j)
+        var = np.concatenate([var, mirrored], axis=i)
+    moved = [i for _, i, _ in atoms]
+    total = kernels.mean_over(var, moved) * math.prod(length for _, _, length in atoms)
+    mean = np.zeros((1,) * var.ndim)
+    if kernels.nonzero(x.mean):
+        shape = [n if i in moved else m for i, (n, m) in enumerate(zip(x.sizes, x.mean.shape, strict=True))]
+        whole = np.broadcast_to(x.mean, shape)
+        mean = np.fft.irfftn(whole, [length for _, _, length in atoms], axes=moved) if moved else whole
+        mean = mean * math.prod(length for _, _, length in atoms)
+    corr = _with_profiles(kernels.at_zero(x.corr, moved), var, atoms)
+    sizes = {i: call.shape()[a] for a, i, _ in atoms}
+    return _result(call, x, described, sizes, mean, total, corr)
+
+
+def _along(values: Array, dim: int, rank: int) -> Array:
+    return values.reshape([-1 if i == dim else 1 for i in range(rank)])
+
+
+def _powers(kernel: Array, dim: int, n: int) -> Array:
+    """Return the power by frequency along one dimension of a kernel by displacement."""
+    if kernel.shape[dim] == 1:
+        return kernel * n
+    lengths = [n if i == dim else length for i, length in enumerate(kernel.shape)]
+    d, k = np.arange(n), np.arange(n)
+    factors = np.where(d > 0, 2.0, 1.0) * (n - d) * np.cos(2.0 * np.pi / n * (np.multiply.outer(k, d) % n))
+    whole = np.moveaxis(kernels.promote(kernel, lengths), dim, -1)
+    return np.asarray(np.moveaxis(whole @ factors.T, -1, dim))
+
+
+def _transformed_mean(mean: Array, atoms: list[tuple[int, int, int]]) -> tuple[Array, Array]:
+    """Return the mean at frequency 0, which is real, and the square of those at others, which count as variance."""
+    if not kernels.nonzero(mean):
+        return np.zeros((1,) * mean.ndim), np.zeros((1,) * mean.ndim)
+    sizes = {i: n for _, i, n in atoms}
+    whole = np.broadcast_to(mean, [sizes.get(i, length) for i, length in enumerate(mean.shape)])
+    spectrum = np.fft.fftn(whole, axes=list(sizes)) if sizes else whole.astype(complex)
+    first = np.zeros(spectrum.shape)
+    place = tuple(0 if i in sizes else slice(None) for i in range(first.ndim))
+    first[place] = spectrum[place].real
+    return first, np.abs(spectrum - first) ** 2
+
+
+def _with_profiles(corr: Array, var: Array, atoms: list[tuple[int, int, int]]) -> Array:
+    """Return a correlation kernel with the profile that variances by position give the transform."""
+    uneven = [(i, n) for _, i, n in atoms if var.shape[i] > 1]
+    if not uneven:
+        return corr
+    others = [i for i in range(var.ndim) if i not in [i for i, _ in uneven]]
+    powers = kernels.mean_over(var, others)
+    sums = np.fft.fftn(powers, axes=[i for i, _ in uneven]).real
+    for i, n in uneven[1:]:  # kernels tell no direction
+        sums = 0.5 * (sums + np.take(sums, -np.arange(n) % n, axis=i))
+    first = sums[(0,) * sums.ndim]
+    return np.asarray(corr * (sums / first)) if first > 0.0 else corr
+
+
+def _result(
+    call: Call, x: State, described: Transform, sizes: dict[int, int], mean: Array, var: Array, corr: Array
+) -> State:
+    layout = Layout(tuple(sizes.get(i, n) for i, n in enumerate(x.sizes)), x.axes)
+
+    def cut(array: Array) -> Array:
+        for i, n in sizes.items():
+            array = np.take(array, range(n), axis=i) if array.shape[i] > n else array
+        return array
+
+    corr = cut(np.clip(corr, -1.0, 1.0))
+    if corr.size:
+        corr = np.array(corr)
+        corr[(0,) * corr.ndim] = 1.0
+    return State(
+        layout,
+        Moments(cut(mean) * described.scale, cut(var) * described.scale**2, corr),
+        tag=weakest(x.tag, "approximate"),
+        marginal=Marginal(gauss=True),
+        ancestry=Ancestry((), x.roots | call.root()),
+        spread=x.spread,
+    )
+
+
+@rule(overloads("fft_fftshift.default", "fft_ifftshift.default"), source="definition")
+def shift(call: Call, x: State, dim: Any = None) -> State:
+    """Frequency 0 is brought to the middle, or back."""
+    dims = range(len(x.axes)) if dim is None else dim if isinstance(dim, (list, tuple)) else [dim]
+    back = "ifftshift" in call.node.op_name
+    for axis in (d % len(x.axes) for d in dims):
+        n = x.shape[axis]
+        by = (n + 1) // 2 if back else n // 2
+        x = reordered(x, axis, np.roll(np.arange(n), by))
+    return x
+
+
+# ---- real and imaginary parts ---------------------------------------------------------------------------------------
+
+
+@rule(overloads("view_as_real.default"), tag="approximate", source="definition: both parts have half of the power")
+def view_as_real(call: Call, z: State) -> State:
+    """Real and imaginary part along a last axis of length 2."""
+    z = pooled(z)
+    layout = Layout((*z.sizes, 2), (*z.axes, (len(z.sizes),)))
+    mean = np.stack([z.mean, np.zeros_like(z.mean)], axis=-1) if kernels.nonzero(z.mean) else z.mean[..., None]
+    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None]))
+
+
+@rule(overloads("view_as_complex.default"), tag="approximate", source="definition: |z|² = x² + y²")
+def view_as_complex(call: Call, x: State) -> State | None:
+    """Complex numbers of real and imaginary parts along the last axis."""
+    x = merge_atoms(pooled(x), len(x.axes) - 1)
+    if x.shape[-1] != 2:
+        return None
+    i = x.axes[-1][0]
+    both = [np.take(np.repeat(m, 2, axis=i) if m.shape[i] == 1 else m, [0, 1], axis=i) for m in (x.mean, x.var)]
+    mean, var = (np.moveaxis(m, i, 0) for m in both)
+    order = [j for j in range(len(x.sizes)) if j != i]
+    corr = kernels.rearranged(kernels.at_zero(x.corr, [i]), order)
+    layout = x.layout.without([i]).dropping([len(x.axes) - 1])
+    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr))
+
+
+@rule(overloads("real.default", "imag.default"), tag="approximate", source="definition: both have half of the power")
+def part(call: Call, z: State) -> State:
+    """The real or the imaginary part; the mean is real."""
+    if not call.graph.values[call.node.inputs[0]].dtype.is_complex:
+        return z
+    z = pooled(z)
+    real = call.node.op_name.startswith("real")
+    mean = z.mean if real else np.zeros_like(z.mean)
+    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr))
+
+
+@rule(overloads("complex.default"), tag="approximate", source="definition: |z|² = x² + y²", tensors=True)
+def complex_of(call: Call, x: Any, y: Any) -> State | None:
+    """Complex numbers of a real and an imaginary part."""
+    shape = call.shape()
+    parts = [operand(call, value) for value in (x, y)]
+    states = [p if isinstance(p, State) else make_state((), p, 0.0) for p in parts]
+    if any(s.shape != shape for s in states):
+        return None
+    a, b = (pooled(s) for s in states)
+    if a.layout != b.layout:
+        for axis in range(len(shape)):
+            a, b = merge_atoms(a, axis), merge_atoms(b, axis)
+    if a.layout != b.layout:
+        return None
+    var = a.var + b.var + b.mean**2
+    shares = kernels.common(a.covariance(), b.covariance())
+    corr = kernels.correlation(shares[0] + shares[1], a.var + b.var)
+    made = _parts(call, a, a.layout, Moments(a.mean, var, corr))
+    return made.amended(roots=made.roots | b.roots, tag=weakest(a.tag, b.tag), spread=a.spread + b.spread)
+
+
+@rule(
+    overloads("conj.default", "_conj.default", "conj_physical.default", "_conj_physical.default"),
+    tag="approximate",
+    source="definition: |z| stays, and the mean is real",
+)
+def conjugate(call: Call, z: State) -> State:
+    """The complex conjugate."""
+    return z
+
+
+def _parts(call: Call, x: State, layout: Layout, moments: Moments) -> State:
+    return State(
+        layout,
+        moments,
+        tag=x.tag,
+        marginal=Marginal(gauss=x.gauss),
+        ancestry=Ancestry((), x.roots | (call.root() if x.roots else 0), x.lever),
+        spread=x.spread,
+    )

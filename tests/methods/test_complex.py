@@ -1,0 +1,113 @@
+"""Complex parameters: drawn as real and imaginary part of half the variance each, and Fourier layers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+
+WIDTH, MODES = 8, 5
+
+
+class SpectralConv(nn.Module):
+    """A Fourier layer (Li et al. 2021) with a skip of its own."""
+
+    def __init__(self, norm="backward"):
+        super().__init__()
+        self.norm = norm
+        self.lift, self.out = nn.Conv2d(2, WIDTH, 1), nn.Conv2d(WIDTH, 1, 1)
+        shape = (2, WIDTH, WIDTH, MODES, MODES)
+        self.weight = nn.Parameter(torch.rand(shape, dtype=torch.complex64) / WIDTH**2)
+        self.skip = nn.Conv2d(WIDTH, WIDTH, 1)
+
+    def forward(self, x):
+        x = self.lift(x)
+        spectrum = torch.fft.rfft2(x, norm=self.norm)
+        made = torch.zeros(len(x), WIDTH, x.shape[2], x.shape[3] // 2 + 1, dtype=torch.complex64)
+        for part, rows in enumerate((slice(0, MODES), slice(-MODES, None))):
+            made[:, :, rows, :MODES] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, rows, :MODES], self.weight[part])
+        return self.out(F.gelu(torch.fft.irfft2(made, s=x.shape[2:], norm=self.norm) + self.skip(x)))
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
+@pytest.mark.parametrize("inputs", [wp.Input.white(), wp.Input.image()])
+def test_a_fourier_layer_leads_back_to_the_target_variance(norm, inputs):
+    """Whatever factors its transforms have, and however much of the power its modes hold."""
+    graph = wp.trace(SpectralConv(norm), torch.zeros(4, 2, 16, 16))
+    plan = wp.plan(graph, inputs=inputs)
+    assert plan.prescriptions["weight"].distribution == "complex_normal"
+    assert "makes of the spectrum" in plan.prescriptions["weight"].reason
+    signals = wp.measure(graph, plan=plan, draws=24, inputs=inputs)
+    back = signals["fft_irfft2"]
+    assert abs(math.log2(back.second_moment)) < 3 * back.log2_error + 0.1
+    assert wp.check(graph, plan=plan, draws=16, inputs=inputs).ok
+
+
+class ComplexNet(nn.Module):
+    """Complex layers with a rectifier for each part (Trabelsi et al. 2018)."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = (nn.Linear(n, m, dtype=torch.complex64) for n, m in ((32, 48), (48, 10)))
+
+    def forward(self, x):
+        z = self.first(torch.complex(x, 0.5 * x.flip(-1)))
+        return self.last(torch.complex(torch.relu(z.real), torch.relu(z.imag))).abs()
+
+
+def test_complex_layers_have_unit_variance():
+    graph = wp.trace(ComplexNet(), torch.zeros(64, 32))
+    plan = wp.plan(graph)
+    assert plan.prescriptions["first.weight"].std == pytest.approx((32 * 1.25) ** -0.5, rel=1e-6)
+    assert plan.prescriptions["first.bias"].how == "constant 0"
+    signals = wp.measure(graph, plan=plan, draws=24)
+    assert signals["first"].second_moment == pytest.approx(1.0, rel=0.1)
+    assert wp.check(graph, plan=plan, draws=16).ok
+
+
+def test_complex_numbers_are_drawn_in_both_parts_and_written_alike():
+    model = ComplexNet()
+    plan = wp.initialize_(model, torch.zeros(64, 32), seed=3)
+    weight = model.first.weight.detach()
+    std = plan.prescriptions["first.weight"].std
+    for part in (weight.real, weight.imag):
+        assert float(part.std()) == pytest.approx(std / 2**0.5, rel=0.1)
+    assert abs(float((weight.real * weight.imag).mean())) < 0.1 * std**2
+    assert torch.equal(wp.plans.draw(plan)["first.weight"], weight)
+    assert torch.equal(model.first.bias.detach(), torch.zeros(48, dtype=torch.complex64))
+    before = weight.clone()
+    wp.Plan.model_validate_json(plan.model_dump_json()).apply_(model)
+    assert torch.equal(model.first.weight.detach(), before)
+
+
+@pytest.mark.parametrize("method", ["kaiming", "lecun", "xavier"])
+def test_classic_methods_draw_complex_numbers_too(method):
+    plan = wp.plan(ComplexNet(), torch.zeros(64, 32), method=method)
+    assert plan.prescriptions["first.weight"].distribution == "complex_normal"
+
+
+class Filter(nn.Module):
+    """A learned filter of a spectrum, element by element (Rao et al. 2021): it keeps its values."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(WIDTH, 9, 2))
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x, norm="ortho") * torch.view_as_complex(self.filter)
+        return self.out(torch.fft.irfft(spectrum, n=16, norm="ortho"))
+
+
+def test_a_filter_keeps_its_values_and_is_counted():
+    graph = wp.trace(Filter(), torch.zeros(64, WIDTH, 16))
+    plan = wp.plan(graph)
+    assert plan.prescriptions["filter"].action == "keep"
+    verdict = wp.check(graph, plan=plan, draws=16)
+    assert verdict.ok
+    assert any(one.name == "fft_irfft" and abs(one.error) < 0.3 for one in verdict.comparisons)
