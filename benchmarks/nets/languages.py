@@ -18,9 +18,9 @@ _SIZES = (
     (VOCABULARY, "vocab_size vocab_size_per_layer_input max_position_embeddings n_positions n_ctx model_max_length"),
     (VOCABULARY, "context_length max_target_positions seq_length"),
     (256, "intermediate_size d_ff dff dim_ff ffn_dim ffn_hidden_size encoder_ffn_dim decoder_ffn_dim d_inner"),
-    (256, "dense_intermediate_size intermediate_size_mlp mamba_d_ssm feed_forward_size"),
+    (256, "dense_intermediate_size intermediate_size_mlp mamba_d_ssm feed_forward_size ffn_hidden_size"),
     (128, "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim embedding_dim lru_width"),
-    (128, "word_embed_proj_dim"),
+    (128, "word_embed_proj_dim hidden_size_global adapter_in_dim adapter_out_dim adapter_input_size"),
     (128, "input_embedding_size output_embedding_size attention_hidden_size moe_intermediate_size"),
     (128, "shared_expert_intermediate_size moe_shared_expert_intermediate_size expert_ffn_hidden_size"),
     (128, "shared_intermediate_size shared_experts_intermediate_size"),
@@ -41,6 +41,9 @@ SIZES = {key: size for size, keys in _SIZES for key in keys.split()}
 _DEPTHS = frozenset(_SIZES[0][1].split())
 _SAME_HEADS = {"num_key_value_heads": 4}
 _HALVES = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "head_dim": 16, "qk_head_dim": 32} | _SAME_HEADS
+_DOUBLED = {"attention_hidden_size": 256, "attention_head_dim": 64, "head_dim": 64} | _SAME_HEADS
+_INDEXER = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "hc_lowrank": 32}
+_INDEXER |= {"indexer_budget": 16, "indexer_compress_ratio": 4}
 _BOTH = {"encoder_layers": DEPTH}
 _LATENT = "axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash youtu minicpm3"
 _HALVED = "bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart trocr prophetnet"
@@ -49,7 +52,24 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(_HALVED.split(), _BOTH),
     **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
     "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
-    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
+    "gpt_neo": {"attention_types": [[["global", "local"], DEPTH // 2]]},
+    "gemma3n_text": {"intermediate_size": 256, "num_kv_shared_layers": DEPTH // 4},
+    "blt": {"encoder_hash_byte_group_vocab": VOCABULARY, "patching_mode": "space", "max_patch_length": 4},
+    "cohere_compass_text": {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 4, 4]}
+        }
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "dots3_note_vision_encoder": {"pyramid_num_routed": [-1, 4]},
+    "longcat_flash": _HALVES | {"num_layers": DEPTH // 2, "zero_expert_num": 2},
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _INDEXER),
+    "zamba": _DOUBLED,
+    "zamba2": _DOUBLED | {"layers_block_type": ["linear_attention", "hybrid"] * (DEPTH // 2)},
+    "zaya": {"num_experts_per_tok": 1},
     "lfm2_moe": {"layer_types": ["conv", "conv", "conv", "full_attention"] * (DEPTH // 4)},
     "reformer": {
         "is_decoder": True,
@@ -69,9 +89,13 @@ _EXPERTS = re.compile(r"(num|routed|local)_experts$|moe_num_experts")
 
 
 def names() -> list[str]:
-    """Return the model types that transformers has a causal language model for."""
+    """Return the model types that transformers has a causal language model for.
+
+    Assistants are left out: they draft for another model and take its keys and values beside tokens.
+    """
     transformers = zoo.import_library("transformers")
-    return sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    types = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return sorted(name for name in types if not name.endswith("_assistant"))
 
 
 def kind(name: str) -> str:
@@ -108,7 +132,11 @@ def build(name: str) -> nn.Module:
     transformers = zoo.import_library("transformers")
     default = transformers.AutoConfig.for_model(name)
     config = transformers.AutoConfig.for_model(name, **small(default))
-    model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    architecture = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    wanted = architecture.config_class
+    if not isinstance(config, wanted):  # a model of several parts: its decoder is the language model
+        config = next((part for part in inner_configs(config) if isinstance(part, wanted)), config)
+    model: nn.Module = architecture._from_config(config)
     return model
 
 

@@ -64,6 +64,9 @@ MASKED = {
     "where": lambda s: torch.where(causal() < 0, -math.inf, s / 4).softmax(-1),
     "where, a tensor": lambda s: torch.where(causal() == 0, s / 4, torch.full_like(s, -math.inf)).softmax(-1),
     "filled, then scaled": lambda s: (s.masked_fill(causal() < 0, -1e9) / 4).softmax(-1),
+    "bounded after": lambda s: torch.maximum(s / 4 + causal(), torch.tensor(torch.finfo().min)).softmax(-1),
+    "clamped after": lambda s: (s / 4 + causal()).clamp(min=-1e8).softmax(-1),
+    "twice": lambda s: (torch.where(causal() < 0, torch.finfo().min, s / 4) + causal()).softmax(-1),
 }
 
 
@@ -123,3 +126,41 @@ def test_how_alike_positions_are_by_chance(activation):
     mean = sum(found) / len(found)
     error = torch.tensor(found).std().item() / len(found) ** 0.5
     assert state.alike.variance == pytest.approx(mean, rel=0.15, abs=3 * error)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_early_queries_see_few_keys(written):
+    """The mean square of a token's output varies with how many keys it may see."""
+
+    def form(q, k, v):
+        if written:
+            return ((q @ k.transpose(-1, -2) / 4 + causal()).softmax(-1) @ v).square().mean((1, 3))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().mean((1, 3))
+
+    predicted, measured, error = compared(form, 0.0)
+    assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
+
+
+@pytest.mark.parametrize("how", ["bool", "float", "added"])
+def test_masks_of_the_highest_scores(how):
+    """Keys that another signal chooses for every query, as indexers do."""
+
+    def form(q, k, v):
+        ranks = (q[:, :1] @ k[:, :1].transpose(-1, -2)).masked_fill(causal() < 0, -math.inf).topk(6, -1)[1]
+        if how == "bool":
+            chosen = torch.zeros(8, 1, TOKENS, TOKENS, dtype=torch.bool).scatter(-1, ranks, True)
+            return F.scaled_dot_product_attention(q[:, 1:], k[:, 1:], v[:, 1:], attn_mask=chosen & (causal() == 0))
+        mask = torch.full((8, 1, TOKENS, TOKENS), -1e9).scatter(-1, ranks, 0.0).masked_fill(causal() < 0, -1e9)
+        if how == "float":
+            return F.scaled_dot_product_attention(q[:, 1:], k[:, 1:], v[:, 1:], attn_mask=mask)
+        return (q[:, 1:] @ k[:, 1:].transpose(-1, -2) / 4 + mask).softmax(-1) @ v[:, 1:]
+
+    predicted, measured, error = compared(form, 0.0)
+    assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
+
+
+@pytest.mark.parametrize("bound", [1e-7, 0.0])
+def test_quotients_of_norms_have_no_pole(bound):
+    """1 / |x| of 16 elements: a norm is never negative, however wide its distribution."""
+    predicted, measured, error = compared(lambda q, k, v: 1.0 / q.norm(dim=-1).clamp_min(bound), 0.0)
+    assert abs(math.log2(predicted / measured)) < 0.05 + 3 * error

@@ -40,6 +40,13 @@ def gathered(x: Tensor, w: Tensor) -> Tensor:
     return 2.5 * (top / (top.sum(-1, keepdim=True) + 1e-20))
 
 
+def logits_of_the_ranked(x: Tensor, w: Tensor) -> Tensor:
+    logits = aten.linear(x, w)
+    bias = torch.linspace(-0.2, 0.2, 5, dtype=torch.float64)
+    ranks = torch.topk(torch.sigmoid(logits)[:, :-1] + bias, 2)[1]
+    return torch.cat([logits[:, :-1].gather(1, ranks), logits[:, -1:]], dim=-1)
+
+
 def grouped(x: Tensor, w: Tensor) -> Tensor:
     scores = torch.sigmoid(aten.linear(x, w))
     of_groups = scores.view(12, 3, 2).topk(2, dim=-1)[0].sum(dim=-1)
@@ -84,7 +91,7 @@ def by_segments(x: Tensor, w: Tensor) -> Tensor:
     "run",
     [
         normalised, in_place, gathered, grouped, after_the_choice, sorted_by_expert, counted, numbered, one_hot_gates,
-        by_segments,
+        by_segments, logits_of_the_ranked,
     ],
 )  # fmt: skip
 def test_what_is_chosen_is_drawn_together(run) -> None:

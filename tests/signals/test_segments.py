@@ -188,6 +188,7 @@ def drawn(inputs: tuple[Tensor, ...], draw: int) -> tuple[Tensor, ...]:
     return tuple(torch.randn(x.shape, generator=generator) if x.is_floating_point() else x for x in inputs)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 def test_sparse_tensors_are_followed_or_refused_by_an_error_of_ours() -> None:
     class Adjacency(nn.Module):
         def __init__(self) -> None:

@@ -12,8 +12,9 @@ import torch
 from wellposed.signals.algebra.maps import difference, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
-from wellposed.signals.context.arguments import known_state
+from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import alike_of_parts, concatenate, laid_out, spread_of_parts
 from wellposed.signals.distributions.dependence import scaled_by
@@ -228,6 +229,9 @@ def _spread_of_sum(
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
+    if x.mask is not None and x.scores is not None:  # what either mask shuts out
+        both = x.mask.broadcast_to(x.shape) & mask.broadcast_to(x.shape)
+        return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=both, scores=x.scores, gauss=False)
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
@@ -238,22 +242,26 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
 
 
-def within(call: Call, x: State, kept: torch.Tensor, outside: float) -> State | None:
-    """Return x where ``kept`` holds and the number ``outside`` elsewhere, position by position; None of large masks."""
+def within(call: Call, x: State, kept: torch.Tensor, number: float) -> State | None:
+    """Return x where ``kept`` holds and a number elsewhere, position by position; None of large masks."""
     if kept.numel() > SMALL or call.independent:
         return None
     inside = multiply(call, x, known_state(kept.to(torch.float64), call.root()))
-    return inside if not outside else combine(call, inside, known_state(outside * (~kept).double(), 0), 1.0, 1.0)
+    return inside if not number else combine(call, inside, known_state(number * (~kept).double(), 0), 1.0, 1.0)
 
 
 def function_within(call: Call, x: State, function: Pointwise) -> State | None:
-    """Return f of scores that a mask shuts out, for f that is 0 there (exp): that of the scores inside, 0 elsewhere."""
+    """Return f of scores that a mask shuts out: what f makes of those inside, with 0 elsewhere for f that is 0 far
+    below (exp), or as masked scores again for f that stays far below (a clamp); None for others.
+    """
     if x.mask is None or x.scores is None or x.scores.shape != x.shape:
         return None
-    far = function(np.array([-30.0, -300.0]))
-    if not (np.isfinite(far).all() and np.abs(far).max() < 1e-9):
-        return None
-    return within(call, apply_pointwise(call, x.scores, function), x.mask, 0.0)
+    far = function(np.array([-30.0, -300.0, outside(x)]))
+    if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < 1e-9:
+        return within(call, apply_pointwise(call, x.scores, function), x.mask, 0.0)
+    if far[2] <= MASKED:
+        return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
+    return None
 
 
 def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
@@ -386,7 +394,7 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> M
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
-    if not independent or call.independent:
+    if not independent or call.independent or x.scales is not None or y.scales is not None:
         return Marginal()
     return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 

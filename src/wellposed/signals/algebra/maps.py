@@ -36,7 +36,8 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False) -> State
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
-    moments = Moments(*(kernels.without(array, gone) for array in (mean, var, corr)), x.alike)
+    mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
+    moments = Moments(mean, var, corr, x.alike)
     result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
     copies = ((weights == 0.0) | (weights == 1.0)).all() and (weights.sum(axis=1) == 1.0).all()
     shape = one_signed(x) if copies else _marginal(x, weights, result)

@@ -37,19 +37,19 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     )
     count = math.prod(size for label, size in sizes.items() if label not in product.out_axes)
     kernel = _over_pairs(of_left * of_right, labels, sizes, product) * count * count
-    alike = NONE
+    alike, lifted = NONE, 0.0
     if left.softmax is not None:
         tilted = _tilt(given, left.softmax, right, product, labels, sizes)
-        kernel = kernels.total(kernel, tilted)
+        kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
     kernel = (kernel * product.scale**2) - mean * mean
     kernel = _of_result(call, kernel, labels, product)
-    var = max(float(kernel.ravel()[0]), 0.0)
+    level = max(float(kernel.ravel()[0]), 0.0)
     made = make_state(
         call.shape(),
         mean,
-        var,
+        level,
         alike=alike,
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
@@ -57,17 +57,20 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         lever=_only_lever(left, right),
         spread=left.spread + right.spread,
     )
-    if call.independent or var == 0:
+    if call.independent or level == 0:
         return made
-    law = law_of(var, right, int(count))
-    made = made.with_moments(corr=np.clip(kernel / var, -1.0, 1.0), logits=(law.curved, law.uneven))
+    law = law_of(level, right, int(count))
+    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=(law.curved, law.uneven))
     if with_itself is not None:
         return _with_mean(made, product, *with_itself)
-    each = _by_position(left, right, product, sizes) if left.softmax is None else None
+    each = _by_position(left, right, product, sizes)
     if each is None:
         return made
-    corr = _correlation_about_means(call, (left, right), product, labels, sizes, of_left * of_right)
-    return made.changed(mean=each[0], var=each[1], corr=corr)
+    var = each[1] + lifted
+    if left.softmax is None:
+        kernel = _about_means(call, (left, right), product, labels, sizes, of_left * of_right)
+    kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
+    return made.changed(mean=each[0], var=var, corr=kernels.correlation(kernel, var))
 
 
 def _only_lever(left: State, right: State) -> str | None:
@@ -88,7 +91,7 @@ def _of_result(call: Call, kernel: Array, labels: tuple[str, ...], product: Prod
     return kernels.without(kernel, [i for i, size in enumerate(call.shape()) if size == 1])
 
 
-def _correlation_about_means(
+def _about_means(
     call: Call,
     operands: tuple[State, State],
     product: Product,
@@ -96,7 +99,7 @@ def _correlation_about_means(
     sizes: dict[str, int],
     raw: Array,
 ) -> Array:
-    """Return the correlation kernel of what varies about means that differ by position."""
+    """Return the covariance kernel of what varies about means that differ by position, up to a factor."""
     # what means have in common goes with the means: the correlation is that of what varies about them
     of_means = kernels.common(
         *(
@@ -105,8 +108,7 @@ def _correlation_about_means(
         )
     )
     of_means = [kernels.promote(part, raw.shape) for part in of_means]
-    kernel = _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
-    return np.asarray(np.clip(kernel / max(float(kernel.ravel()[0]), 1e-300), -1.0, 1.0))
+    return _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
 
 
 def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
@@ -160,7 +162,8 @@ def _with_mean(made: State, product: Product, row: str, column: str, mean: Array
 
 
 def _by_position(left: State, right: State, product: Product, sizes: dict[str, int]) -> tuple[Array, Array] | None:
-    """Return mean and variance by position where both operands vary along one index that they share; None elsewhere.
+    """Return mean and variance by position where an operand varies along an index of the result, or both along one that
+    is summed; None elsewhere.
 
     Pairs of different summed elements count with the average correlation that each operand has for them:
     sum_k (v v' + m² v' + m'² v) + rho' {(sum m s')² - sum m² v'} + ... + rho rho' {(sum s s')² - sum v v'}.
@@ -169,8 +172,12 @@ def _by_position(left: State, right: State, product: Product, sizes: dict[str, i
     m, v = (_placed(left, array, product.left_axes, labels) for array in (left.mean, left.var))
     n, w = (_placed(right, array, product.right_axes, labels) for array in (right.mean, right.var))
     shape = np.broadcast_shapes(m.shape, v.shape, n.shape, w.shape)
-    varies = [[max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w))]
-    if not any(map(all, zip(*varies, strict=True))) or math.prod(shape) > LARGEST:
+    first, second = ([max(a, b) > 1 for a, b in zip(p.shape, q.shape, strict=True)] for p, q in ((m, v), (n, w)))
+    shown = any(
+        (one or other) if label in product.out_axes else (one and other)
+        for label, one, other in zip(labels, first, second, strict=True)
+    )
+    if not shown or math.prod(shape) > LARGEST:
         return None
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes]
     rho, other = (
@@ -252,7 +259,10 @@ def _tilt(
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     if len(tokens) != 1:
         return np.zeros((1,) * len(labels))
-    lifted = kernels.average(values.var) * tilt(values, product.right_axes.index(tokens[0]), softmax.variance)
+    axis = product.right_axes.index(tokens[0])
+    own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
+    # no mean of tokens is larger than they are
+    lifted = min(tilt(values, axis, softmax.variance) * softmax.pull, own * (1.0 - softmax.second))
     one = np.ones((1,) * len(weights.sizes))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one
     queries = _single(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
@@ -261,7 +271,7 @@ def _tilt(
         _raw_kernel(values.with_moments(mean=np.zeros_like(values.mean)), product.right_axes, labels, sizes),
     )
     kernel = kernels.at_zero(of_queries * of_values, [labels.index(tokens[0])])
-    return np.asarray(kernel * (lifted * softmax.pull / max(float(kernel.ravel()[0]), 1e-300)))
+    return np.asarray(kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300)))
 
 
 def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:

@@ -9,12 +9,12 @@ import numpy as np
 
 from wellposed.signals.algebra.statistics import as_mean
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
+from wellposed.signals.distributions.state import Marginal, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares, skewness
+from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares, skewness
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
@@ -25,7 +25,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     if call.independent:
         covariance = var = spread = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     else:
-        covariance = kernels.pair_mean(x.covariance(), x.sizes, dims)
+        covariance = kernels.total(kernels.pair_mean(x.covariance(), x.sizes, dims), *_by_shared_scale(x, dims))
         spread = kernels.mean_over(x.std(), dims)
         level = kernels.average(spread**2)
         here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
@@ -59,10 +59,29 @@ def _correlation(covariance: Array, spread: Array, here: float) -> Array:
     return np.clip(covariance / here, -1.0, 1.0)
 
 
-def _marginal(x: State, result: State) -> Marginal:
-    """Return the shape of the distribution of a mean of x: that of a Gamma where few count.
+def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
+    """Return what elements that share nothing but their local scale add to the covariance kernel of a mean over them:
+    the variance of E[x | scale], which the correlations of x leave out (signals.md 5.7).
+    """
+    base, fn = x.gaussian_source()
+    scales = read(base.scales)
+    if fn is None or scales is None or base.sizes != x.sizes or float(scales.ravel()[0]) <= UNEVEN:
+        return []
+    apart = [i for i in dims if x.corr.shape[i] == 1 < scales.shape[i]]
+    if not apart:
+        return []
+    level = float(scales.ravel()[0])
+    shared = scales * (float(expand_mixture(fn, base.mean, base.std(), level).own[0]) / level)
+    inside = kernels.pair_mean(kernels.at_zero(shared, apart), x.sizes, dims)
+    return [kernels.pair_mean(shared, x.sizes, dims), -inside]
 
-    Where x is never negative its zero is that of the Gamma, else the skewness, divided by the root of how many count.
+
+def _marginal(x: State, result: State) -> Marginal:
+    """Return the shape of the distribution of a mean of x, where few count.
+
+    Where x is never negative, it is that of a Gamma variable (for squares of Gaussians), or log-normal where x has
+    heavier tails or a local scale, with the same zero; else a Gamma's with the skewness of x, divided by the root of
+    how many count.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
     if (x.fn is None and x.transport is None) or x.gauss or after <= 0.0:
@@ -71,12 +90,14 @@ def _marginal(x: State, result: State) -> Marginal:
     level = kernels.average(result.mean) ** 2
     if x.fn is not None and bool((shape >= 0.0).all()):
         relative, skew = after / level if level > 0.0 else 0.0, 1.0
+        heavy = is_heavy(shape) or read(x.gaussian_source()[0].scales) is not None
     else:
         skew = skewness(shape) * math.sqrt(after / before)
-        relative = skew * skew / 4.0
+        relative, heavy = skew * skew / 4.0, False
     if relative < SKEWED:
         return result.marginal
-    made = of_mean_of_squares(float(f"{min(relative, 8.0):.3g}"))
+    relative = float(f"{min(relative, 8.0):.3g}")
+    made = of_log_normal(relative) if heavy else of_mean_of_squares(relative)
     return Marginal(transport=made if skew > 0.0 else made.negated())
 
 

@@ -69,9 +69,8 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
     low, high = (float(end) for end in torch.aminmax(values))
     if low == high and MASKED < low < np.inf:
         return make_state(tuple(values.shape), low, 0.0)
-    masked = values <= MASKED
-    if bool(masked.any()) and not bool(values[~masked].any()):
-        return _mask(masked, low)
+    if is_mask(values):
+        return _mask(values <= MASKED, low)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
@@ -82,6 +81,12 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
     full = values.to(torch.float64).cpu().numpy()
     array = full.reshape([n for n in full.shape if n > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def is_mask(values: torch.Tensor) -> bool:
+    """Whether a tensor, added to scores, shuts some of them out and leaves the others as they are."""
+    shut = values <= MASKED
+    return bool(shut.any()) and not bool(values[~shut].any())
 
 
 def _mask(masked: torch.Tensor, low: float) -> State:

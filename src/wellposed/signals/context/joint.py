@@ -17,7 +17,7 @@ import torch
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call, seeded
-from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
@@ -78,7 +78,7 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
         if not (info.is_signal or info.dtype == torch.bool):
             results.append(None)
             continue
-        found = state_of_samples(run.draws[out], run.root() | entering, pairs=run.segmented)
+        found = _state_of(run.draws[out], run.root() | entering, run.segmented)
         state = found.amended(spread=spread)
         if heavy or _is_heavy(run.draws[out]):
             state = state.amended(tag="heavy" if info.is_signal else "assumed")
@@ -304,6 +304,13 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
             return False
         run.draws[out] = made
     return True
+
+
+def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
+    """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
+    if draws[0].is_floating_point() and is_mask(draws[0]):
+        return known_state(draws[0], root).amended(tag="sampled")
+    return state_of_samples(draws, root, pairs=pairs)
 
 
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:

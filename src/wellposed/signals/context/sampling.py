@@ -47,9 +47,16 @@ def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = 
 def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw masked scores: what is let through, and one large negative number elsewhere."""
     drawn = sample_state(scores, generator, torch.float64).reshape(state.shape)
-    kept = mask.double().mean().item()
-    number = (state.pooled_mean - kept * scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
-    return torch.where(mask, drawn, number if number < MASKED else -math.inf)
+    return torch.where(mask, drawn, outside(state))
+
+
+def outside(x: State) -> float:
+    """Return the number that masked scores are where they are shut out: it follows from their mean unless infinite."""
+    if x.mask is None or x.scores is None:
+        return -math.inf
+    kept = x.mask.double().mean().item()
+    number = (x.pooled_mean - kept * x.scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
+    return number if number < MASKED else -math.inf
 
 
 def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:

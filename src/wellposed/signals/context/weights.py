@@ -16,6 +16,7 @@ from wellposed.signals.context.joined import Joined
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import of_draws
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Join, Lever, levers, parameter_values
 from wellposed.signals.operators.spectral import inverse_after
@@ -245,7 +246,9 @@ class PrescribedWeights(Weights):
             return make_state(parameter.shape, 0.0, 0.0)
         if p.distribution in ("keep", "default") or p.std is None:
             return super().state(parameter, root)
-        return make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=p.distribution != "uniform")
+        transport = of_draws(p.distribution)
+        drawn = make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=transport is None)
+        return drawn if transport is None else drawn.amended(transport=transport)
 
     def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
         """Return the numbers of a parameter: those that it keeps, or with ``drawn`` one draw of those that it gets."""

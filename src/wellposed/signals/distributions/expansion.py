@@ -377,10 +377,10 @@ def square_kernel(
     powers = (powers if function is not None else same).copy()
     powers[0] = 0.0
     kernel = kernels.polynomial(powers, corr)
-    if function is not None:  # what is above the last order counts where both are one element
+    if function is not None or transport is not None:  # what is above the last order counts within one element
         x = mean + std * (NODES if transport is None else transport.values)
         with np.errstate(all="ignore"):
-            squares = function(x) ** 2
+            squares = (x if function is None else function(x)) ** 2
         whole = float(WEIGHTS @ (squares * squares)) / max(float(WEIGHTS @ squares) ** 2, 1e-300) - 1.0
         kernel[(0,) * kernel.ndim] = max(whole, float(kernel.ravel()[0]))
     return kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
@@ -21,9 +21,13 @@ STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum."""
 REACH = 1024
 """Steps from the mean at which a distribution's tails are cut."""
+COARSE = 10
+"""Of how many nodes one is taken where all pairs of two variables' values are formed."""
 NEGLIGIBLE = 1e-3
 """Share of the variance beyond the linear term of t below which a sum counts as Gaussian."""
 
+CUT = 2.0
+"""Where a truncated normal distribution is cut, in standard deviations of the normal one."""
 SKEWED = 0.005
 """Relative variance of a mean of what is never negative from which its distribution is no Gaussian."""
 
@@ -206,3 +210,30 @@ def skewness(values: Array) -> float:
     centred = values - WEIGHTS @ values
     var = float(WEIGHTS @ (centred * centred))
     return float(WEIGHTS @ centred**3) / var**1.5 if 0.0 < var < LARGEST else 0.0
+
+
+@lru_cache(maxsize=256)
+def of_log_normal(relative_variance: float) -> Transport:
+    """Return the transport of a log-normal variable, given Var / E²."""
+    return standardised(np.exp(np.sqrt(np.log1p(relative_variance)) * NODES))
+
+
+def is_heavy(values: Array) -> bool:
+    """Whether means of a positive variable, given as in `of_values`, are nearer to a log-normal one than to a Gamma.
+
+    Skewness over std / mean is that of the means, however many count: 2 of a Gamma variable, at least 3 of log-normal.
+    """
+    mean = float(WEIGHTS @ values)
+    centred = values / mean - 1.0 if mean > 0.0 else values
+    return bool(WEIGHTS @ centred**3 > 2.5 * (WEIGHTS @ centred**2) ** 2)
+
+
+@cache
+def of_draws(distribution: str) -> Transport | None:
+    """Return the transport of a parameter's elements, drawn from a distribution of that name; None of normal ones."""
+    if distribution == "uniform":
+        return of_values(ndtr(NODES) - 0.5)
+    if distribution == "truncated_normal":
+        tail = ndtr(-CUT)
+        return of_values(ndtri(tail + (1.0 - 2.0 * tail) * ndtr(NODES)))
+    return None

@@ -6,7 +6,7 @@ The signal of a complex tensor is |z|: its second moment is E|z|², and real and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
@@ -106,7 +106,7 @@ def belongs_to_real(graph: Graph, value: int) -> bool:
     return True
 
 
-def inverse_after(graph: Graph, value: int, users: Mapping[int, list[int]], most: int = 24) -> Node | None:
+def inverse_after(graph: Graph, value: int, users: Mapping[int, Sequence[int]], most: int = 24) -> Node | None:
     """Return the inverse transform that a spectrum leads to, through nothing but views, sums and writes; else None."""
     found: set[int] = set()
     todo, seen = [value], {value}

@@ -6,6 +6,7 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     if x.scores is not None:
         x = reshape(x.scores, x.shape)
     x = merge_atoms(x, axis)
+    x = merge_atoms(x, axis - 1) if axis else x
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
@@ -47,8 +49,8 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    second, pull = interpolated(keys, Logits(sigma2, *x.logits))
-    a2 = kernels.average(second)
+    shares, pull = interpolated(keys, Logits(sigma2, *x.logits))
+    a2 = kernels.average(shares)
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
     cap = a2
@@ -61,15 +63,19 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.sizes, strict=True)]
     # along indices where the logits are independent the weights still share their mean
     spread = raw - mean * mean
-    var = max(float(spread.ravel()[0]), 0.0)
     count = len(x.sizes)
     kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
+    query = x.axes[axis - 1] if axis else ()
+    extent = [1] * count
+    if shares.size > 1 and len(query) == 1 and shares.size == x.sizes[query[0]]:
+        extent[query[0]] = shares.size
+    else:
+        shares = np.full(1, a2)
+    var = np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
     return State(
         x.layout,
         Moments(
-            np.full((1,) * count, mean),
-            np.full((1,) * count, var),
-            np.clip(kernel / var, -1.0, 1.0) if var > 0 else np.ones((1,) * count),
+            np.full((1,) * count, mean), var, kernels.correlation(kernel, var) if var.any() else np.ones((1,) * count)
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
@@ -78,12 +84,14 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 
 def _kept(mask: torch.Tensor | None, axis: int, shape: tuple[int, ...]) -> Array:
-    """Number of keys that each query may see."""
+    """Number of keys that each query may see; of each query along its axis, where the mask has it."""
     total = shape[axis]
     if mask is None or axis != len(shape) - 1 or mask.shape[-1] != total:
         return np.array([float(total)])
-    counts = mask.to(torch.float64).sum(dim=-1).flatten()
-    return np.asarray(counts.clamp(min=1.0).numpy(), dtype=np.float64)
+    counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
+    if counts.ndim and axis and counts.shape[-1] == shape[axis - 1]:
+        counts = counts.reshape(-1, counts.shape[-1]).mean(dim=0)
+    return np.asarray(counts.flatten().numpy(), dtype=np.float64)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -130,7 +138,7 @@ def attention(
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
     a2, pull = interpolated(seen, law_of(sigma2, k, q.shape[-1]))
-    lifted = tilt(v, token, sigma2) * pull
+    lifted = np.minimum(tilt(v, token, sigma2) * pull, (1.0 - r_v) * (1.0 - a2))
     ratio = r_v + (1.0 - r_v) * a2 + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
@@ -165,7 +173,9 @@ def logits(
 
 
 def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
-    """Return where keys are let through, and the variance that a bias adds to the logits."""
+    """Return where keys are let through (how often, of a mask that signals decide), and the variance that a bias adds
+    to the logits.
+    """
     node = call.node
     raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
     if not isinstance(raw, Ref):
@@ -173,6 +183,17 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     known = call.graph.known.get(raw.value)
     if known is not None:
         return (known if known.dtype == torch.bool else known > MASKED), 0.0
+    drawn = call.run.draws.get(raw.value)
+    if drawn is not None:
+        masks = torch.stack(drawn).double()
+        if drawn[0].dtype == torch.bool:
+            return masks.mean(dim=0), 0.0
+        through = masks > MASKED
+        added = masks[through]
+        return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
+    if isinstance(given, Unknown) and given.state is not None:
+        shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(list(chain(*given.state.axes)))
+        return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
         return given.mask, (given if given.scores is None else given.scores).pooled_var
     return None, 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import State, make_state, rescaled
+from wellposed.signals.distributions.state import Marginal, State, make_state, rescaled
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.views import view_of
 from wellposed.signals.registry import overloads, rule
@@ -72,14 +72,14 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
 def _rows(
     call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
 ) -> State:
-    made = make_state(shape, mean, var, tag=weight.tag, gauss=weight.gauss, roots=call.root())
+    made = make_state(shape, mean, var, tag=weight.tag, roots=call.root())
     values = [equal[axis] if axis < len(equal) else None for axis, size in enumerate(shape) if size != 1]
     corr = np.ones([1 if rho is None else 2 for rho in values])
     for index in np.ndindex(*corr.shape):
         moved = [values[i] for i, k in enumerate(index) if k]
         # equal tokens at random places: two positions agree with one probability however they differ
         corr[index] = 1.0 if not moved else _agree([float(v) for v in moved if v is not None])
-    return made.with_moments(corr=corr)
+    return made.with_moments(corr=corr, marginal=Marginal(weight.gauss, transport=weight.transport))
 
 
 def _agree(shares: list[float]) -> float:

@@ -21,7 +21,7 @@ from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
 from wellposed.signals.distributions.state import Later, Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
@@ -213,26 +213,43 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
-    if call.independent or not kernels.nonzero(weight.var) or count > WIDE:
+    few = count <= WIDE
+    if call.independent or not kernels.nonzero(weight.var) or not (few or (data.transport and data.fn is None)):
         return result
 
     def energies() -> Array | None:
-        """How the energy that meets in one output varies, alike for all that see the same elements (signals.md 5.7)."""
-        kernel = energy_kernel(data)
+        kernel = (_energy_of_few if few else _energy_of_products)(data, summed)
         if kernel is None:
             return None
-        for i in summed:
-            other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
-            kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
-        if float(kernel.ravel()[0]) <= UNEVEN:
-            return None
         kernel = kernels.rearranged(kernel, free)
-        for _ in new:
+        for _ in new:  # all outputs see the same energy
             kernel = np.concatenate([kernel[..., None]] * 2, axis=-1)
         return kernel
 
     read(data.scales)
     return result.amended(scales=Later(energies))
+
+
+def _energy_of_few(data: State, summed: list[int]) -> Array | None:
+    """Return how the energy that meets in one output varies, alike for all that see the same elements (signals.md 5.7):
+    the kernel of its variance, relative to the square of its mean.
+    """
+    kernel = energy_kernel(data)
+    if kernel is None:
+        return None
+    for i in summed:
+        other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
+        kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
+    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
+
+
+def _energy_of_products(data: State, summed: list[int]) -> Array | None:
+    """Return the same where a gated unit, the product of two signals, meets a weight, however many are summed."""
+    kernel = square_kernel(
+        None, kernels.average(data.mean), math.sqrt(kernels.average(data.var)), data.corr, data.transport
+    )
+    kernel = kernels.by_displacement(kernels.pair_mean(kernel, data.sizes, summed))
+    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 
 def _outputs(

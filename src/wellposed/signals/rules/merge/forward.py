@@ -14,6 +14,7 @@ from wellposed.signals.algebra.arithmetic import (
     divide,
     extreme,
     filled,
+    function_within,
     fused,
     linear,
     mixture,
@@ -192,4 +193,5 @@ def _with_number(call: Call, x: State, number: float) -> State | None:
         return None
     if op._overloadname == "Scalar":
         return scalar_pointwise(call, x, op, number)
-    return apply_pointwise(call, x, Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number))))
+    function = Pointwise((str(op), number), lambda t: op(t, torch.full_like(t, number)))
+    return function_within(call, x, function) or apply_pointwise(call, x, function)

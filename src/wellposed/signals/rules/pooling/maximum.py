@@ -112,10 +112,11 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, False) * slope
 
+    mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
     follows = not gone and on_same_grid(used) and base.roots and not call.independent
     return State(
         layout,
-        Moments(*(kernels.without(array, gone) for array in (mean, var, corr)), x.alike),
+        Moments(mean, var, corr, x.alike),
         tag="approximate",
         ancestry=Ancestry((Link(base, operate),) if follows else (), x.roots | call.root()),
         spread=Spread(x.inherited, x.own),

@@ -13,10 +13,11 @@ from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of
 from wellposed.signals.algebra.statistics import jointly
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import marginal
-from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.distributions.expansion import marginal, sign_of
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.integration.transport import of_values
+from wellposed.signals.integration.gaussian import WEIGHTS
+from wellposed.signals.integration.transport import standardised
 from wellposed.signals.registry import overloads, rule
 
 
@@ -93,14 +94,22 @@ def deviation(
     return _root(call, _variance(call, x, dim, unbiased, keepdim, correction))
 
 
+NEAREST = 1e-4
+"""Share of its mean below which no mean of squares lies, as far as its distribution is known."""
+
+
 def _root(call: Call, x: State) -> State:
     """Return the square root of x, the mean of which is well above 0: its second moment is that mean."""
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
     one = (1,) * len(x.sizes)
-    of_root = None if x.transport is None else of_values(np.sqrt(np.maximum(marginal(x), 0.0)))
+    transport = None
+    if level > 0 and sign_of(x) > 0:  # the root of what is never negative is not either
+        roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST * level)))
+        relative = level * max(1.0 - float(WEIGHTS @ roots) ** 2 / float(WEIGHTS @ roots**2), 0.0)
+        transport = standardised(roots) if relative > 0.0 else None
     return x.with_moments(
-        marginal=Marginal(transport=of_root),
+        transport=transport,
         mean=np.full(one, math.sqrt(level - relative)),
         var=np.full(one, relative),
         spread=x.spread.times(0.5),

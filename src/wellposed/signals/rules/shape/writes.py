@@ -215,6 +215,8 @@ def _indexed(indices: Any, shape: tuple[int, ...]) -> float:
 def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Elements at some indices of an axis are overwritten."""
     target, source = (filled(call, operand(call, value)) for value in (x, y))
+    if source.is_constant and source.pooled_mean == -math.inf:  # the others are what a softmax sees
+        return target
     count = math.prod(index.shape)
     if isinstance(index, torch.Tensor):
         count = int(torch.zeros(target.shape).scatter_(dim, index, 1.0).sum())
