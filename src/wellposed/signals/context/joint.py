@@ -16,7 +16,7 @@ import torch
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
-from wellposed.graphs.run import call, seeded
+from wellposed.graphs.run import call, dense, seeded
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
@@ -308,8 +308,9 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
 
 def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
     """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
-    if draws[0].is_floating_point() and is_mask(draws[0]):
-        return known_state(draws[0], root).amended(tag="sampled")
+    first = dense(draws[0])
+    if first.is_floating_point() and is_mask(first):
+        return known_state(first, root).amended(tag="sampled")
     return state_of_samples(draws, root, pairs=pairs)
 
 
