@@ -39,6 +39,8 @@ class Rule:
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
         pairs: whether the rule takes correlations by pair of positions; others receive what all pairs have in common.
+        additive: the arguments of which the result is a linear map (views, sums, the values of attention), the others
+            being as they are; True for all.
         whole: of a backward rule: whether it takes the gradient as one term, in place of every independent term of it.
     """
 
@@ -52,6 +54,7 @@ class Rule:
     tensors: bool = False
     conditions: bool = False
     pairs: bool = False
+    additive: bool | tuple[str, ...] = False
     whole: bool = False
 
 
@@ -152,6 +155,7 @@ def rule(
     tensors: bool = False,
     conditions: bool = False,
     pairs: bool = False,
+    additive: bool | tuple[str, ...] = False,
 ) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
 
@@ -172,13 +176,15 @@ def rule(
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
         pairs: whether the rule takes correlations by pair of positions (nodes of a graph); others receive what all
             pairs have in common.
+        additive: the arguments, by name, of which the result is a linear map; True for all. Signals that a weight made
+            at several times are then followed through the operator together.
 
     Raises:
         OptionError: an overload has a rule already, is no overload, or the tag is unknown.
     """
     return RULES.register(
         ops, family=family, tag=tag, source=source, blockwise=blockwise, elementwise=elementwise, tensors=tensors,
-        conditions=conditions, pairs=pairs,
+        conditions=conditions, pairs=pairs, additive=additive,
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import alike_of_parts, concatenate, laid_out, spread_of_parts
-from wellposed.signals.distributions.dependence import scaled_by
-from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal
+from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
+from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, sign_of
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
     IDENTITY,
@@ -335,6 +335,8 @@ def divide(call: Call, x: State, y: State) -> State | None:
     if one is not None:
         return one
     reciprocal = reciprocal_of(call, y)
+    if reciprocal is None and sign_of(y):
+        reciprocal = apply_pointwise(call, y, Pointwise(("reciprocal",), torch.reciprocal))
     if reciprocal is None:
         return None
     result = multiply(call, x, reciprocal)
@@ -369,6 +371,8 @@ def _product(call: Call, x: State, y: State) -> State:
         ),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.sizes),
     )
+    if result.roots & REPEATED and p.dims is not None and q.dims is not None:
+        call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     return expand(result, call.shape())
 
 
@@ -394,7 +398,7 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> M
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
-    if not independent or call.independent or x.scales is not None or y.scales is not None:
+    if not independent or call.independent:
         return Marginal()
     return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
 from wellposed.signals.integration import kernels
@@ -109,6 +110,6 @@ def fresh(
         Moments(np.zeros(one), var, corr, by_chance, data.even),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
-        ancestry=Ancestry((), call.root()),
+        ancestry=Ancestry((), call.root() | (REPEATED if call.node.index in call.run.weights.repeated else 0)),
         spread=spread,
     )

@@ -21,6 +21,7 @@ from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import Join, Lever, levers, parameter_values
 from wellposed.signals.operators.spectral import inverse_after
 from wellposed.signals.structure.neutral import neutral_value
+from wellposed.signals.structure.repeated import Same, repeated
 from wellposed.signals.structure.roles import Role, roles
 
 
@@ -146,6 +147,8 @@ class Weights:
         self.uses: tuple[Contraction, ...] = contractions(graph, self.levers)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
         self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
+        self.same = Same(graph, self.fixed)
+        self.repeated: frozenset[int] = repeated(graph, self.uses, self.same)
         self.assumed: dict[str, str] = {}
 
     def state(self, parameter: Parameter, root: int) -> State:
@@ -217,6 +220,10 @@ class Weights:
     def arrived(self, node: Node, result: State) -> State:
         """Return what an inverse transform leads to, once the weights that act on its spectrum have their scale."""
         return result
+
+    def decided(self, name: str) -> float | None:
+        """Return the scale that a parameter has been given so far."""
+        return None
 
     def centres(self, bias: str, mean: float) -> bool:
         """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""
@@ -528,6 +535,10 @@ class PlannedWeights(Weights):
     def defers(self, node: Node) -> bool:
         """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
         return node.index in self.joined.deferred or node.index in self.spectra
+
+    def decided(self, name: str) -> float | None:
+        """Return the scale that a parameter has been given so far."""
+        return None if name not in self.decisions else self.decisions[name].scale
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

@@ -3,31 +3,93 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from wellposed.signals.distributions.expansion import coefficients_at
 from wellposed.signals.distributions.state import IDENTITY, Dims, Operate, Pointwise, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
 
+SMALL = 16
+"""Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
+REPEATED = 1
+"""Root of all that depends on a weight which is met more than once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """How a state was made, by an operator that is linear in each of its operands.
+
+    Attributes:
+        key: equal for states that the same operator made with the same weight.
+        operands: the states that it was made of, the weight aside.
+        again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
+            product with a weight, the kernel is that of second moments.
+        raw: whether ``again`` asks for second moments, means included.
+    """
+
+    key: object
+    operands: tuple[State, ...]
+    again: Callable[[int, Array], Array]
+    raw: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """The two factors of a product, and for each atom of the product theirs."""
+
+    states: tuple[State, State]
+    dims: tuple[Dims, Dims]
+
 
 class Dependence:
-    """Covariances between states of one pass, found by following links from the later state to the earlier one."""
+    """Covariances between states of one pass, found by following links from the later state to the earlier one.
+
+    Attributes:
+        made: of results of weights that are met more than once, and of views and sums of these, how they were made.
+        factors: of products that depend on such weights, their factors.
+    """
 
     def __init__(self) -> None:
         self._memo: dict[tuple[int, int, Dims], Array | None] = {}
-        self._next_root = 0
+        self._next_root = 1  # the first is `REPEATED`
         self._next_source = 0
+        self._roots: dict[object, int] = {}
+        self._maps: dict[object, Array] = {}
+        self._coefficients: dict[int, Array] = {}
+        self.made: dict[int, Made] = {}
+        self.factors: dict[int, Factors] = {}
 
     def root(self) -> int:
         """Return a bit that no state has yet."""
         bit = 1 << self._next_root
         self._next_root += 1
         return bit
+
+    def keep(self, x: State, made: Made) -> State:
+        """Keep how a state was made, and return it: with those that were made alike it shares a root of its own, and
+        no other.
+        """
+        self.made[x.serial] = made
+        if made.key not in self._roots:
+            self._roots[made.key] = self.root() | REPEATED
+        return x.amended(roots=self._roots[made.key])
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give back the roots and numbers that are taken inside: of what is worked out there only kernels are read."""
+        root, number = self._next_root, self._next_source
+        try:
+            yield
+        finally:
+            self._next_root, self._next_source = root, number
 
     def source(self) -> int:
         """Return a number that no random number of a `Spread` has yet."""
@@ -39,44 +101,148 @@ class Dependence:
 
         ``x_dims`` and ``y_dims`` give each common atom's place in the states (see `Aligned`).
         """
-        if not (x.roots & y.roots):
+        if x.roots & y.roots <= REPEATED:
             return None
         kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.sizes)), 0)
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
-        if not (x.roots & y.roots) or depth > 200:
+        common = x.roots & y.roots
+        if common <= REPEATED or depth > 200:
             return None
         if x.serial == y.serial:
             return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
-            found = self._of_functions(x, y, where, depth + 1)
-            found = self._of_maps(x, y, where, depth + 1) if found is None else found
-            found = _of_means(x, y, where) if found is None else found
-            if found is None:
-                through = self._through_links_of_y if y.serial > x.serial else self._through_links_of_x
-                parts = list(through(x, y, where, depth + 1))
-                found = kernels.total(*parts) if parts else None
-            self._memo[key] = found
+            parts = list(self._parts(x, y, where, depth + 1, bool(common & REPEATED)))
+            self._memo[key] = kernels.total(*parts) if parts else None
         return self._memo[key]
 
-    def _of_functions(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        """Return the covariance of two functions of Gaussian tensors, Σ aₙ bₙ rⁿ; None where they are no such."""
-        functions = [_hermite_of(state) for state in (x, y)]
-        if functions[0] is None or functions[1] is None or x.base is None or y.base is None:
+    def _parts(self, x: State, y: State, where: Dims, depth: int, repeated: bool) -> Iterator[Array]:
+        """Yield the covariances that add up to that of two states."""
+        later_y = y.serial > x.serial
+        if repeated:
+            alike = self._alike(x, y, where, depth)
+            if alike is not None:
+                return iter(alike)
+            later_y = self._is_followed(x, y, later_y)
+        else:
+            of_functions = self._of_gaussians(x, y, where, depth)
+            if of_functions is not None:
+                return iter(of_functions)
+        found = self._of_maps(x, y, where, depth)
+        found = _of_means(x, y, where) if found is None else found
+        if found is not None:
+            return iter((found,))
+        return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
+
+    def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
+        """Whether to go back from y and not from x, where both depend on a weight that is met more than once.
+
+        From what such a weight made there is no way back; sums and factors are exactly linear, and go first, so that
+        functions of what one weight made meet.
+        """
+        if any(link.parent.serial == (x if later_y else y).serial for link in (y if later_y else x).links):
+            return later_y
+        of_x, of_y = self._ease(x), self._ease(y)
+        return later_y if of_x == of_y else of_y > of_x
+
+    def _ease(self, x: State) -> int:
+        if x.serial in self.made or not x.links:
+            return 0
+        return 1 if x.fn is not None or x.serial in self.factors else 2
+
+    def _alike(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two tensors that were made alike, as parts; None of others."""
+        if where != tuple(range(len(x.sizes))) or x.sizes != y.sizes:
+            return None
+        first, second = self.made.get(x.serial), self.made.get(y.serial)
+        if first is not None and second is not None:
+            return list(self._by_one_operator(first, second, depth)) if first.key == second.key else []
+        if x.base is not None and x.fn is not None and y.base is not None and y.fn is not None:
+            if x.base.sizes != x.sizes or y.base.sizes != y.sizes:
+                return None
+            kernel = self._covariance(x.base, y.base, where, depth)
+            return [] if kernel is None else self._of_functions(x, y, kernel)
+        p, q = self.factors.get(x.serial), self.factors.get(y.serial)
+        return None if p is None or q is None else self._of_products(p, q)
+
+    def _by_one_operator(self, first: Made, second: Made, depth: int) -> Iterator[Array]:
+        """Yield the covariances of W x and W y: Var(W) times the sum of E[x y], and those of views and sums."""
+        for at, (x, y) in enumerate(zip(first.operands, second.operands, strict=True)):
+            if x.layout.sizes != y.layout.sizes:
+                continue
+            kernel = self._covariance(x, y, tuple(range(len(x.sizes))), depth)
+            kernel = None if kernel is None else kernels.by_displacement(kernel)
+            if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
+                means = _mean_products(
+                    x,
+                    y,
+                    [
+                        max(n, min(2, size))
+                        for n, size in zip(
+                            (1,) * len(x.sizes) if kernel is None else kernel.shape, x.sizes, strict=True
+                        )
+                    ],
+                )
+                kernel = means if kernel is None else kernels.total(kernel, means)
+            if kernel is not None and kernels.nonzero(kernel):
+                yield self._again(second, at, kernel)
+
+    def _again(self, made: Made, at: int, kernel: Array) -> Array:
+        """Return what an operator makes of a covariance kernel, by a matrix that is worked out once if it is small."""
+        if kernel.size > SMALL:
+            return made.again(at, kernel)
+        key = (made.key, at, kernel.shape, made.operands[at].layout)
+        if key not in self._maps:
+            units = np.eye(kernel.size).reshape(kernel.size, *kernel.shape)
+            self._maps[key] = np.stack(kernels.common(*(made.again(at, unit) for unit in units)), axis=-1)
+        return np.asarray(self._maps[key] @ kernel.ravel())
+
+    def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two functions of Gaussian tensors, as parts; None where they are no such."""
+        if x.base is None or y.base is None or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
         kernel = self._covariance(x.base, y.base, where, depth)
-        if kernel is None:
-            return None
-        (a, std), (b, other) = functions[0], functions[1]
-        coefficients = a * b
-        coefficients[0] = 0.0
-        return kernels.polynomial(coefficients, np.clip(kernel / (std * other), -1.0, 1.0))
+        return None if kernel is None else self._of_functions(x, y, kernel)
+
+    def _of_functions(self, x: State, y: State, kernel: Array) -> list[Array]:
+        """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors, whose covariance kernel is given."""
+        (first, _), (second, _) = x.gaussian_source(), y.gaussian_source()
+        scale = math.sqrt(kernels.average(first.var) * kernels.average(second.var))
+        if not scale > 0.0:
+            return []
+        corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
+        if first.transport is not None and second.transport is not None:
+            corr = first.transport.latent(corr)
+        return [kernels.polynomial(self._hermite(x) * self._hermite(y), corr)]
+
+    def _hermite(self, x: State) -> Array:
+        if x.serial not in self._coefficients:
+            self._coefficients[x.serial] = coefficients_at(x)
+        return self._coefficients[x.serial]
+
+    def _of_products(self, p: Factors, q: Factors) -> list[Array]:
+        """Return the covariance of two products of jointly Gaussian factors (Isserlis)."""
+        (a, b), (c, d) = p.states, q.states
+        (at_a, at_b), (at_c, at_d) = p.dims, q.dims
+        ac, bd = self.between(a, c, at_a, at_c), self.between(b, d, at_b, at_d)
+        ad, bc = self.between(a, d, at_a, at_d), self.between(b, c, at_b, at_c)
+        parts = [self._times(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
+        for kernel, left, right in ((ac, b, d), (bd, a, c), (ad, b, c), (bc, a, d)):
+            level = _mean_product(left, right)
+            if kernel is not None and level:
+                parts.append(level * kernel)
+        return parts
+
+    @staticmethod
+    def _times(x: Array, y: Array) -> Array:
+        first, second = kernels.common(x, y)
+        return np.asarray(first * second)
 
     def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
-        for link in y.links:
+        for link in () if y.serial in self.made else y.links:
             dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
             places = _places(where, dims, len(link.parent.sizes))
             kernel = self._covariance(x, link.parent, places, depth)
@@ -84,7 +250,7 @@ class Dependence:
                 yield link.operate(_as_told(kernel, link.parent), places)
 
     def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
-        for link in x.links:
+        for link in () if x.serial in self.made else x.links:
             dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
             inner = tuple(None if i is None else dims[i] for i in where)
             kernel = self._covariance(link.parent, y, inner, depth)
@@ -174,23 +340,33 @@ def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array 
     return kernels.rearranged(kernel, first.of.places)
 
 
-def _hermite_of(x: State) -> tuple[Array, float] | None:
-    """Return the Hermite coefficients of a function of a Gaussian tensor, at the average position, and the standard
-    deviation of that tensor; None for what is no such function.
-    """
-    base, fn = x.base, x.fn
-    if base is None or fn is None or base.sizes != x.sizes or base.transport is not None or base.scales is not None:
-        return None
-    std = math.sqrt(kernels.average(base.var))
-    if not std > 0.0:
-        return None
-    coefficients, _ = hermite(fn, kernels.average(base.mean), std)
-    return coefficients, std
+def _is_of_gaussian(x: State) -> bool:
+    """Whether a state is a function of a Gaussian tensor of its own atoms."""
+    base = x.base
+    if base is None or x.fn is None or base.sizes != x.sizes or base.transport is not None or base.scales is not None:
+        return False
+    return kernels.nonzero(base.var)
 
 
 def _as_told(kernel: Array, state: State) -> Array:
     """Return a covariance with a state, telling pairs of positions apart only where the state does."""
     return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
+
+
+def _mean_product(x: State, y: State) -> float:
+    """Return the average over positions of the product of two means."""
+    if x.mean.shape == y.mean.shape:
+        return kernels.average(x.mean * y.mean)
+    return x.pooled_mean * y.pooled_mean
+
+
+def _mean_products(x: State, y: State, lengths: Sequence[int]) -> Array:
+    """Return the average of the product of two means by displacement."""
+    if x.mean.shape != y.mean.shape:
+        return np.full((1,) * len(lengths), x.pooled_mean * y.pooled_mean) * np.ones(tuple(lengths))
+    half, other = 0.5 * (x.mean + y.mean), 0.5 * (x.mean - y.mean)
+    plus, minus = kernels.autocorrelation(half, lengths), kernels.autocorrelation(other, lengths)
+    return np.asarray((plus - minus) * np.ones(tuple(lengths)))
 
 
 def _places(where: Dims, dims: Dims, count: int) -> Dims:

@@ -184,6 +184,19 @@ def _conditioning(
     return sensitivity, own * own, same * same
 
 
+def coefficients_at(x: State) -> Array:
+    """Return the Hermite coefficients of the function that x is of its base, at the average position; the mean is 0."""
+    base, fn = x.gaussian_source()
+    mean, std = _rounded(kernels.average(base.mean), math.sqrt(kernels.average(base.var)))
+    function = fn or IDENTITY
+    if base.transport is None:
+        a = _at_point(function, mean, std)[2].copy()
+    else:
+        a = hermite_many(function, np.array([mean]), np.array([std]), base.transport.values)[0][:, 0]
+    a[0] = 0.0
+    return a
+
+
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
     base, fn = x.gaussian_source()

@@ -215,6 +215,8 @@ def placed(kernel: Array, order: Sequence[int | None]) -> Array:
 
 def common(*kernels: Array) -> list[Array]:
     """Write kernels with the same profile lengths."""
+    if all(kernel.shape == kernels[0].shape for kernel in kernels[1:]):
+        return list(kernels)
     lengths = [max(at) for at in zip(*(kernel.shape for kernel in kernels), strict=True)]
     return [promote(kernel, lengths) for kernel in kernels]
 

@@ -21,8 +21,6 @@ STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum."""
 REACH = 1024
 """Steps from the mean at which a distribution's tails are cut."""
-COARSE = 10
-"""Of how many nodes one is taken where all pairs of two variables' values are formed."""
 NEGLIGIBLE = 1e-3
 """Share of the variance beyond the linear term of t below which a sum counts as Gaussian."""
 

@@ -20,6 +20,7 @@ from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknow
 from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import can_run, draw_together, is_drawn, last_uses, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
+from wellposed.signals.context.twins import remember
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import State, make_state, weakest
@@ -247,7 +248,10 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     weak = weakest(tag, *(s.tag for s in incoming))
     results = [_with_tails(node, rule, weak, result) for result in results]
     weak = "assumed" if weak == "heavy" else weak
-    return [_checked(call, rule, i, result, weak) for i, result in enumerate(results)], tag, note
+    results = [_checked(call, rule, i, result, weak) for i, result in enumerate(results)]
+    if rule is not None and run.weights.repeated:
+        remember(call, rule, args, kwargs, results)
+    return results, tag, note
 
 
 def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) -> State | None:

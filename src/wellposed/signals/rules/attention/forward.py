@@ -121,7 +121,7 @@ def _filled(call: Call, x: State, mask: Any, number: float) -> State:
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 
 
-@rule(overloads("scaled_dot_product_attention.default"), tag="approximate", source="signals: 5.8")
+@rule(overloads("scaled_dot_product_attention.default"), tag="approximate", source="signals: 5.8", additive=("value",))
 def attention(
     call: Call, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,

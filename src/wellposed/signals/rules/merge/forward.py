@@ -25,6 +25,7 @@ from wellposed.signals.algebra.arithmetic import (
     shut_out,
 )
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
+from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Pointwise, State
@@ -98,6 +99,7 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
         number = b.pooled_mean
         if isinstance(a, State) and a.shape == call.shape() and number != 0.0:
             return scaled(call, a, 1.0 / number)
+    b = kept_positive(call, b, 1)
     if isinstance(a, State):
         return divide(call, a, b)
     reciprocal = reciprocal_of(call, b)

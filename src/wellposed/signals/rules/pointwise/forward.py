@@ -8,11 +8,16 @@ import torch
 
 from wellposed.signals.algebra.arithmetic import function_within
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
+from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
+from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import overloads, rule
+
+ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
+"""Functions for which it matters that what is positive stays so."""
 
 
 def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
@@ -23,6 +28,8 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
         return modulus(call, pooled(x))
     kwargs.pop("out", None)
     function = elementary(call.node.op, *rest, **kwargs)
+    if plain_name(call.node.op) in ROOTED:
+        x = kept_positive(call, x, 0)
     return function_within(call, x, function) or apply_pointwise(call, x, function)
 
 

@@ -30,6 +30,7 @@ _SPECIAL = overloads("unfold.default")
     source="definition; AutoInit, Appendix A (crop, split)",
     tensors=True,
     pairs=True,
+    additive=True,
 )
 def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State, ...] | None:
     """The same elements under other indices, as the table of views has it."""
@@ -82,6 +83,7 @@ def _as_state(call: Call, value: Any) -> State:
 
 @rule(
     overloads("cat.default"),
+    additive=True,
     source="definition; AutoInit, Appendix A (concatenate)",
     tensors=True,
     pairs=True,

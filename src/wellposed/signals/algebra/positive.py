@@ -1,0 +1,34 @@
+"""What is never negative, though its moments would suit a Gaussian: sums of exponentials, products of gates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.expansion import marginal
+from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.integration.transport import of_log_normal
+from wellposed.signals.structure.bounds import bounds
+
+RELATIVE = (0.02, 1e4)
+"""Relative variances between which the shape is followed: below, a Gaussian does not reach 0 either."""
+
+
+def kept_positive(call: Call, x: State, position: int) -> State:
+    """Return the argument at ``position`` with the shape of a log-normal of its moments, if by the operators that made
+    it it is never negative, and what is known of its shape says otherwise: 1 / x, log x and roots are not asked where x
+    never is.
+    """
+    value = call.value_of(position)
+    if value is None or call.independent or x.blocks:
+        return x
+    with np.errstate(all="ignore"):
+        relative = float(np.max(x.var / np.square(x.mean), initial=0.0))
+    if not RELATIVE[0] < relative < RELATIVE[1] or not float(x.mean.min()) > 0.0:
+        return x
+    if "bounds" not in call.run.memo:
+        call.run.memo["bounds"] = bounds(call.graph)
+    found = call.run.memo["bounds"].get(value)
+    if found is None or found.low < 0.0 or float(marginal(x).min()) >= 0.0:
+        return x
+    return x.amended(marginal=Marginal(transport=of_log_normal(float(f"{relative:.12g}"))))

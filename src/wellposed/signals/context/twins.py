@@ -1,0 +1,117 @@
+"""What a weight that is met more than once makes: its results at several nodes are no strangers.
+
+For one draw of W, Cov(W x, W y) = Var(W) times the sum of E[x y]: the rule that gives the second moment of W x, asked
+for the kernel of x and y. The same holds of views and sums, being linear. So a rule is asked again, for a state that
+has the kernel in place of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wellposed.graphs import Ref
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.dependence import REPEATED, Made
+from wellposed.signals.distributions.state import WHOLE, State, rescaled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.registry import Rule
+
+
+def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State | None]) -> None:
+    """Keep how an operator made its results, where they depend on a weight that is met more than once."""
+    node, dependence = call.node, call.run.dependence
+    sums = node.index in call.run.weights.repeated
+    if not (sums or rule.additive):
+        return
+    for index, result in enumerate(results):
+        if result is None or not result.roots & REPEATED or result.serial in dependence.made:
+            continue
+        if not sums and (result.links or result.fn is not None):
+            continue
+        again = _Again(call, rule, args, kwargs, index, sums)
+        if result.serial in [x.serial for x in again.operands]:
+            continue
+        key = call.run.weights.same.number((node.op, index, *node.args, *node.kwargs.values()))
+        results[index] = dependence.keep(result, Made(key, tuple(again.operands), again, sums))
+
+
+class _Again:
+    """A rule, asked for what another kernel of one operand makes of the kernel of the result."""
+
+    def __init__(self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, sums: bool) -> None:
+        self._call, self._rule, self._args, self._kwargs, self._index = call, rule, args, kwargs, index
+        self._kept = {call.run.weights.weight_at[call.node.index]} if sums else _others(call, rule)
+        self.operands = [state for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_kept(raw)]
+
+    def _raw(self) -> Any:
+        return self._call.node.args, dict(self._call.node.kwargs)
+
+    def _is_kept(self, raw: Any) -> bool:
+        """Whether an argument is the weight, or one of which the result is no linear map."""
+        return isinstance(raw, Ref) and raw.value in self._kept
+
+    def __call__(self, at: int, kernel: Array) -> Array:
+        first = float(kernel.ravel()[0])
+        most = float(np.abs(kernel).max())
+        if abs(first) < most * (1.0 - 1e-9):  # no kernel of one tensor: the difference of two that are
+            white = np.zeros_like(kernel)
+            white[(0,) * kernel.ndim] = 2.0 * most
+            return kernels.total(self._asked(at, kernel + white), -self._asked(at, white))
+        return self._asked(at, kernel) if first > 0.0 else -self._asked(at, -kernel)
+
+    def _asked(self, at: int, kernel: Array) -> Array:
+        places = iter(range(len(self.operands)))
+
+        def given(state: State, raw: Any) -> State:
+            if self._is_kept(raw):
+                scale = None if state.lever is None else self._call.run.weights.decided(state.lever)
+                return state if scale is None else rescaled(state, scale)
+            one = (1,) * len(state.sizes)
+            level = float(kernel.ravel()[0]) if next(places) == at else 0.0
+            corr = kernel / level if level else np.ones(one)
+            return state.with_moments(
+                mean=np.zeros(one), var=np.full(one, level), corr=corr, concatenation=WHOLE, lever=None, roots=REPEATED
+            )
+
+        args, kwargs = _replaced((self._args, self._kwargs), self._raw(), given)
+        with self._call.run.dependence.aside():
+            result = self._rule.function(self._call, *args, **kwargs)
+        result = result[self._index] if isinstance(result, (tuple, list)) else result
+        return np.asarray(result.covariance())
+
+
+def _others(call: Call, rule: Rule) -> set[int]:
+    """Return the values that a rule is not linear in."""
+    if isinstance(rule.additive, bool):
+        return set()
+    node = call.node
+    names = [argument.name for argument in node.op._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    linear = {raw.value for name, raw in given.items() if name in rule.additive and isinstance(raw, Ref)}
+    return set(node.inputs) - linear
+
+
+def _pairs(tree: Any, raw: Any) -> list[tuple[State, Any]]:
+    found: list[tuple[State, Any]] = []
+
+    def noted(state: State, own: Any) -> State:
+        found.append((state, own))
+        return state
+
+    _replaced(tree, raw, noted)
+    return found
+
+
+def _replaced(tree: Any, raw: Any, given: Callable[[State, Any], State]) -> Any:
+    """Return arguments with other states in place of theirs, ``raw`` being the same arguments as the node has them."""
+    if isinstance(tree, State):
+        return given(tree, raw)
+    if isinstance(tree, dict):
+        return {key: _replaced(item, raw[key], given) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_replaced(item, own, given) for item, own in zip(tree, raw, strict=True))
+    return tree
