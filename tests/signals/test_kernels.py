@@ -226,3 +226,31 @@ def test_output_sizes(case, ceil):
     x = torch.zeros(1, 1, size)
     seen = torch.max_pool1d(x, kernel, stride, before, dilation, ceil).shape[-1]
     assert windows.output_size(size, kernel, stride, before, before, dilation, ceil) == seen
+
+
+def test_kernels_by_pair_agree_with_sums_over_all_pairs() -> None:
+    rng = np.random.default_rng(0)
+    nodes, channels = 12, 3
+    root = rng.normal(size=(nodes, 5))
+    covariance = root @ root.T
+    std = np.sqrt(np.diag(covariance))
+    corr = kernels.by_pair((covariance / np.outer(std, std))[None], 0)[:, :1]
+    kernel = corr * kernels.autocorrelation(std[:, None], corr.shape)
+    np.testing.assert_allclose(kernel.ravel(), covariance.ravel())
+    sizes = (nodes, channels)
+    np.testing.assert_allclose(kernels.pair_mean(kernel, sizes, (0,)).item(), covariance.mean())
+    np.testing.assert_allclose(kernels.at_zero(kernel, (0,)).item(), np.trace(covariance) / nodes)
+    other = (covariance.sum() - np.trace(covariance)) / (nodes * (nodes - 1))
+    np.testing.assert_allclose(kernels.off_diagonal_mean(kernel, sizes, 0).item(), other)
+    np.testing.assert_allclose(kernels.by_displacement(kernel).ravel(), [np.trace(covariance) / nodes, other])
+    with_mean = kernels.covariance_with_mean(std[:, None], corr, sizes, (0,))
+    np.testing.assert_allclose(with_mean.ravel(), covariance.mean(axis=1))
+    values = rng.normal(size=(nodes, 1))
+    np.testing.assert_allclose(
+        kernels.mean_at_pairs(values, (nodes**2, 1)).ravel(), (0.5 * (values + values.T)).ravel()
+    )
+    longer = kernels.promote(np.array([[1.0], [0.3]]), (nodes**2, 1))
+    np.testing.assert_allclose(longer.reshape(nodes, nodes), 0.3 + 0.7 * np.eye(nodes))
+    maps = rng.normal(size=(nodes, channels))
+    alike = kernels.autocorrelation(maps, (nodes**2, 1))
+    np.testing.assert_allclose(alike.reshape(nodes, nodes), maps @ maps.T / channels)

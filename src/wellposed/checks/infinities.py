@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.run import dense
 
 
 class Infinities:
@@ -39,7 +40,7 @@ class Infinities:
 
 def _infinite(tensor: Tensor) -> bool:
     """Whether a tensor holds infinities."""
-    return tensor.is_floating_point() and bool(tensor.isinf().any())
+    return tensor.is_floating_point() and bool(dense(tensor).isinf().any())
 
 
 def _holds_infinity(arguments: Iterable[Any]) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from wellposed.checks.infinities import Infinities
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import uninitialised
+from wellposed.graphs.run import dense
 from wellposed.signals.signal import Signal, Signals
 from wellposed.signals.structure.reach import Entry
 
@@ -29,7 +30,8 @@ def moments(tensor: Tensor) -> tuple[float, float]:
     enough (large mean with small variance, overflow, underflow). A tensor with infinities has an infinite variance;
     with a NaN among them, mean and variance are NaN.
     """
-    count = tensor.numel()
+    count = math.prod(tensor.shape)
+    tensor = dense(tensor)
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     total, squares = torch.stack((wide.sum(), wide.square().sum())).tolist()
     mean, second = total / count, squares / count

@@ -17,6 +17,14 @@ Observe: TypeAlias = Callable[[Node, tuple[torch.Tensor, ...]], None]
 _aten = torch.ops.aten
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with all its elements, those that a sparse one leaves out being 0."""
+    if tensor.layout == torch.strided:
+        return tensor
+    with torch.inference_mode(tensor.is_inference()):
+        return tensor.to_dense()
+
+
 def run(
     graph: Graph,
     *,

@@ -38,6 +38,7 @@ class Rule:
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        pairs: whether the rule takes correlations by pair of positions; others receive what all pairs have in common.
         additive: the arguments of which the result is a linear map (views, sums, the values of attention), the others
             being as they are; True for all.
         whole: of a backward rule: whether it takes the gradient as one term, in place of every independent term of it.
@@ -52,6 +53,7 @@ class Rule:
     elementwise: bool = False
     tensors: bool = False
     conditions: bool = False
+    pairs: bool = False
     additive: bool | tuple[str, ...] = False
     whole: bool = False
 
@@ -152,6 +154,7 @@ def rule(
     elementwise: bool = False,
     tensors: bool = False,
     conditions: bool = False,
+    pairs: bool = False,
     additive: bool | tuple[str, ...] = False,
 ) -> Callable[[Function], Function]:
     """Register a rule for one or several operator overloads.
@@ -171,6 +174,8 @@ def rule(
         elementwise: whether the operator applies one function of one number to every element of its first argument.
         tensors: whether the rule takes a known tensor as first argument as it is; others receive its state.
         conditions: whether the rule takes boolean tensors; others receive the state of a condition on signals.
+        pairs: whether the rule takes correlations by pair of positions (nodes of a graph); others receive what all
+            pairs have in common.
         additive: the arguments, by name, of which the result is a linear map; True for all. Signals that a weight made
             at several times are then followed through the operator together.
 
@@ -179,7 +184,7 @@ def rule(
     """
     return RULES.register(
         ops, family=family, tag=tag, source=source, blockwise=blockwise, elementwise=elementwise, tensors=tensors,
-        conditions=conditions, additive=additive,
+        conditions=conditions, pairs=pairs, additive=additive,
     )  # fmt: skip
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.maps import difference
+from wellposed.signals.algebra.maps import difference, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
@@ -81,6 +82,8 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)
+    if x.running is not None and x.running.pairs and shift == 0.0:
+        result = result.amended(running=replace(x.running, weights=scale * x.running.weights))
     if shift == 0.0 or call.independent:
         return result
     call.run.memo[key] = result = result.amended(spread=_shifted_spread(x, result, scale))
@@ -177,8 +180,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     kernel = a * a * of_x + b * b * of_y
     cross = _cross(call, x, y, p, q)
     if cross is not None:
-        product = np.sqrt(p.var) * np.sqrt(q.var)
-        var = np.maximum(var + 2 * a * b * _correlation(cross, product) * product, 0.0)
+        var = np.maximum(var + 2 * a * b * _common(cross, np.sqrt(p.var) * np.sqrt(q.var)), 0.0)
         kernel = kernels.total(kernel, 2 * a * b * cross)
     transport = None
     if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
@@ -288,14 +290,18 @@ def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
     return tuple(Link(s, scaled_by(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
 
 
-def _correlation(cross: Array, product: Array) -> float:
-    """Return the correlation of two signals at one position, given the product of their standard deviations."""
+def _common(cross: Array, product: Array) -> Array:
+    """Return the covariance of two signals at one position, given the product of their standard deviations."""
+    if any(map(kernels.positions, cross.shape)):
+        return np.asarray(np.clip(kernels.diagonal(cross), -product, product))
     scale = kernels.average(product)
-    return float(np.clip(float(cross.ravel()[0]) / scale, -1.0, 1.0)) if scale > 0 else 0.0
+    return np.asarray((np.clip(float(cross.ravel()[0]) / scale, -1.0, 1.0) if scale > 0 else 0.0) * product)
 
 
 def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
     """Where both operands are functions of one Gaussian tensor, integrate the result as one function of it."""
+    if x.serial == y.serial and x.gauss and x.layout == y.layout:  # a concatenation of equal parts times itself
+        x, y = pooled(x), pooled(y)
     (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
     if call.independent or base.serial != other.serial or x.layout != y.layout:
         return None
@@ -314,6 +320,7 @@ def multiply(call: Call, x: State, y: State) -> State:
             return scaled(call, other, constant.pooled_mean)
     one = fused(call, x, y, ("product",), lambda p, q: p * q)
     one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
+    one = one or times_known(x, y) or times_known(y, x)
     if one is not None:
         return one
     result = _product(call, pooled(x), pooled(y))
@@ -348,8 +355,7 @@ def _product(call: Call, x: State, y: State) -> State:
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
     cross = _cross(call, x, y, p, q)
     if cross is not None:
-        std_x, std_y = np.sqrt(p.var), np.sqrt(q.var)
-        c = _correlation(cross, std_x * std_y) * std_x * std_y
+        c = _common(cross, np.sqrt(p.var) * np.sqrt(q.var))
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     var = np.maximum(var, 0.0)
@@ -377,7 +383,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     spread = x.spread + y.spread
     if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
         return spread
-    level = float(of_x.ravel()[0]) * float(of_y.ravel()[0])
+    level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
     if level <= 0.0:
         return spread
     mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
@@ -470,7 +476,7 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     var = np.maximum(second - mean**2, 0.0)
     of_x, of_y = covariances([p, q])
     kernel = np.array(share**2 * of_x + (1 - share) ** 2 * of_y)
-    kernel[(0,) * kernel.ndim] = kernels.average(var)
+    kernel = kernels.with_diagonal(kernel, kernels.average(var))
     links = _links([(x, p, share), (y, q, 1 - share)])
     return State(
         layout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.distributions.expansion import sign_of
+from wellposed.signals.distributions.expansion import one_signed, sign_of
 from wellposed.signals.distributions.state import Marginal, Moments, Running, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
@@ -13,30 +13,44 @@ from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
 
-def mapped(x: State, axis: int, weights: Array) -> State:
+def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False) -> State:
     """Return y_i = sum_j w_ij x_j along one axis (longer than 1); ``weights`` is (new size, old size).
 
-    Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor.
+    Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor. It
+    is kept for all ``pairs`` of positions on request, else by displacement. A map of such a map is one of its tensor.
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
+    of = x.running
+    if pairs and of is not None and of.pairs and of.atom == at:
+        if of.parent.layout.resized(at, len(of.weights)) == x.layout:
+            x, weights = of.parent, weights @ of.weights
     size, old = weights.shape
     covariance = _mapped_covariance(x, at, weights)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
     var = _variance(x, at, weights)
-    lags = min(size, kernels.lag_cap(sum(n > 2 for n in x.corr.shape) + 1))
-    near = [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
-    kernel = np.stack([*near, covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)], axis=-1)
+    pairs = pairs and kernels.LEAST <= size <= kernels.MOST
+    kernel = kernels.by_pair(covariance, at) if pairs else _profile(covariance, at, x.corr)
     full = np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)])
     mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
-    kernel = np.moveaxis(kernel, -1, at)
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
     mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
     moments = Moments(mean, var, corr, x.alike)
     result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
-    return result.amended(marginal=_marginal(x, weights, result), running=Running(x, at, weights))
+    copies = ((weights == 0.0) | (weights == 1.0)).all() and (weights.sum(axis=1) == 1.0).all()
+    shape = one_signed(x) if copies else _marginal(x, weights, result)
+    return result.amended(marginal=shape, running=Running(x, at, weights, pairs))
+
+
+def _profile(covariance: Array, at: int, corr: Array) -> Array:
+    """Return covariances of all pairs of positions, the last two dimensions, by displacement, as dimension ``at``."""
+    size = covariance.shape[-1]
+    lags = min(size, kernels.lag_cap(sum(n > 2 for n in corr.shape) + 1))
+    near = [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
+    far = covariance[(..., *np.triu_indices(size, lags - 1))].mean(axis=-1)
+    return np.moveaxis(np.stack([*near, far], axis=-1), -1, at)
 
 
 def _variance(x: State, at: int, weights: Array) -> Array:
@@ -48,8 +62,7 @@ def _variance(x: State, at: int, weights: Array) -> Array:
     if profile.size == 1:
         var = std**2 @ (weights**2).T
     else:
-        lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
-        pairs = profile[np.minimum(lag, profile.size - 1)]
+        pairs = kernels.matrix_of(profile, 0, old)
         flat = std.reshape(-1, old)
         var = np.stack([((w * flat) @ pairs * (w * flat)).sum(axis=-1) for w in weights], axis=-1)
         var = np.maximum(var, 0.0).reshape(*std.shape[:-1], len(weights))
@@ -72,24 +85,54 @@ def _marginal(x: State, weights: Array, result: State) -> Marginal:
 
 
 def difference(x: State, y: State, a: float, b: float) -> State | None:
-    """Return a x + b y for two linear maps of one tensor along one axis (running sums and parts of them): another map.
+    """Return a x + b y for two linear maps of one tensor along one axis (running sums and parts of them, sums over the
+    neighbours in a graph), or that tensor and a map of it: another map.
 
     None where they are not, or where neither has an element for each position.
     """
-    first, second = x.running, y.running
+    first, second = x.running or _as_it_is(x, y.running), y.running or _as_it_is(y, x.running)
     if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
         return None
     wide, narrow = (x, y) if len(first.weights) >= len(second.weights) else (y, x)
     if len(second.weights) > 1 < len(first.weights) and len(first.weights) != len(second.weights):
         return None
-    long = wide.running
-    assert long is not None
+    long = first if wide is x else second
     if len(long.weights) == 1 or wide.layout != long.parent.layout.resized(long.atom, len(long.weights)):
         return None
     if narrow.shape != _without_positions(wide, long.atom, gone=len(narrow.sizes) < len(wide.sizes)):
         return None
     axis = next((i for i, atoms in enumerate(wide.axes) if atoms == (long.atom,)), None)
-    return None if axis is None else mapped(long.parent, axis, a * first.weights + b * second.weights)
+    return (
+        None
+        if axis is None
+        else mapped(long.parent, axis, a * first.weights + b * second.weights, pairs=first.pairs or second.pairs)
+    )
+
+
+def _as_it_is(x: State, of: Running | None) -> Running | None:
+    """Return a tensor as a map of itself, where it is the one that ``of`` maps, or a multiple of that."""
+    if of is None or not of.pairs or of.parent.layout != x.layout:
+        return None
+    scale = 1.0 if of.parent.serial == x.serial else 0.0
+    if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":
+        scale = float(x.fn.key[1]) if x.fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
+    return Running(of.parent, of.atom, scale * np.eye(x.sizes[of.atom]), of.pairs) if scale else None
+
+
+def times_known(x: State, y: State) -> State | None:
+    """Return x y for a linear map x of a tensor, told apart by pair, and known numbers y for each of its positions
+    (weights of a graph's edges): another map. None elsewhere.
+    """
+    of, axes = x.running, y.axes
+    if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.sizes) != 1:
+        return None
+    axis = next((i for i, atoms in enumerate(x.axes) if atoms == (of.atom,)), None)
+    place = next((i for i, atoms in enumerate(axes) if atoms), None)
+    if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.sizes[0] != x.sizes[of.atom]:
+        return None
+    if x.layout != of.parent.layout.resized(of.atom, len(of.weights)):
+        return None
+    return mapped(of.parent, axis, np.broadcast_to(y.mean, y.sizes)[:, None] * of.weights, pairs=True)
 
 
 def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
@@ -102,11 +145,7 @@ def _mapped_covariance(x: State, at: int, weights: Array) -> Array:
     old = weights.shape[1]
     others = tuple(i for i in range(len(x.sizes)) if i != at)
     along = np.sqrt(np.broadcast_to(x.var.mean(axis=others), (old,)))
-    profile = np.moveaxis(x.corr, at, -1)
-    lag = np.abs(np.subtract.outer(np.arange(old), np.arange(old)))
-    table = profile[..., np.minimum(lag, profile.shape[-1] - 1)]
-    if profile.shape[-1] == 1:
-        table = np.where(lag == 0, table, 0.0)
+    table = kernels.matrix_of(x.corr, at, old)
     return np.asarray(weights @ (table * np.multiply.outer(along, along)) @ weights.T)
 
 

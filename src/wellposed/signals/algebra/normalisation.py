@@ -47,7 +47,9 @@ def normalise(
 def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None) -> State:
     """Return what is left of x, divided by a scale that its own elements have set."""
     var = parts.var / scale**2
-    corr = kernels.correlation(parts.kernel / kernels.average(scale**2), var)
+    pairs = any(map(kernels.positions, parts.kernel.shape))
+    square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
+    corr = kernels.correlation(parts.kernel / square, var)
     if excess is not None:
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base

@@ -100,7 +100,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     scales = None
     if mixed is not None and uneven is not None:
         corr, shared = _correlation_of_mixture(mixed, base, uneven)
-        scales = known(mixed.kappa * shared)
+        scales = known(mixed.kappa * kernels.by_displacement(shared))
     else:
         powers = _without_mean(expansion)
         corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
@@ -187,8 +187,7 @@ def _alike(base: State, expansion: Expansion) -> Sources:
 def _correlation(raw: Array, total: float, base: State) -> Array:
     """Return a correlation kernel, given the covariance kernel and the variance that belongs to it."""
     corr = np.array(np.clip(raw / total if total > 0 else base.corr, -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    return corr
+    return kernels.with_diagonal(corr)
 
 
 def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Array]:

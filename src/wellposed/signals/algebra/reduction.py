@@ -23,14 +23,15 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     dims = [i for axis in over for i in x.axes[axis]]
     count = math.prod(x.sizes[i] for i in dims)
     if call.independent:
-        covariance = var = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
+        covariance = var = spread = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     else:
         covariance = kernels.total(kernels.pair_mean(x.covariance(), x.sizes, dims), *_by_shared_scale(x, dims))
         spread = kernels.mean_over(x.std(), dims)
         level = kernels.average(spread**2)
-        var = spread**2 * (max(float(covariance.ravel()[0]), 0.0) / level) if level > 0 else np.zeros_like(spread)
-    here = float(covariance.ravel()[0])
-    corr = np.clip(covariance / here, -1.0, 1.0) if here > 0 else np.ones((1,) * covariance.ndim)
+        here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
+        var = spread**2 * (max(here, 0.0) / level) if level > 0 else np.zeros_like(spread)
+    here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
+    corr = _correlation(covariance, spread, here)
 
     def reduce(array: Array) -> Array:
         return array.reshape([n for i, n in enumerate(array.shape) if i not in dims])
@@ -47,6 +48,15 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     if call.independent:
         return result
     return as_mean(x, dims, result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result)))
+
+
+def _correlation(covariance: Array, spread: Array, here: float) -> Array:
+    """Return the correlation kernel of means of variance ``here``, given their standard deviations but for a factor."""
+    if not here > 0.0:
+        return np.ones((1,) * covariance.ndim)
+    if any(map(kernels.positions, covariance.shape)):
+        return kernels.correlation(covariance, spread**2 * (here / kernels.average(spread**2)))
+    return np.clip(covariance / here, -1.0, 1.0)
 
 
 def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:

@@ -70,7 +70,8 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     """
     if not data.corr.size or not (q := data.second_moment) > 0.0:
         return Likeness()
-    kernel = data.corr[tuple([slice(summed.get(i, 1)) for i in range(data.corr.ndim)])]
+    kernel = kernels.by_displacement(data.corr, summed)
+    kernel = kernel[tuple([slice(summed.get(i, 1)) for i in range(kernel.ndim)])]
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
     squares = kernel * kernel
@@ -95,7 +96,7 @@ def fresh(
     one = (1,) * len(layout.sizes)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
-        corr[(0,) * corr.ndim] = 1.0
+        corr = kernels.with_diagonal(corr)
     spread, by_chance = data.spread + Spread(weight.inherited), likeness.inherited
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)

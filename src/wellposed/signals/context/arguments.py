@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
+from wellposed.graphs.run import dense
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state, rescaled
+from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.schema import ref_of
 
@@ -58,10 +60,7 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 
 def known_state(tensor: torch.Tensor, root: int) -> State:
     """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
-    values = tensor.detach()
-    if values.layout is not torch.strided:
-        with torch.inference_mode(values.is_inference()):
-            values = values.to_dense()
+    values = dense(tensor.detach())
     if values.is_complex():  # of mean 0, since no two phases are alike
         sizes = known_state(values.abs(), root)
         return sizes.changed(mean=np.zeros((1,) * len(sizes.sizes)), var=sizes.mean**2 + sizes.var)
@@ -104,18 +103,22 @@ def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:
     return make_state(shape, mean, var)
 
 
-def resolve(run: Pass, argument: Any) -> Any:
-    """Return an operator's argument with states in the place of signals, tensors in that of known values."""
+def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
+    """Return an operator's argument with states in the place of signals, tensors in that of known values.
+
+    States tell ``pairs`` of positions apart where that is asked for.
+    """
     if isinstance(argument, Ref):
         info = run.graph.values[argument.value]
         if info.is_followed:
             state = state_of(run, argument.value)
             if state is None:
                 state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+            state = state if pairs else unpaired(state)
             scale = run.weights.known_scale(state.lever) if state.lever is not None else None
             return state if scale is None else rescaled(state, scale)
         known = run.graph.known.get(argument.value)
         return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
     if isinstance(argument, (list, tuple)):
-        return type(argument)(resolve(run, item) for item in argument)
+        return type(argument)(resolve(run, item, pairs=pairs) for item in argument)
     return argument

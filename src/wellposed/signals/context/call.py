@@ -41,6 +41,7 @@ class Pass:
         drawn: the values whose states were read off draws.
         dependent: bit set of the independent sources that a value depends on, indices and masks included.
         sources: those of everything that has been drawn.
+        segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
         last_weight: index of the last node that meets a weight.
     """
 
@@ -55,6 +56,7 @@ class Pass:
     drawn: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
+    segmented: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     last_weight: int = -1
 

@@ -16,10 +16,11 @@ import torch
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
-from wellposed.graphs.run import call, seeded
+from wellposed.graphs.run import call, dense, seeded
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
+from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.operators.schema import plain_name
@@ -42,6 +43,11 @@ CHOICES = frozenset({
 """Operators whose results are drawn together with what they are made of."""
 PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
 """Operators that pick elements, or write to places, by index."""
+OF_ONE_SCALE = frozenset({
+    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
+    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
+})  # fmt: skip
+"""Operators whose results have the scale of what they read."""
 
 
 def draw_together(run: Pass, node: Node) -> bool:
@@ -60,20 +66,34 @@ def draw_together(run: Pass, node: Node) -> bool:
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     """Return what the draws of a node's results tell of them; of indices nothing."""
     results: list[State | None] = []
-    entering, heavy = 0, False
+    entering, heavy, spread = 0, False, _spread_of(run, node)
+    if plain_name(node.op) == "scatter_reduce":
+        run.segmented = node.args[1]
     for value in node.inputs:
         entering |= run.dependent.get(value, 0)
         state = run.states.get(value)
         heavy |= value not in run.drawn and state is not None and state.tag == "heavy"
     for out in node.outputs:
         info = run.graph.values[out]
-        followed = info.is_signal or info.dtype == torch.bool
-        state = _state_of(run.draws[out], run.root() | entering) if followed else None
-        if state is not None and (heavy or _is_heavy(run.draws[out])):
+        if not (info.is_signal or info.dtype == torch.bool):
+            results.append(None)
+            continue
+        found = _state_of(run.draws[out], run.root() | entering, run.segmented)
+        state = found.amended(spread=spread)
+        if heavy or _is_heavy(run.draws[out]):
             state = state.amended(tag="heavy" if info.is_signal else "assumed")
         results.append(state)
     run.drawn.update(node.outputs)
     return results
+
+
+def _spread_of(run: Pass, node: Node) -> Spread:
+    """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
+    if plain_name(node.op) not in OF_ONE_SCALE:
+        return STEADY
+    states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
+    total = sum(state.second_moment for state in states)
+    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
 
 
 def _is_heavy(draws: list[torch.Tensor]) -> bool:
@@ -207,7 +227,7 @@ def _is_origin(run: Pass, node: Node) -> bool:
 
 def _is_drawn_well(state: State) -> bool:
     """Whether draws of a state are true to its correlations: none that vary with the displacement."""
-    return all(n <= 2 for n in state.corr.shape)
+    return all(n <= 2 or kernels.positions(n) for n in state.corr.shape)
 
 
 def _has_profiles(run: Pass, node: Node) -> bool:
@@ -286,11 +306,12 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     return True
 
 
-def _state_of(draws: list[torch.Tensor], root: int) -> State:
+def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
     """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
-    if draws[0].is_floating_point() and is_mask(draws[0]):
-        return known_state(draws[0], root).amended(tag="sampled")
-    return state_of_samples(draws, root)
+    first = dense(draws[0])
+    if first.is_floating_point() and is_mask(first):
+        return known_state(first, root).amended(tag="sampled")
+    return state_of_samples(draws, root, pairs=pairs)
 
 
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:

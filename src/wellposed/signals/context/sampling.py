@@ -11,7 +11,7 @@ import torch
 from scipy.special import gammaincinv
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.state import State, make_state, read
@@ -77,6 +77,9 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
     if not correlated:
         return noise
+    paired = [i for i in correlated if kernels.positions(state.corr.shape[i])]
+    if paired:
+        return _noise_by_pair(state, noise, paired[0], generator)
     total = math.prod(sizes[i] for i in correlated)
     average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
     rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
@@ -86,11 +89,40 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     return mixed
 
 
-def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
-    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis."""
-    if draws[0].is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
-        draws = [2.0**0.5 * part for draw in draws for part in (draw.real, draw.imag)]
-    values = torch.stack([d.detach().to(torch.float64) for d in draws])
+def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian elements whose correlations differ by pair of positions along one atom; those of other
+    atoms that are correlated share one common part.
+    """
+    size = state.sizes[atom]
+    others = [i for i, n in enumerate(state.corr.shape) if n > 1 and i != atom]
+    count = math.prod(state.sizes[i] for i in others)
+    same = kernels.matrix_of(kernels.at_zero(state.corr, [i for i in range(noise.ndim) if i != atom]), atom, size)
+    same = same.reshape(size, size)
+    shared = np.zeros_like(same)
+    if count > 1:
+        mean = kernels.matrix_of(kernels.pair_mean(state.corr, state.sizes, others), atom, size).reshape(size, size)
+        shared = (mean * count - same) / (count - 1)
+    common = [1 if i in others else n for i, n in enumerate(state.sizes)]
+    result = _coloured(noise, same - shared, atom)
+    return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
+
+
+def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor:
+    """Return noise with a covariance along one dimension (what of it is no covariance, being rounded, left out)."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
+
+
+def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
+
+    Along the axis ``pairs`` correlations are told apart by pair of positions.
+    """
+    tensors = [dense(d.detach()) for d in draws]
+    if tensors[0].is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
+        tensors = [2.0**0.5 * part for tensor in tensors for part in (tensor.real, tensor.imag)]
+    values = torch.stack([tensor.to(torch.float64) for tensor in tensors])
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
@@ -102,21 +134,38 @@ def state_of_samples(draws: list[torch.Tensor], root: int) -> State:
     var = (centred**2).mean(dim=alike, keepdim=True)
     varies = bool(var.any())
     unit = centred / var.clamp(min=1e-300).sqrt()  # what does not vary is 0 here as it is
-    pairs: list[float | None] = []
+    rhos: list[float | None] = []
     for axis, size in enumerate(shape):
         if size == 1 or not varies:
-            pairs.append(None)
+            rhos.append(None)
             continue
         along = float((unit.mean(dim=axis + 1) ** 2).mean())
         rho = (along * size - 1.0) / (size - 1)
         error = 3.0 / math.sqrt(max(values.numel(), 1))
-        pairs.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
-    state = make_state(shape, pairs=pairs, tag="sampled", roots=root)
+        rhos.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
+    state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
 
     def by_atoms(array: torch.Tensor) -> Array:
         return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
 
-    return state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    if pairs is None or not -len(shape) <= pairs < len(shape):
+        return found
+    at = pairs % len(shape)
+    if not kernels.LEAST <= shape[at] <= kernels.MOST:
+        return found
+    return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
+
+
+def _told_apart(state: State, unit: Array, atom: int) -> State:
+    """Return a state with correlations by pair of positions along an atom, from standardised samples of these: those
+    that differ from their average by more than the sampling error.
+    """
+    matrix, size = unit.T @ unit / len(unit), unit.shape[1]
+    average = (matrix.sum() - np.trace(matrix)) / (size * (size - 1))
+    matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
+    others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
+    return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
 
 
 def _differs(values: torch.Tensor, axis: int) -> bool:
@@ -146,8 +195,13 @@ def sample_operator(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     root: Callable[[], int],
+    *,
+    pairs: int | None = None,
 ) -> list[State | None] | None:
-    """Run an operator on samples of its incoming signals; None where that cannot be done."""
+    """Run an operator on samples of its incoming signals; None where that cannot be done.
+
+    Along the axis ``pairs`` of its results correlations are told apart by pair of positions.
+    """
     sizes = [math.prod(graph.values[v].shape) for v in (*node.inputs, *node.outputs)]
     if sum(sizes) > LIMIT:
         return None
@@ -175,7 +229,7 @@ def sample_operator(
         tensors = [d[index] for d in draws]
         if any(tuple(t.shape) != info.shape for t in tensors):
             return None
-        results.append(state_of_samples(tensors, root()))
+        results.append(state_of_samples(tensors, root(), pairs=pairs))
     return results
 
 

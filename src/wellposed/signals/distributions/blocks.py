@@ -67,10 +67,15 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
 
     corr = state.corr
     length = corr.shape[atom]
-    if part.step > 1 and length > 2:
+    if part.step > 1 and length > 2 and not kernels.positions(length):
         lags = np.arange((length - 1) // part.step + 2) * part.step
         corr = np.take(corr, np.minimum(lags, length - 1), axis=atom)
-    corr = corr[(*before, slice(max(len(part), 1)))]  # displacements that the part still has
+    if size := kernels.positions(length):
+        places = np.arange(part.start, part.stop, part.step)
+        part_of = kernels.matrix_of(corr, atom, size)[..., places[:, None], places]
+        corr = kernels.by_pair(part_of, atom)
+        corr = corr if len(part) >= kernels.LEAST else _displaced(part_of, atom)
+    corr = corr if size else corr[(*before, slice(max(len(part), 1)))]  # displacements that the part still has
     of = state.running
     if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
         of = None
@@ -85,6 +90,14 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         corr=kernels.without(corr, gone),
         marginal=shape_of_one,
     )
+
+
+def _displaced(matrix: Array, atom: int) -> Array:
+    """Return the kernel of an atom of few positions, which tells no pairs apart."""
+    size = matrix.shape[-1]
+    same = np.trace(matrix, axis1=-2, axis2=-1) / size
+    other = (matrix.sum(axis=(-2, -1)) - size * same) / max(size * (size - 1), 1)
+    return np.moveaxis(np.stack([same, other][: min(size, 2)], axis=-1), -1, atom)
 
 
 def laid_out(state: State) -> State:

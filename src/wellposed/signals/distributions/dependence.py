@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from wellposed.signals.distributions.expansion import coefficients_at
-from wellposed.signals.distributions.state import Dims, Operate, State
+from wellposed.signals.distributions.state import IDENTITY, Dims, Operate, Pointwise, State, Statistic
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
 
 SMALL = 16
@@ -109,7 +112,7 @@ class Dependence:
         if common <= REPEATED or depth > 200:
             return None
         if x.serial == y.serial:
-            return x.covariance() if where == tuple(range(len(where))) else None
+            return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
             parts = list(self._parts(x, y, where, depth + 1, bool(common & REPEATED)))
@@ -124,6 +127,14 @@ class Dependence:
             if alike is not None:
                 return iter(alike)
             later_y = self._is_followed(x, y, later_y)
+        else:
+            of_functions = self._of_gaussians(x, y, where, depth)
+            if of_functions is not None:
+                return iter(of_functions)
+        found = self._of_maps(x, y, where, depth)
+        found = _of_means(x, y, where) if found is None else found
+        if found is not None:
+            return iter((found,))
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
 
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
@@ -163,6 +174,7 @@ class Dependence:
             if x.layout.sizes != y.layout.sizes:
                 continue
             kernel = self._covariance(x, y, tuple(range(len(x.sizes))), depth)
+            kernel = None if kernel is None else kernels.by_displacement(kernel)
             if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
                 means = _mean_products(
                     x,
@@ -187,6 +199,13 @@ class Dependence:
             units = np.eye(kernel.size).reshape(kernel.size, *kernel.shape)
             self._maps[key] = np.stack(kernels.common(*(made.again(at, unit) for unit in units)), axis=-1)
         return np.asarray(self._maps[key] @ kernel.ravel())
+
+    def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two functions of Gaussian tensors, as parts; None where they are no such."""
+        if x.base is None or y.base is None or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
+            return None
+        kernel = self._covariance(x.base, y.base, where, depth)
+        return None if kernel is None else self._of_functions(x, y, kernel)
 
     def _of_functions(self, x: State, y: State, kernel: Array) -> list[Array]:
         """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors, whose covariance kernel is given."""
@@ -228,7 +247,7 @@ class Dependence:
             places = _places(where, dims, len(link.parent.sizes))
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
-                yield link.operate(kernel, places)
+                yield link.operate(_as_told(kernel, link.parent), places)
 
     def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
         for link in () if x.serial in self.made else x.links:
@@ -236,7 +255,102 @@ class Dependence:
             inner = tuple(None if i is None else dims[i] for i in where)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
-                yield kernels.placed(link.operate(kernel, tuple(range(len(link.parent.sizes)))), dims)
+                kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
+                yield kernels.placed(kernel, dims)
+
+    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
+        """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
+        a graph's edges. None where they are no such.
+        """
+        one, other = x.running, y.running
+        if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.sizes))):
+            return None
+        size = one.weights.shape[1]
+        if one.atom != other.atom or x.sizes != y.sizes or one.weights.shape != other.weights.shape:
+            return None
+        kernel = self._covariance(one.parent, other.parent, tuple(range(len(one.parent.sizes))), depth)
+        if kernel is None:
+            return None
+        matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
+        return kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)
+
+
+class _Mean(NamedTuple):
+    """A multiple of the mean of a function of one tensor over some of its atoms."""
+
+    of: Statistic
+    function: Pointwise
+    factor: float
+
+
+def _mean_of(x: State) -> _Mean | None:
+    """Return what a state is a multiple of the mean of; None where it is no such."""
+    of = x.statistic
+    if of is None or len(of.means) != 1 or None in of.places:
+        return None
+    at = [float(of.function(torch.tensor(number, dtype=torch.float64))) for number in (0.0, 1.0, -2.0)]
+    if at[0] != 0.0 or not math.isclose(at[2], -2.0 * at[1], rel_tol=1e-9):
+        return None
+    return _Mean(of, of.means[0][0], at[1])
+
+
+def _of_means(x: State, y: State, where: Dims) -> Array | None:
+    """Return the covariance of two means of functions of one Gaussian tensor over the same atoms, or of a function of
+    its mean and such a mean: (sum x)² and sum x² in a factorisation machine. None elsewhere.
+
+    With aₙ and bₙ the coefficients of the two functions it is the mean of Σ aₙ bₙ rⁿ over pairs; for a function of the
+    tensor's own mean, r is the correlation of that mean with one element.
+    """
+    if where != tuple(range(len(x.sizes))) or x.sizes != y.sizes:
+        return None
+    for one, other in ((x, y), (y, x)):
+        inner = one if one.base is None or one.fn is None else one.base
+        first, second = _mean_of(inner), _mean_of(other)
+        if first is None or second is None or other.fn is not None or inner.sizes != one.sizes:
+            continue
+        of = first.of
+        if (of.source.serial, of.over, of.places) != (second.of.source.serial, second.of.over, second.of.places):
+            continue
+        return _of_two_means(one, inner, first, second)
+    return None
+
+
+def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
+    source, over = first.of.source, sorted(first.of.over)
+    centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
+    if not (std > 0.0 and source.transport is None and source.scales is None):
+        return None
+    b, _ = hermite(second.function, centre, std)
+    covariance = source.covariance()
+    if inner is x:
+        a, _ = hermite(first.function, centre, std)
+        coefficients = a * b * (first.factor * second.factor)
+        coefficients[0] = 0.0
+        kernel = kernels.polynomial(coefficients, np.clip(covariance / std**2, -1.0, 1.0))
+        kernel = kernels.pair_mean(kernel, source.sizes, over)
+    else:
+        own = math.sqrt(kernels.average(inner.var))
+        if first.function.key != IDENTITY.key or x.fn is None or not own > 0.0:
+            return None
+        a, _ = hermite(x.fn, kernels.average(inner.mean), own)
+        coefficients = a * b * second.factor
+        coefficients[0] = 0.0
+        common = kernels.pair_mean(covariance, source.sizes, over) * first.factor
+        kernel = kernels.polynomial(coefficients, np.clip(common / (own * std), -1.0, 1.0))
+    return kernels.rearranged(kernel, first.of.places)
+
+
+def _is_of_gaussian(x: State) -> bool:
+    """Whether a state is a function of a Gaussian tensor of its own atoms."""
+    base = x.base
+    if base is None or x.fn is None or base.sizes != x.sizes or base.transport is not None or base.scales is not None:
+        return False
+    return kernels.nonzero(base.var)
+
+
+def _as_told(kernel: Array, state: State) -> Array:
+    """Return a covariance with a state, telling pairs of positions apart only where the state does."""
+    return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
 
 
 def _mean_product(x: State, y: State) -> float:

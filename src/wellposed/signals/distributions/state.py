@@ -148,11 +148,15 @@ def read(later: Later | None) -> Array | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Running:
-    """How a tensor is a linear map of another one along one of its atoms: y_i = sum_j weights[i, j] x_j."""
+    """How a tensor is a linear map of another one along one of its atoms: y_i = sum_j weights[i, j] x_j.
+
+    ``pairs`` says whether its correlations are told apart by pair of positions.
+    """
 
     parent: State
     atom: int
     weights: Array
+    pairs: bool = False
 
 
 Axes = tuple[tuple[int, ...], ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,18 @@ from wellposed.signals.integration.kernels import Array
 def pooled(state: State) -> State:
     """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
     return state.amended(concatenation=WHOLE) if state.blocks else state
+
+
+def unpaired(state: State) -> State:
+    """Return a state that tells no pairs of positions apart, for rules that know displacements alone."""
+    blocks, base = tuple(map(unpaired, state.blocks)), state.base and unpaired(state.base)
+    if not _has_pairs(state.corr) and base is state.base and all(map(operator.is_, blocks, state.blocks)):
+        return state
+    return state.amended(corr=kernels.by_displacement(state.corr), base=base, blocks=blocks)
+
+
+def _has_pairs(corr: Array) -> bool:
+    return any(map(kernels.positions, corr.shape))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:

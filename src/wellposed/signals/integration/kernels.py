@@ -5,7 +5,9 @@ Its length along an atom of size n says what is known:
 
 * 1: elements at different positions are uncorrelated (channels with weights of their own);
 * 2: all pairs of different positions share one correlation (samples of a batch, tokens);
-* r <= n: a profile over displacements 0, 1, ..., r - 1, the last entry standing for all that are farther.
+* r <= n: a profile over displacements 0, 1, ..., r - 1, the last entry standing for all that are farther;
+* n²: every pair of positions has a correlation of its own (nodes of a graph); from `LEAST` positions on, so that no
+  profile is as long.
 """
 
 from __future__ import annotations
@@ -21,6 +23,54 @@ Array = npt.NDArray[np.float64]
 
 LAGS = {0: 2, 1: 128, 2: 64, 3: 12}
 """Longest profile that is kept, by the number of profile atoms."""
+
+
+LEAST, MOST = 12, 384
+"""Positions of an atom whose pairs may have correlations of their own."""
+
+
+def positions(length: int) -> int:
+    """Return how many positions a kernel of this length tells apart by pair; 0 for one by displacement."""
+    return math.isqrt(length) if length > LAGS[1] else 0
+
+
+def matrix_of(kernel: Array, dim: int, size: int) -> Array:
+    """Return a kernel with its values for all pairs of positions along one atom as two last dimensions."""
+    moved = np.moveaxis(kernel, dim, -1)
+    if not positions(moved.shape[-1]):
+        lag = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+        only = moved.shape[-1] == 1
+        moved = moved[..., np.minimum(lag, moved.shape[-1] - 1)]
+        return np.where(lag == 0, moved, 0.0) if only else moved
+    return moved.reshape(*moved.shape[:-1], size, size)
+
+
+def by_pair(matrices: Array, dim: int) -> Array:
+    """Return the kernel of an atom, given its values for all pairs of positions as two last dimensions."""
+    return np.moveaxis(matrices.reshape(*matrices.shape[:-2], -1), -1, dim)
+
+
+def diagonal(kernel: Array) -> Array:
+    """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
+    places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in kernel.shape]
+    return np.asarray(kernel[np.ix_(*places)])
+
+
+def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
+    """Return a kernel that tells no pairs apart: what all of different positions share stands for each."""
+    for dim in range(kernel.ndim) if dims is None else dims:
+        if n := positions(kernel.shape[dim]):
+            same = at_zero(kernel, (dim,))
+            other = (kernel.sum(axis=dim, keepdims=True) - n * same) / (n * (n - 1))
+            kernel = np.concatenate([same, other], axis=dim)
+    return kernel
+
+
+def with_diagonal(corr: Array, value: float = 1.0) -> Array:
+    """Set what a kernel says of equal positions."""
+    places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in corr.shape]
+    corr[np.ix_(*places)] = value
+    return corr
 
 
 def lag_cap(profiles: int) -> int:
@@ -54,6 +104,9 @@ def weighted(values: Array, dim: int, weights: Array) -> Array:
 
 def at_zero(kernel: Array, dims: Sequence[int]) -> Array:
     """Return what a kernel says of equal positions along some atoms, which are kept as length 1."""
+    for dim in dims:
+        if n := positions(kernel.shape[dim]):
+            kernel = np.take(kernel, np.arange(n) * (n + 1), axis=dim).mean(axis=dim, keepdims=True)
     return kernel[tuple([slice(0, 1) if dim in dims else slice(None) for dim in range(kernel.ndim)])]
 
 
@@ -72,6 +125,10 @@ def nonzero(values: Array) -> bool:
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
+    if positions(length):
+        shares = np.full(length, 1.0 / length)
+        shares.setflags(write=False)
+        return shares
     shares = np.zeros(length)
     shares[0] = 1.0 / max(size, 1)
     if length > 1:
@@ -97,7 +154,7 @@ def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = 
 def _other_shares(length: int, size: int) -> Array:
     """`pair_shares` among the pairs of different positions."""
     shares = pair_shares(length, size).copy()
-    shares[0] = 0.0
+    shares[:: size + 1 if positions(length) else length] = 0.0
     shares /= shares.sum()
     shares.setflags(write=False)
     return shares
@@ -116,6 +173,9 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
     for dim, length in enumerate(lengths):
         have = kernel.shape[dim]
         if have >= length:
+            continue
+        if size := positions(length):
+            kernel = by_pair(matrix_of(kernel, dim, size), dim)
             continue
         longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
         before = (slice(None),) * dim
@@ -143,7 +203,8 @@ def rearranged(array: Array, order: Sequence[int | None]) -> Array:
 
 def placed(kernel: Array, order: Sequence[int | None]) -> Array:
     """`rearranged` for a kernel: along an index that it lacks it is constant."""
-    kernel = rearranged(kernel, order)
+    left_out = [dim for dim in range(kernel.ndim) if dim not in order]
+    kernel = rearranged(at_zero(kernel, left_out) if left_out else kernel, order)
     if None not in order:
         return kernel
     for at, dim in enumerate(order):
@@ -171,6 +232,8 @@ def total(*kernels: Array) -> Array:
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
     """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
     for dim, length in enumerate(lengths):
+        if kernel.shape[dim] > max(length, 1):
+            kernel = by_displacement(kernel, (dim,))
         have = kernel.shape[dim]
         if have <= max(length, 1):
             continue
@@ -213,7 +276,7 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     """Return the average of u_p u_{p+d} over positions, for maps u (one dimension per atom, 1 where it does not vary).
 
     A map that varies along several atoms is taken as a product of one factor per atom, which is what zero padding
-    makes of it; a map that changes sign is followed exactly instead.
+    makes of it; one that changes sign, or is far from such a product (an identity matrix), is followed exactly instead.
 
     Returns:
         Array that broadcasts against a kernel of these lengths.
@@ -221,9 +284,30 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     varying = [dim for dim, size in enumerate(u.shape) if size > 1]
     if not varying:
         return u * u
-    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max()):
+    pairs = [dim for dim in varying if positions(lengths[dim])]
+    if len(varying) > 1 and pairs:
+        return _autocorrelation_by_pair(u, lengths, pairs[0])
+    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying)):
         return _autocorrelation_exact(u.tobytes(), u.shape, tuple(lengths))
     return _autocorrelation_product(u.tobytes(), u.shape, tuple(lengths))
+
+
+def _is_no_product(u: Array, varying: Sequence[int]) -> bool:
+    """Whether a map without changes of sign differs by a quarter of its largest element from its factors' product."""
+    centre = average(u)
+    factors = [mean_over(u, [other for other in varying if other != dim]) / (centre or 1.0) for dim in varying]
+    return float(np.abs(u - centre * math.prod(factors)).max()) > 0.25 * float(np.abs(u).max())
+
+
+def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Array:
+    """`autocorrelation` where one atom's pairs are told apart; along the others, the factor of their marginal map."""
+    size = u.shape[dim]
+    rows = np.moveaxis(u, dim, 0).reshape(size, -1)
+    matrix = rows @ rows.T / rows.shape[1]
+    others = autocorrelation(np.sqrt((u * u).mean(axis=dim, keepdims=True)), lengths)
+    return by_pair(matrix.reshape((1,) * (u.ndim - 1) + matrix.shape), dim) * quotient(
+        others, at_zero(others, range(u.ndim))
+    )
 
 
 @lru_cache(maxsize=256)
@@ -236,6 +320,13 @@ def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths:
     for dim in varying:
         size, length = shape_of[dim], lengths[dim]
         others = tuple([d for d in varying if d != dim])
+        if positions(length):
+            along = np.add.reduce(u, axis=others).ravel() if others else flat
+            power = along.dot(along)
+            if power > 0.0:
+                profile = np.multiply.outer(along, along).ravel() * (size / power)
+                result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
+            continue
         sums = pair_sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
         if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
             profile = _profile(sums, size, length) * (size / sums[0])
@@ -249,8 +340,7 @@ def correlation(covariance: Array, var: Array) -> Array:
     scale = autocorrelation(np.sqrt(var), covariance.shape)
     with np.errstate(all="ignore"):
         corr = np.asarray(np.clip(quotient(covariance, scale), -1.0, 1.0))
-    corr[(0,) * corr.ndim] = 1.0
-    return corr
+    return with_diagonal(corr)
 
 
 @lru_cache(maxsize=32)
@@ -277,6 +367,7 @@ def _autocorrelation_exact(content: bytes, shape_of: tuple[int, ...], lengths: t
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
     """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
+    kernel = by_displacement(kernel, (dim,))
     length = kernel.shape[dim]
     if length == 1:
         return np.expand_dims(kernel, dim)
@@ -294,7 +385,7 @@ def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     """Replace the atoms ``dim`` and ``dim + 1`` by one, which knows only equal and different positions."""
     outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
     a, b = sizes[dim], sizes[dim + 1]
-    same: Array = np.take(np.take(kernel, [0], axis=dim), 0, axis=dim + 1)
+    same: Array = np.squeeze(at_zero(kernel, (dim, dim + 1)), axis=dim + 1)
     if outer == 1 and inner == 1:
         return same
     mean = np.squeeze(pair_mean(kernel, sizes, (dim, dim + 1)), axis=dim + 1)
@@ -347,7 +438,10 @@ def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
     """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
     for dim, length in enumerate(lengths):
         size = values.shape[dim]
-        if size > 1 and length > 1:
+        if size > 1 and positions(length):
+            ends = np.moveaxis(values, dim, -1)
+            values = by_pair(0.5 * (ends[..., :, None] + ends[..., None, :]), dim)
+        elif size > 1 and length > 1:
             values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
         elif size > 1:
             values = mean_over(values, (dim,))
@@ -360,6 +454,9 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
     C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
     """
     kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
+    paired = [dim for dim in over if positions(kernel.shape[dim])]
+    if paired:
+        return _covariance_with_mean_by_pair(std, kernel, sizes, over, paired[0])
     profiles = [dim for dim in over if kernel.shape[dim] > 2]
     kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
     if not profiles:
@@ -369,6 +466,19 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
     total = _summed_around(field, promote(kernel, extents), profiles)
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
     return np.asarray(field * mean_over(total, rest) / math.prod(extents))
+
+
+def _covariance_with_mean_by_pair(
+    std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], dim: int
+) -> Array:
+    """`covariance_with_mean` where one atom's pairs are told apart, all others being alike."""
+    rest = [other for other in over if other != dim]
+    kernel = pair_mean(kernel, sizes, rest)
+    matrix = matrix_of(at_zero(kernel, [other for other in range(kernel.ndim) if other != dim]), dim, sizes[dim])
+    matrix = matrix.reshape(sizes[dim], sizes[dim])
+    far = np.broadcast_to(std, [sizes[dim] if i == dim else n for i, n in enumerate(std.shape)])
+    total = np.moveaxis(np.tensordot(mean_over(far, rest), matrix, axes=([dim], [1])), -1, dim) / sizes[dim]
+    return np.asarray(std * total)
 
 
 def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:

@@ -230,9 +230,10 @@ def _given(run: Pass, out: int) -> State | None:
 
 def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     """Return what the operator's rule makes of the states that enter it, or what samples of them show."""
-    args = tuple(resolve(run, a) for a in node.args)
-    kwargs = {key: resolve(run, a) for key, a in node.kwargs.items()}
     call, rule = Call(run, node), _rule_of(run, node)
+    pairs = rule is None or rule.pairs or rule.elementwise
+    args = tuple(resolve(run, a, pairs=pairs) for a in node.args)
+    kwargs = {key: resolve(run, a, pairs=pairs) for key, a in node.kwargs.items()}
     incoming = list(_states_in((args, kwargs)))
     results = None if rule is None else _call_rule(call, rule, args, kwargs)
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")

@@ -197,12 +197,15 @@ def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None
 
 
 def energy_kernel(data: State) -> Array | None:
-    """Return Cov(x_p², x_{p+d}²) / (E x²)² of a function of a Gaussian whose local scale may vary; None of others."""
+    """Return Cov(x_p², x_{p+d}²) / (E x²)² of a function of a Gaussian whose local scale may vary; None of others.
+
+    It tells no pairs of positions apart.
+    """
     base, fn = data.gaussian_source()
     if base.sizes != data.sizes or not kernels.nonzero(base.var):
         return None
-    kernel = square_kernel(
-        fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport
+    kernel = kernels.by_displacement(
+        square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport)
     )
     before = read(data.scales)
     if before is None:

@@ -23,7 +23,7 @@ from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh,
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
 from wellposed.signals.distributions.state import Later, Layout, State, make_state, read, weakest
-from wellposed.signals.distributions.views import pooled
+from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import GROUPED, Product, describe
@@ -47,6 +47,7 @@ def is_weight(call: Call, value: int) -> bool:
 @rule(
     PRODUCTS,
     source="AutoInit (arXiv 2109.08958), Appendix A, eq. 3-6; signals: 5.2",
+    pairs=True,
 )
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
@@ -59,16 +60,19 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
     if weighted is None:
-        return _with_bias(
-            call, product_of_signals(call, states[product.left], states[product.right], product), bias, product
-        )
+        left, right = unpaired(states[product.left]), unpaired(states[product.right])
+        return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
+    if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
+        if weight.lever is None:
+            return _with_bias(call, product_of_signals(call, unpaired(data), weight, product), bias, product)
+        level = 0.0
     if level:
         weight = weight.changed(mean=weight.mean - level)
     if product.window is not None:
-        result = convolve(call, data, weight, product, product.window, centred)
+        result = convolve(call, unpaired(data), weight, product, product.window, centred)
     else:
         result = _multiply_weight(call, data, weight, product, centred)
     if level:
@@ -124,13 +128,16 @@ def _mean_level(weight: State) -> float:
     return mean if mean * mean * count > 9.0 * kernels.average(weight.var) else 0.0
 
 
+def _keeps_axes(product: Product) -> bool:
+    """Whether the outputs have the data's axes, those of the weight in the place of what is summed."""
+    axes, outputs = product.left_axes, product.out_axes
+    return len(axes) == len(outputs) and all(a == b for a, b in zip(axes, outputs, strict=True) if a in outputs)
+
+
 def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
     """Add what a weight's mean makes: ``level`` times the sum of what meets, the same for all outputs."""
     axes, outputs = product.left_axes, product.out_axes
     summed = [i for i, label in enumerate(axes) if label not in outputs]
-    kept = [i for i in range(len(axes)) if i not in summed]
-    if len(axes) != len(outputs) or any(axes[i] != outputs[i] for i in kept):
-        return result
     count = math.prod(data.shape[i] for i in summed)
     window = product.window
     if window is None:
@@ -195,7 +202,7 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     weight = scaled_weight(call, weight, kernels.average(means) * count, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.sizes)) if i not in summed]
-    var, kernel = kernels.rearranged(means, free), kernels.rearranged(raw, free)
+    var, kernel = kernels.rearranged(means, free), kernels.rearranged(kernels.at_zero(raw, summed), free)
     corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
     layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
     for label in new:
@@ -241,7 +248,7 @@ def _energy_of_products(data: State, summed: list[int]) -> Array | None:
     kernel = square_kernel(
         None, kernels.average(data.mean), math.sqrt(kernels.average(data.var)), data.corr, data.transport
     )
-    kernel = kernels.pair_mean(kernel, data.sizes, summed)
+    kernel = kernels.by_displacement(kernels.pair_mean(kernel, data.sizes, summed))
     return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 

@@ -38,6 +38,7 @@ aten: torch._ops._OpNamespace = torch.ops.aten
     overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"),
     source="signals: sums, 5.4",
     tensors=True,
+    pairs=True,
 )
 def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> State:
     """x + alpha y."""
@@ -49,13 +50,18 @@ def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sta
     return combine(call, a, b, 1.0, float(alpha))
 
 
-@rule(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: sums, 5.4", tensors=True)
+@rule(
+    overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"),
+    source="signals: sums, 5.4",
+    tensors=True,
+    pairs=True,
+)
 def subtract(call: Call, x: Any, y: Any, *, alpha: float = 1) -> State:
     """x - alpha y."""
     return add(call, x, y, alpha=-float(alpha))
 
 
-@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4", tensors=True)
+@rule(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: sums, 5.4", tensors=True, pairs=True)
 def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
     """y - alpha x."""
     return add(call, y, x, alpha=-float(alpha))
@@ -65,6 +71,7 @@ def reverse_subtract(call: Call, x: Any, y: Any, alpha: float = 1) -> State:
     overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"),
     source="signals: products, 5.4",
     tensors=True,
+    pairs=True,
 )
 def mul(call: Call, x: Any, y: Any) -> State:
     """x y."""
@@ -81,6 +88,7 @@ def mul(call: Call, x: Any, y: Any) -> State:
     tag="approximate",
     source="signals: products, 5.4",
     tensors=True,
+    pairs=True,
 )
 def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
@@ -98,13 +106,13 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     return None if reciprocal is None else linear(call, reciprocal, a)
 
 
-@rule(overloads("addcmul.default"), source="signals: products, 5.4", tensors=True)
+@rule(overloads("addcmul.default"), source="signals: products, 5.4", tensors=True, pairs=True)
 def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
     """x + value a b."""
     return add(call, x, mul(call, a, b), alpha=value)
 
 
-@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4", tensors=True)
+@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4", tensors=True, pairs=True)
 def lerp(call: Call, x: State, y: State, weight: float) -> State:
     """x + weight (y - x)."""
     return combine(call, x, y, 1.0 - float(weight), float(weight))
@@ -115,6 +123,7 @@ def lerp(call: Call, x: State, y: State, weight: float) -> State:
     tag="approximate",
     source="mixture of two signals",
     tensors=True,
+    pairs=True,
 )
 def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     """Take x where the condition holds and y elsewhere: a mixture with the condition's share, or masked scores."""
@@ -157,6 +166,7 @@ def _shutting(value: State | float) -> float | None:
     tag="approximate",
     source="definition",
     tensors=True,
+    pairs=True,
 )
 def two_operands(call: Call, x: Any, y: Any) -> State | None:
     """Other functions of two operands: exact for a constant second operand or one common ancestor.

@@ -46,8 +46,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         kernel = covariance.copy()
         kernel[inside] = raw[inside] / keep - kernels.autocorrelation(x.mean, raw[inside].shape)
     else:
-        kernel = covariance.copy()
-        kernel[(0,) * kernel.ndim] = float(np.mean(var))
+        kernel = kernels.with_diagonal(covariance.copy(), float(np.mean(var)))
     return x.with_moments(
         var=var,
         corr=kernels.correlation(kernel, var),
@@ -62,6 +61,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
     overloads("dropout.default", "dropout_.default", "native_dropout.default"),
     source="signals: 2, 5.5 (AutoInit, eq. 12, corrected)",
     blockwise=True,
+    pairs=True,
 )
 def dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Inverted dropout of single elements."""

@@ -33,6 +33,7 @@ def affine(call: Call, x: State, gain: State | None, shift: State | None, axes: 
     overloads("batch_norm.default"),
     source="signals: 5.5; AutoInit, Appendix A (batch norm)",
     blockwise=True,
+    pairs=True,
 )
 def batch_norm(
     call: Call, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None,
@@ -64,7 +65,7 @@ def instance_norm(
     return affine(call, result, weight, bias, [1])
 
 
-@rule(overloads("layer_norm.default"), source="signals: 5.5", blockwise=False)
+@rule(overloads("layer_norm.default"), source="signals: 5.5", blockwise=False, pairs=True)
 def layer_norm(
     call: Call, x: State, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = False
 ) -> State:
@@ -73,7 +74,7 @@ def layer_norm(
     return affine(call, normalise(call, x, axes, eps), weight, bias, axes)
 
 
-@rule(overloads("rms_norm.default"), source="Zhang & Sennrich 2019")
+@rule(overloads("rms_norm.default"), source="Zhang & Sennrich 2019", pairs=True)
 def rms_norm(call: Call, x: State, shape: Any, weight: Any = None, eps: float | None = None) -> State:
     """Division by the root mean square over the last axes."""
     axes = list(range(len(x.axes) - len(shape), len(x.axes)))

@@ -21,13 +21,23 @@ from wellposed.signals.integration.transport import standardised
 from wellposed.signals.registry import overloads, rule
 
 
-@rule(overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)", additive=True)
+@rule(
+    overloads("mean.dim", "mean.default"),
+    source="signals: 5.5; AutoInit, Appendix A (mean)",
+    pairs=True,
+    additive=True,
+)
 def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
     """Mean over axes."""
     return averaged(call, x, axes_of(x, dim), keepdim=keepdim)
 
 
-@rule(overloads("sum.dim_IntList", "sum.default"), source="signals: 5.5; AutoInit, Appendix A (sum)", additive=True)
+@rule(
+    overloads("sum.dim_IntList", "sum.default"),
+    source="signals: 5.5; AutoInit, Appendix A (sum)",
+    pairs=True,
+    additive=True,
+)
 def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State | None:
     """Sum over axes."""
     if not isinstance(x, State):

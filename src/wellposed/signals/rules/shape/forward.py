@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand
-from wellposed.signals.algebra.maps import from_sources
+from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import concatenate, select
 from wellposed.signals.distributions.state import State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 from wellposed.signals.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.registry import overloads, rule
@@ -28,6 +29,7 @@ _SPECIAL = overloads("unfold.default")
     [op for op in views() if op not in _SPECIAL],
     source="definition; AutoInit, Appendix A (crop, split)",
     tensors=True,
+    pairs=True,
     additive=True,
 )
 def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State, ...] | None:
@@ -68,7 +70,7 @@ def _apart(call: Call, whole: State, part: State, axis: int) -> State:
     return part.amended(roots=part.roots | call.root())
 
 
-@rule(overloads("broadcast_tensors.default"), source="definition", tensors=True)
+@rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)
 def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
     """Every tensor expanded to their common shape."""
     return tuple(expand(_as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
@@ -84,6 +86,7 @@ def _as_state(call: Call, value: Any) -> State:
     additive=True,
     source="definition; AutoInit, Appendix A (concatenate)",
     tensors=True,
+    pairs=True,
 )
 def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors one after another."""
@@ -100,7 +103,7 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     return masked(scores, mask, whole.pooled_mean - scores.pooled_mean, max(whole.pooled_var - scores.pooled_var, 0.0))
 
 
-@rule(overloads("stack.default"), source="definition", tensors=True)
+@rule(overloads("stack.default"), source="definition", tensors=True, pairs=True)
 def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors along a new axis."""
     rank = len(call.shape())
@@ -119,6 +122,8 @@ def reordered(x: State, axis: int, source: Indices) -> State:
         return x
     i = x.axes[axis][0]
     corr = x.corr
+    if kernels.positions(corr.shape[i]):
+        return mapped(x, axis, np.eye(x.sizes[i])[source], pairs=True)
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
@@ -130,6 +135,7 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     tag="approximate",
     source="elements picked by index, alike",
     tensors=True,
+    pairs=True,
 )
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
@@ -158,7 +164,7 @@ def names_along(index: torch.Tensor, axis: int) -> torch.Tensor | None:
     return first.flatten() if bool((index == first).all()) else None
 
 
-@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike", tensors=True)
+@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike", tensors=True, pairs=True)
 def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
@@ -173,7 +179,22 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
             return picked_along(x, axis, tuple(item.shape), shape, names)
-    return _picked(call, x)
+    return _picked_at(x, indices, where, call.shape()) or _picked(call, x)
+
+
+def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
+    """Return elements picked by known indices of neighbouring axes together (a triangle of a matrix), else None."""
+    picks = [indices[axis] for axis in where]
+    if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
+        return None
+    if not all(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in picks):
+        return None
+    picks, sizes = list(torch.broadcast_tensors(*picks)), x.shape[where[0] : where[-1] + 1]
+    names = torch.zeros_like(picks[0])
+    for item, size in zip(picks, sizes, strict=True):
+        names = names * size + torch.where(item < 0, item + size, item)
+    flat = reshape(x, (*x.shape[: where[0]], math.prod(sizes), *x.shape[where[-1] + 1 :]))
+    return picked_along(flat, where[0], tuple(names.shape), shape, names.flatten()) if flat.axes[where[0]] else None
 
 
 def picked_along(
@@ -191,13 +212,17 @@ def picked_along(
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
     size = x.sizes[i]
-    if names is None:
+    places = (
+        None if names is None else np.where(names.cpu().numpy() < 0, names.cpu().numpy() + size, names.cpu().numpy())
+    )
+    if places is not None and _by_pair(x.corr, i, places, once):
+        return reshape(mapped(x, axis, np.eye(size)[places], pairs=True), shape)
+    if places is None:
         mean = x.mean.mean(axis=i, keepdims=True)
         var = np.maximum((x.mean**2 + x.var).mean(axis=i, keepdims=True) - mean**2, 0.0)
         # two picks hit the same element with probability 1/size when there are more picks than elements
         chance = 1.0 / size if flat > size else 0.0
     else:
-        places = np.where(names.cpu().numpy() < 0, names.cpu().numpy() + size, names.cpu().numpy())
         mean, var = (np.take(m, places, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
         times = np.bincount(places, minlength=size) if not once else np.ones(1)
         chance = float((times * (times - 1.0)).sum()) / max(flat * (flat - 1), 1)
@@ -214,6 +239,13 @@ def picked_along(
         links=(),
     )
     return reshape(state, shape)
+
+
+def _by_pair(corr: Array, atom: int, places: Indices, once: bool) -> bool:
+    """Whether pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
+    if not kernels.LEAST <= places.size <= kernels.MOST:
+        return False
+    return bool(kernels.positions(corr.shape[atom])) or (not once and np.unique(places).size < places.size)
 
 
 def _picked(call: Call, x: State) -> State:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
+from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
@@ -141,6 +142,7 @@ def _share_of(mask: Any) -> float:
     family="shape",
     source="mixture of two signals",
     tensors=True,
+    pairs=True,
 )
 def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False) -> State | None:
     """Elements at some indices are overwritten."""
@@ -227,12 +229,22 @@ def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="mixture of two signals",
     tensors=True,
+    pairs=True,
 )
 def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Whole rows at some indices of an axis are overwritten."""
     target, source = (filled(call, operand(call, value)) for value in (x, y))
-    count = len(index.unique()) if isinstance(index, torch.Tensor) else math.prod(index.shape)
-    return _mixed(call, target, source, count / max(target.shape[dim], 1))
+    if not isinstance(index, torch.Tensor):
+        return _mixed(call, target, source, math.prod(index.shape) / max(target.shape[dim], 1))
+    axis, size = dim % len(target.axes), target.shape[dim]
+    if len(index.unique()) < index.numel():
+        return _mixed(call, target, source, len(index.unique()) / max(size, 1))
+    shape = (*target.shape[:axis], index.numel(), *target.shape[axis + 1 :])
+    rows = make_state(shape, source.pooled_mean, 0.0) if source.is_constant else expand(source, shape)
+    written = torch.zeros(size, dtype=torch.float64).index_fill(0, index, 1.0)
+    left = (1.0 - written).reshape([size if a == axis else 1 for a in range(len(target.axes))])
+    kept = multiply(call, target, known_state(left, call.root()))
+    return _added(call, kept, rows, axis, index, "sum")
 
 
 # ---- sums by index --------------------------------------------------------------------------------------------------
@@ -244,6 +256,7 @@ def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="definition: sums over what has one index, signals: 5.5",
     tensors=True,
+    pairs=True,
 )
 def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Elements are added to those that their indices name."""
@@ -256,6 +269,7 @@ def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     family="shape",
     source="definition: sums over what has one index, signals: 5.5",
     tensors=True,
+    pairs=True,
 )
 def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1) -> State:
     """Rows are added to those that their indices name."""
@@ -271,6 +285,7 @@ def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float 
     family="shape",
     source="sums and means over what has one index; other statistics on samples",
     tensors=True,
+    pairs=True,
 )
 def scatter_reduce(
     call: Call, x: Any, dim: int, index: Any, y: Any, reduce: str, *, include_self: bool = True
@@ -281,7 +296,7 @@ def scatter_reduce(
         if include_self or not target.var.any():
             return _added(call, target, source, dim, index, reduce)
     args = (target, dim, index, source, reduce)
-    results = sample_operator(call.graph, call.node, args, {"include_self": include_self}, call.root)
+    results = sample_operator(call.graph, call.node, args, {"include_self": include_self}, call.root, pairs=dim)
     found = results[0] if results else None
     return None if found is None else found.amended(spread=source.spread, roots=found.roots | source.roots)
 
@@ -326,6 +341,8 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
     size = x.sizes[atom]
     each = np.bincount(names, minlength=count)
     weight = 1.0 / np.maximum(each, 1) if mean else np.ones(count)
+    if kernels.positions(x.corr.shape[atom]):
+        return mapped(x, axis, np.eye(count)[names].T * weight[:, None], pairs=True)
 
     def by_name(array: Array, power: int) -> Array:
         full = np.moveaxis(
