@@ -28,9 +28,11 @@ from wellposed.signals.registry import RULES
 
 LARGEST = 1 << 18
 """Most elements of a tensor that is drawn together with others."""
+SMALL = 1 << 14
+"""Most elements of a signal that is drawn for what follows a choice to meet."""
 LEAST, MOST = 8, 128
 """Draws of one tensor."""
-ELEMENTS = 1 << 20
+ELEMENTS = 1 << 18
 """Elements that the draws of one tensor have in all, where that is between `LEAST` and `MOST` draws."""
 MANY = 512
 """Elements from which on one should not have a quarter of all squares."""
@@ -153,6 +155,8 @@ def _goes_along(run: Pass, node: Node) -> bool:
     for value in node.inputs:
         if value in run.draws:
             together |= run.dependent.get(value, 0)
+        elif math.prod(run.graph.values[value].shape) > SMALL and not _constant(run, value):
+            return False  # experts' outputs, which their weights have made all but independent of what chose them
     return all(
         value in run.draws or _constant(run, value) or run.dependent.get(value, 0) & together for value in node.inputs
     )
@@ -210,7 +214,8 @@ def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
                 earlier |= run.dependent.get(other, 0)
         if run.dependent.get(value, 0) & earlier:
             return value
-        if climbed < NEAR and not (_is_drawn_well(state) and _has_profiles(run, run.graph.nodes[at])):
+        stop = _has_shape(state) and _is_drawn_well(state) and _has_profiles(run, run.graph.nodes[at])
+        if climbed < NEAR and not stop:
             return value
     return None
 
@@ -223,6 +228,11 @@ def _place(run: Pass, value: int) -> int:
 def _is_origin(run: Pass, node: Node) -> bool:
     """Whether a node makes random numbers out of nothing."""
     return traits(node.op).random and all(_constant(run, value) for value in node.inputs)
+
+
+def _has_shape(state: State) -> bool:
+    """Whether draws of a state have its distribution, and not only its moments (weights of a softmax may be negative)."""
+    return state.gauss or state.fn is not None or state.transport is not None
 
 
 def _is_drawn_well(state: State) -> bool:
@@ -288,6 +298,8 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST if random else 1)
+    largest = max(math.prod(run.graph.values[value].shape) for value in (*columns, *node.outputs))
+    count = min(count, max(LEAST, ELEMENTS // max(largest, 1)))
     results: list[list[torch.Tensor]] = []
     with torch.no_grad(), seeded(node.index, ()):
         for at in range(count):
