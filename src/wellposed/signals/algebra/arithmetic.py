@@ -14,6 +14,7 @@ from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.joint import can_run
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
 from wellposed.signals.distributions.blocks import alike_of_parts, concatenate, laid_out, spread_of_parts
@@ -329,13 +330,14 @@ def multiply(call: Call, x: State, y: State) -> State:
 
 def divide(call: Call, x: State, y: State) -> State | None:
     """Return x / y: of two functions of one tensor as one function, by a statistic of x for that of one draw, else
-    through the moments of the reciprocal; None where y comes too near to 0 for that.
+    through the moments of the reciprocal; None where y comes too near to 0 for that, and where the two depend on one
+    another and can be drawn together.
     """
     one = fused(call, x, y, ("div",), torch.div) or times_statistic(call, x, y, inverse=True)
     if one is not None:
         return one
     reciprocal = reciprocal_of(call, y)
-    if reciprocal is None and sign_of(y):
+    if reciprocal is None and sign_of(y) and not (can_run(call.run, call.node) and x.roots & y.roots):
         reciprocal = apply_pointwise(call, y, Pointwise(("reciprocal",), torch.reciprocal))
     if reciprocal is None:
         return None
