@@ -80,9 +80,9 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
         if not (info.is_signal or info.dtype == torch.bool):
             results.append(None)
             continue
-        found = _state_of(run.draws[out], run.root() | entering, run.segmented)
-        state = found.amended(spread=spread)
-        if heavy or _is_heavy(run.draws[out]):
+        draws = [dense(draw) for draw in run.draws[out]]
+        state = _state_of(draws, run.root() | entering, run.segmented).amended(spread=spread)
+        if heavy or _is_heavy(draws):
             state = state.amended(tag="heavy" if info.is_signal else "assumed")
         results.append(state)
     run.drawn.update(node.outputs)
@@ -320,9 +320,8 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
 
 def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
     """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
-    first = dense(draws[0])
-    if first.is_floating_point() and is_mask(first):
-        return known_state(first, root).amended(tag="sampled")
+    if draws[0].is_floating_point() and is_mask(draws[0]):
+        return known_state(draws[0], root).amended(tag="sampled")
     return state_of_samples(draws, root, pairs=pairs)
 
 

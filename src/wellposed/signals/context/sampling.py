@@ -214,7 +214,7 @@ def sample_operator(
         with torch.no_grad():
             for _ in range(repeats):
                 given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
-                named = {key: _drawn(a, generator, graph, node.kwargs[key]) for key, a in kwargs.items()}
+                named = {key: _drawn(a, generator, graph, node.kwargs.get(key)) for key, a in kwargs.items()}
                 draws.append(call(node.op, given, named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
         return None
