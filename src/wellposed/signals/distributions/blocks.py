@@ -67,21 +67,28 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
 
     corr = state.corr
     length = corr.shape[atom]
-    if part.step > 1 and length > 2 and not kernels.positions(length):
-        lags = np.arange((length - 1) // part.step + 2) * part.step
-        corr = np.take(corr, np.minimum(lags, length - 1), axis=atom)
+
+    def by_lag(kernel: Array) -> Array:  # displacements that the part still has
+        length = kernel.shape[atom]
+        if part.step > 1 and length > 2:
+            lags = np.arange((length - 1) // part.step + 2) * part.step
+            kernel = np.take(kernel, np.minimum(lags, length - 1), axis=atom)
+        return kernel[(*before, slice(max(len(part), 1)))]
+
     if size := kernels.positions(length):
         places = np.arange(part.start, part.stop, part.step)
         part_of = kernels.matrix_of(corr, atom, size)[..., places[:, None], places]
         corr = kernels.by_pair(part_of, atom)
         corr = corr if len(part) >= kernels.LEAST else _displaced(part_of, atom)
-    corr = corr if size else corr[(*before, slice(max(len(part), 1)))]  # displacements that the part still has
+    corr = corr if size else by_lag(corr)
     of = state.running
     if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
         of = None
     shape_of_one = one_signed(state)
     if state.gauss and state.scales is not None:
-        shape_of_one = replace(shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(kernel, gone)))
+        shape_of_one = replace(
+            shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
+        )
     return state.with_moments(
         running=None if of is None else Running(of.parent, atom, of.weights[part.start : part.stop : part.step]),
         layout=state.layout.resized(atom, len(part)).without(gone),
