@@ -53,7 +53,8 @@ def test_gains_are_those_of_the_theory() -> None:
     square, fourth = float(weights @ slope**2), float(weights @ slope**4)
     assert gains[1] == pytest.approx(1 / square, rel=1e-3)
     # As large as the depth allows, to the last of twelve halvings of ln(1e8); κ goes with the square of the variance.
-    assert math.exp(-2 * math.log(1e8) / 2**12) * WIDTH <= 3 * (fourth / square**2 - 1) <= WIDTH
+    # The plan counts what energy varies by at width 64, which the theory of infinite width does not.
+    assert math.exp(-2 * math.log(1e8) / 2**12) * WIDTH <= 3 * (fourth / square**2 - 1) <= WIDTH * (1 + 1 / 64)
     assert gains[3] * level == pytest.approx(gains[2], rel=1e-3)  # the last one undoes the first
 
 

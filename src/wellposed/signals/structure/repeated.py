@@ -41,7 +41,9 @@ class Same:
             found: object = self._graph.aliases.get(info.name, info.name)
             node = None if info.node is None else self._graph.nodes[info.node]
             if node is not None and node.inputs and not is_random(node):
-                found = (node.op, info.index, self.key((*node.args, *node.kwargs.values())))
+                made = (node.op, info.index, self.key((*node.args, *node.kwargs.values())))
+                # a number in its place: tuples of tuples of tuples would be hashed as trees
+                found = ("made", self._numbers.setdefault(made, len(self._numbers)))
             self._keys[value] = found
         return self._keys[value]
 
