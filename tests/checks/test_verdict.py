@@ -59,7 +59,7 @@ def test_ratio_with_nan_is_nan(pair: tuple[float, float]) -> None:
     assert math.isnan(log2_ratio(*pair))
 
 
-@pytest.mark.parametrize("tag", list(TOLERANCE))
+@pytest.mark.parametrize("tag", [tag for tag in TOLERANCE if tag != "heavy"])
 @pytest.mark.parametrize("beyond", [False, True])
 def test_tolerance_follows_the_tag(tag: Tag, beyond: bool) -> None:
     second = 2.0 ** (TOLERANCE[tag] + (1e-6 if beyond else -1e-6))

@@ -15,7 +15,7 @@ from wellposed.plans import Drawn, Plan, keep
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.passes.backward import back_propagate
 
-WIDTH, OUT = 32, 5
+WIDTH, OUT = 128, 5
 
 
 class Dag(nn.Module):

@@ -31,7 +31,8 @@ LEAST, MOST = 12, 384
 
 def positions(length: int) -> int:
     """Return how many positions a kernel of this length tells apart by pair; 0 for one by displacement."""
-    return math.isqrt(length) if length > LAGS[1] else 0
+    size = math.isqrt(length) if length > LAGS[1] else 0
+    return size if size * size == length else 0
 
 
 def matrix_of(kernel: Array, dim: int, size: int) -> Array:
