@@ -138,8 +138,6 @@ def _products() -> Iterator[Spec]:
                 "divided by what comes near 0",
                 lambda x, y: aten.div.Tensor(x, y * y + 0.5),
                 (X, Source((4, 6))),
-                sampled=True,
-                flat="sampled",
                 backward=Back(sampled="a divisor that comes near 0", flat="sampled"),
             ),
             Case(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import wellposed as wp
+from wellposed.errors import PlanError
 from wellposed.signals.distributions.expansion import carried_spread, clip_unseen_tails, expand, expand_mixture
 from wellposed.signals.distributions.state import Pointwise
 
@@ -106,8 +107,9 @@ def test_no_warning_comes_of_what_overflows():
 
     net = nn.Sequential(nn.Linear(8, 8), Steep(), nn.Linear(8, 8), Steep(), nn.Linear(8, 2))
     graph = wp.trace(net, torch.zeros(4, 8))
-    for weights in ("current", "planned"):
-        wp.propagate(graph, weights=weights, backward=True)
+    wp.propagate(graph, weights="current", backward=True)
+    with pytest.raises(PlanError, match="overflowed before this node"):
+        wp.propagate(graph, weights="planned", backward=True)
 
 
 def test_positions_over_decades():

@@ -175,15 +175,19 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
         have = kernel.shape[dim]
         if have >= length:
             continue
-        if size := positions(length):
-            kernel = by_pair(matrix_of(kernel, dim, size), dim)
-            continue
-        longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
-        before = (slice(None),) * dim
-        longer[(*before, slice(have))] = kernel
-        longer[(*before, slice(have, None))] = 0.0 if have == 1 else kernel[(*before, slice(-1, None))]
-        kernel = longer
+        size = positions(length)
+        kernel = by_pair(matrix_of(kernel, dim, size), dim) if size else _with_lags(kernel, dim, length)
     return kernel
+
+
+def _with_lags(kernel: Array, dim: int, length: int) -> Array:
+    """Return a kernel with its values for so many displacements along one atom."""
+    have = kernel.shape[dim]
+    longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
+    before = (slice(None),) * dim
+    longer[(*before, slice(have))] = kernel
+    longer[(*before, slice(have, None))] = 0.0 if have == 1 else kernel[(*before, slice(-1, None))]
+    return longer
 
 
 def without(array: Array, gone: Collection[int]) -> Array:
@@ -233,7 +237,7 @@ def total(*kernels: Array) -> Array:
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
     """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
     for dim, length in enumerate(lengths):
-        if kernel.shape[dim] > max(length, 1):
+        if kernel.shape[dim] > max(length, 1) and kernel.shape[dim] != sizes[dim]:
             kernel = by_displacement(kernel, (dim,))
         have = kernel.shape[dim]
         if have <= max(length, 1):
@@ -464,7 +468,9 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
         return np.asarray(std * mean_over(std, over) * kernel)
     extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
     field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
-    total = _summed_around(field, promote(kernel, extents), profiles)
+    for dim in profiles:
+        kernel = kernel if kernel.shape[dim] >= sizes[dim] else _with_lags(kernel, dim, sizes[dim])
+    total = _summed_around(field, kernel, profiles)
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
     return np.asarray(field * mean_over(total, rest) / math.prod(extents))
 
