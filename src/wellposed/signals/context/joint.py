@@ -231,7 +231,7 @@ def _is_origin(run: Pass, node: Node) -> bool:
 
 
 def _has_shape(state: State) -> bool:
-    """Whether draws of a state have its distribution, not only its moments, by which weights of a softmax may be < 0."""
+    """Whether draws of a state have its distribution; by its moments alone, weights of a softmax may be negative."""
     return state.gauss or state.fn is not None or state.transport is not None
 
 

@@ -126,7 +126,7 @@ def nonzero(values: Array) -> bool:
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
-    if positions(length):
+    if positions(length) == size:
         shares = np.full(length, 1.0 / length)
         shares.setflags(write=False)
         return shares
@@ -155,7 +155,7 @@ def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = 
 def _other_shares(length: int, size: int) -> Array:
     """`pair_shares` among the pairs of different positions."""
     shares = pair_shares(length, size).copy()
-    shares[:: size + 1 if positions(length) else length] = 0.0
+    shares[:: size + 1 if positions(length) == size else length] = 0.0
     shares /= shares.sum()
     shares.setflags(write=False)
     return shares
