@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import wellposed as wp
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.windows import Axis
 
@@ -254,3 +256,18 @@ def test_kernels_by_pair_agree_with_sums_over_all_pairs() -> None:
     maps = rng.normal(size=(nodes, channels))
     alike = kernels.autocorrelation(maps, (nodes**2, 1))
     np.testing.assert_allclose(alike.reshape(nodes, nodes), maps @ maps.T / channels)
+
+
+@pytest.mark.parametrize("side", [144, 256, 288])
+def test_a_picture_whose_side_is_a_square_is_no_graph(side):
+    """A profile of 144 or 256 displacements is as long as the kernel by pair of 12 or 16 nodes."""
+
+    def pooled(side):
+        net = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+            nn.InstanceNorm2d(64),
+        )  # fmt: skip
+        graph = wp.trace(net, torch.zeros(1, 3, side, side))
+        return [signal.second_moment for signal in wp.propagate(graph, inputs=wp.Input.image(), weights="planned")]
+
+    assert pooled(side) == pytest.approx(pooled(side + 2), rel=0.02)

@@ -110,6 +110,26 @@ def test_results_of_other_weights_stay_strangers() -> None:
     assert signals[-1].second_moment == pytest.approx(2.0)  # inputs that have nothing in common
 
 
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_two_views_through_one_net(share: float) -> None:
+    """The distance between what one net makes of two views that have something in common."""
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = _layers(nn.ReLU())
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.net(x) - self.net(share * x + math.sqrt(1.0 - share**2) * y)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Views(), torch.randn(32, 128), torch.randn(32, 128))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=32)[-1]
+    error = abs(math.log2(predicted.second_moment / measured.second_moment))
+    assert error < 0.02 + 3.0 * measured.log2_std / math.sqrt(32)
+
+
 class Mean(nn.Module):
     """A mean weighted by exponentials of few terms, whose divisor a Gaussian of its moments would take below 0."""
 

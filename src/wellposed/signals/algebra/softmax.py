@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.distributions.expansion import gamma_nodes
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
@@ -85,22 +86,13 @@ def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array]:
     """
     count = np.array(keys)
     second, pull = np.zeros_like(count), np.zeros_like(count)
-    for scale, weight in _gamma(law.uneven):
+    scales = zip(*gamma_nodes(law.uneven, NODES), strict=True) if law.uneven >= EVEN else ((1.0, 1.0),)
+    for scale, weight in scales:
         variance = min(law.variance * scale, SHARPEST)
         a, own, cross = _sums(count, variance, law.curved)
         second += weight * a
         pull += weight * (cross if law.curved else cross + own - a) * scale / variance
     return np.clip(second, 1.0 / count, 1.0), np.clip(pull, 0.0, None)
-
-
-def _gamma(relative: float) -> list[tuple[float, float]]:
-    """Return nodes and weights of Gauss-Laguerre quadrature for a Gamma distribution of mean 1 and this variance."""
-    if relative < EVEN:
-        return [(1.0, 1.0)]
-    shape, order = 1.0 / relative, np.arange(NODES)
-    beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0))
-    nodes, vectors = np.linalg.eigh(np.diag(2 * order + shape) + np.diag(beside, 1) + np.diag(beside, -1))
-    return list(zip((nodes * relative).tolist(), (vectors[0] ** 2).tolist(), strict=True))
 
 
 NODES = 5

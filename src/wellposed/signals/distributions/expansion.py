@@ -311,9 +311,9 @@ UNEVEN = 0.03
 
 
 @lru_cache(maxsize=1024)
-def _scale_nodes(kappa: float) -> tuple[Array, Array]:
-    """Nodes and weights for a Gamma-distributed scale with mean 1 and variance kappa."""
-    nodes, weights = roots_genlaguerre(6, 1.0 / kappa - 1.0)
+def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
+    """Return ``count`` nodes and their weights for a Gamma-distributed scale with mean 1 and variance kappa."""
+    nodes, weights = roots_genlaguerre(count, 1.0 / kappa - 1.0)
     return np.asarray(nodes * kappa), np.asarray(weights / weights.sum())
 
 
@@ -348,7 +348,7 @@ class Mixture:
 def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -> Mixture:
     """`expand` for a Gaussian whose local scale varies (signals.md 5.7), less scales that occur in no batch (5.3)."""
     kappa = float(f"{min(kappa, 8.0):.3g}")
-    scales, weights = _scale_nodes(kappa)
+    scales, weights = gamma_nodes(kappa)
     parts = _at_scales(function, mean, std, scales)
     carried = weights * np.array([kernels.average(p.second) for p in parts])
     widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
