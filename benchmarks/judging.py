@@ -92,7 +92,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
     with account.stage("check"):
-        verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=draws)
+        verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=draws, graph=graph)
     row["ok"] = verdict.ok
     row["first_off"] = None if verdict.first is None else str(verdict.first)
     views = {graph.values[v].name for node in graph if node.op.is_view for v in node.outputs}

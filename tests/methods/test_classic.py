@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from wellposed import initialize_, plan, trace
+from wellposed import check, initialize_, plan, trace
 from wellposed.errors import OptionError
 
 IMAGE = torch.zeros(2, 3, 8, 8)
@@ -122,9 +122,25 @@ def test_weight_norm_gets_the_gain_that_gives_its_weights_the_std():
     made = initialize_(model, torch.zeros(2, 50), method="kaiming")
     gain = made.prescriptions["parametrizations.weight.original0"]
     assert (gain.distribution, gain.role) == ("constant", "scale")
-    assert made.prescriptions["parametrizations.weight.original1"].action == "keep"
+    assert made.prescriptions["parametrizations.weight.original1"].std == pytest.approx(math.sqrt(2.0 / 50))
     rms = model.weight.square().mean().sqrt().item()
     assert rms == pytest.approx(math.sqrt(2.0 / 50), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["autoinit", "kaiming", "topology"])
+def test_the_direction_of_a_weight_norm_is_drawn_anew(method):
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(50, 40)), nn.ReLU(), nn.Linear(40, 3))
+    direction = model[0].parametrizations.weight.original1
+    before, x = direction.detach().clone(), torch.randn(64, 50)
+    made = plan(model, x, method=method)
+    assert made.prescriptions["0.parametrizations.weight.original1"].action == "write"
+    kept = plan(model, x, method=method, skip="*original1").prescriptions["0.parametrizations.weight.original1"]
+    assert kept.action == "keep"
+    made.apply_(model)
+    assert abs(float(torch.corrcoef(torch.stack([before.flatten(), direction.detach().flatten()]))[0, 1])) < 0.1
+    lengths = model[0].parametrizations.weight.original0.detach().flatten()
+    assert torch.allclose(direction.detach().norm(dim=1).mean(), lengths.mean(), rtol=0.1)
+    assert check(model, x, plan=made, draws=16).ok
 
 
 @pytest.mark.parametrize(

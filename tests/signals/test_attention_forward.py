@@ -70,6 +70,42 @@ MASKED = {
 }
 
 
+def shut(scores):
+    return scores.masked_fill(causal() < 0, torch.finfo().min)
+
+
+TWICE = {
+    "masked scores and others": lambda s, t: shut(s) + t,
+    "others and masked scores": lambda s, t: t + shut(s),
+    "masked again": lambda s, t: shut(t + shut(s)),
+    "masked otherwise": lambda s, t: (t + shut(s)).masked_fill(torch.eye(TOKENS).roll(-3, 1).bool(), -1e20),
+    "both masked": lambda s, t: 0.5 * shut(s) + 0.5 * shut(t),
+}
+
+
+@pytest.mark.parametrize("how", TWICE)
+def test_scores_of_several_layers_under_masks(how):
+    """Residual attention: what a layer adds to the masked scores of the one before."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(WIDTH, TOKENS, bias=False), nn.Linear(WIDTH, TOKENS, bias=False)
+
+        def forward(self, x):
+            scores = TWICE[how](self.one(x), self.other(x))
+            return scores, scores.softmax(-1)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randn(8, TOKENS, WIDTH))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    scores, weights = (graph.values[v].name for v in graph.outputs)
+    assert predicted[scores].second_moment == pytest.approx(measured[scores].second_moment, rel=1e-4)
+    error = measured[weights].log2_std / DRAWS**0.5
+    assert abs(math.log2(predicted[weights].second_moment / measured[weights].second_moment)) < 0.1 + 3 * error
+
+
 @pytest.mark.parametrize("how", MASKED)
 def test_masked_scores_that_are_scaled_or_biased(how):
     predicted, measured, error = compared(lambda q, k, v: MASKED[how](q @ k.transpose(-1, -2)) @ v, 0.0)
@@ -103,6 +139,28 @@ def test_tokens_of_few_features(features, norm, written):
     measured = wp.measure(graph, plan=plan, draws=DRAWS)[-1]
     error = measured.log2_std / DRAWS**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3 * error
+
+
+def test_filters_by_channel_make_tokens_no_more_alike():
+    """Each channel of a depthwise convolution sums nine terms, but those of all channels together are many."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH, bias=False)
+            self.q, self.k, self.v = (nn.Conv2d(WIDTH, WIDTH, 1, bias=False) for _ in range(3))
+
+        def forward(self, x):
+            x = self.each(x)
+            q, k, v = (f(x).flatten(2).transpose(1, 2) for f in (self.q, self.k, self.v))
+            return F.scaled_dot_product_attention(q, k, v)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randn(4, WIDTH, 8, 8))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=DRAWS)[-1]
+    error = measured.log2_std / DRAWS**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.25 + 3 * error
 
 
 @pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])

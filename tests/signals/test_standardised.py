@@ -106,6 +106,48 @@ def test_division_by_the_standard_deviation(form, dim):
     assert abs(math.log2(predicted["second"].second_moment / out.second_moment)) < 4 * out.log2_std / DRAWS**0.5 + 0.02
 
 
+@pytest.mark.parametrize("form", CENTRED)
+def test_norms_over_channels_that_come_last(form):
+    """Positions in front of the channels, of which there are fewer; a bias that varies by channel."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 10, 3, padding=1), nn.Linear(10, 8, bias=False)
+
+        def forward(self, x):
+            return self.second(CENTRED[form](self.first(x).flatten(2).transpose(1, 2), 2))
+
+    torch.manual_seed(0)
+    model = Net()
+    nn.init.normal_(model.first.bias, 1.0, 2.0)
+    x = torch.randn(8, 3, 6, 7)
+    predicted, measured = (made(wp.trace(model, x), inputs=x) for made in (wp.propagate, wp.measure))
+    signal = norm_of(predicted)
+    assert signal.second_moment == pytest.approx(measured[signal.name].second_moment, rel=0.01)
+
+
+@pytest.mark.parametrize("gain", [1.0, 3.0])
+def test_the_mean_that_a_norm_took_out_is_zero(gain):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 12, 3, padding=1)
+            self.gain, self.shift = torch.full((12, 1, 1), gain), torch.zeros(12, 1, 1)
+
+        def forward(self, x):
+            x = CENTRED["var"](self.conv(x), 1) * self.gain + self.shift
+            return x.mean(1), x.mean((1, 2)), x.movedim(1, 3).sum(-1), x.mean(2)
+
+    x = torch.randn(4, 3, 8, 8)
+    graph = wp.trace(Net(), x)
+    predicted = wp.propagate(graph)
+    over, with_places, total, places = (predicted[graph.values[v].name] for v in graph.outputs)
+    assert over.second_moment == with_places.second_moment == total.second_moment == 0.0
+    assert places.second_moment > 0.1
+    assert wp.check(graph, draws=4).ok
+
+
 def test_a_batch_norm_written_out_is_the_operator():
     class Net(nn.Module):
         def __init__(self, written):

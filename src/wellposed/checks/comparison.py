@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from wellposed.checks.chance import STEADY, Share
 from wellposed.checks.intervals import log_normal_mean, std_range, student
 from wellposed.signals.signal import Signal, Tag
 
@@ -119,6 +120,7 @@ def compare_one(
     draws: int,
     tolerance: float | None,
     scatter: Signal | None,
+    masks: Share = STEADY,
 ) -> Comparison:
     """Compare one signal.
 
@@ -130,10 +132,12 @@ def compare_one(
         tolerance: octaves; None takes `TOLERANCE`.
         scatter: a measurement over as many draws of the weights: ``measured`` itself, or one that shows how much the
             weights of ``measured``, which were all the same, may differ from others; None where nothing shows it.
+        masks: how far the random masks that it is made of may be off by chance.
     """
     error = log2_ratio(predicted.second_moment, measured.second_moment)
     base = TOLERANCE[predicted.tag] if tolerance is None else tolerance
     chance = _chance(measured, draws, scatter, above=error > 0)
+    chance = max(chance, masks.below if error > 0 else masks.above)
     seen = math.nan if scatter is None else scatter.log2_std
     least, most = 0.0, math.inf
     if direction == "forward" and math.isfinite(seen) and draws > 1:  # of gradients no spread is predicted

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wellposed.checks.causes import Cause, find_causes
+from wellposed.checks.chance import STEADY, Share, shares, without_rounding
 from wellposed.checks.comparison import ILL_CONDITIONED, Comparison, Direction, compare_one
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import InputError, OptionError
@@ -205,12 +206,20 @@ def compare(
     unmatched: list[str] = []
     heavy: list[str] = []
     for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
+        masks: dict[str, Share] = {}
+        if graph is not None and direction == "forward":
+            expected = {signal.name: signal for signal in foreseen}
+            masks, seen = shares(graph, expected, draws), without_rounding(graph, expected, seen)
         for signal in foreseen:
             name = signal.name
             if name in seen and signal.tag == "heavy":
                 heavy.append(name)
             elif name in seen:
-                comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, scattered.get(name)))
+                comparisons.append(
+                    compare_one(
+                        signal, seen[name], direction, draws, tolerance, scattered.get(name), masks.get(name, STEADY)
+                    )
+                )
             else:
                 unmatched.append(name)
         known = {signal.name for signal in foreseen}

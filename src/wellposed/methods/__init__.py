@@ -16,7 +16,7 @@ from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
-from wellposed.methods.roles import left_alone
+from wellposed.methods.roles import directions, left_alone
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
@@ -173,14 +173,15 @@ def _complete(
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
     planned: dict[str, Prescription] = {}
+    drafted = draft.prescriptions | directions(graph, draft.prescriptions)
     for name, parameter in graph.parameters.items():
         if name in kept:
             mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])
-            if name in draft.prescriptions:  # a bias may be centred on a weight that is kept
-                drafted = draft.prescriptions[name]
-                mine = mine.changed(role=drafted.role, output_axis=drafted.output_axis, groups=drafted.groups)
+            if name in drafted:  # a bias may be centred on a weight that is kept
+                other = drafted[name]
+                mine = mine.changed(role=other.role, output_axis=other.output_axis, groups=other.groups)
         else:
-            mine = draft.prescriptions.get(name) or left_alone(graph, name, method, why)
+            mine = drafted.get(name) or left_alone(graph, name, method, why)
             if isinstance(mine, Drawn) and parameter.tensor.is_complex():
                 mine = mine.changed(distribution="complex_normal")
         sides = scaled[name]

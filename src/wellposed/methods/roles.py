@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
-from wellposed.plans import Constant, Prescription, Role, keep
+from wellposed.plans import Constant, Drawn, Prescription, Role, keep
 from wellposed.signals.operators.contraction import Contraction
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.signals.operators.views import view_of
@@ -120,6 +121,37 @@ def weight_norm_length(graph: Graph, name: str) -> int | None:
                 gains *= size
             return elements // max(1, gains)
     return None
+
+
+def directions(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, Drawn]:
+    """Return prescriptions of the directions v of weight normalisations whose gain is written: random ones.
+
+    Their lengths cancel; they get those of the gain, so that the first steps turn v as they would turn a weight.
+    """
+    drawn: dict[str, Drawn] = {}
+    for node in graph.nodes:
+        if node.op not in WEIGHT_NORMS:
+            continue
+        name, gain = (parameter_of(graph, part.value) for part in node.args[:2])
+        written = prescriptions.get(gain or "")
+        if name is None or name in drawn or not isinstance(written, Constant) or not written.constant:
+            continue
+        if (before := prescriptions.get(name)) is not None and before.action == "write":
+            continue
+        length = weight_norm_length(graph, written.name)
+        assert length is not None
+        drawn[name] = Drawn(
+            name=name,
+            shape=graph.parameters[name].shape,
+            distribution="normal",
+            std=abs(written.constant) / math.sqrt(length),
+            role="weight",
+            op=written.op,
+            fan_in=written.fan_in,
+            fan_out=written.fan_out,
+            reason=f"direction of a weight norm: any, of the length {written.name!r}, which decides the scale",
+        )
+    return drawn
 
 
 def constant_factor(graph: Graph, value: int) -> float | None:

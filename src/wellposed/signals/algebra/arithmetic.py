@@ -151,11 +151,17 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 def _simple_sum(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y of masked scores, with a number, or as a difference that is known already; None elsewhere."""
     shape = call.shape()
-    if y.mask is not None and x.shape == shape and a == b == 1.0:
+    if y.mask is not None and y.scores is None and x.shape == shape and a == b == 1.0:
         return masked(x, y.mask, y.pooled_mean, y.pooled_var)
-    if x.mask is not None and x.scores is not None and y.mask is None and x.shape == shape and not y.is_constant:
-        inner, apart = combine(call, x.scores, y, a, b), a * (x.pooled_mean - x.scores.pooled_mean)
-        return masked(inner, x.mask, apart, a * a * max(x.pooled_var - x.scores.pooled_var, 0.0))
+    for one, other, its, others in ((x, y, a, b), (y, x, b, a)):
+        if one.mask is None or one.scores is None or one.shape != shape or other.is_constant:
+            continue
+        if its > 0.0 and (other.mask is None or other.scores is not None):
+            inner, apart = (
+                combine(call, one.scores, other, its, others),
+                its * (one.pooled_mean - one.scores.pooled_mean),
+            )
+            return masked(inner, one.mask, apart, its * its * max(one.pooled_var - one.scores.pooled_var, 0.0))
     if y.is_constant and x.shape == shape:
         return linear(call, x, a, b * y.pooled_mean)
     if x.is_constant and y.shape == shape:
@@ -231,16 +237,27 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     """Return scores to which a mask's numbers (of this mean and variance) are added, keeping what is let through."""
     x = pooled(x)
     if x.mask is not None and x.scores is not None:  # what either mask shuts out
-        both = x.mask.broadcast_to(x.shape) & mask.broadcast_to(x.shape)
-        return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=both, scores=x.scores, gauss=False)
+        before, mask = x.mask.broadcast_to(x.shape), mask.broadcast_to(x.shape)
+        if torch.equal(before, mask):  # the numbers of both add up, in the same places
+            var += 2.0 * math.sqrt(var * max(x.pooled_var - x.scores.pooled_var, 0.0))
+        return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=before & mask, scores=x.scores, gauss=False)
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
 def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
-    """Return scores that are a large negative number outside the mask ``kept``, keeping what they are inside."""
-    out = float((~kept).double().mean()) if np.isfinite(number) else 0.0
-    spread = out * (1 - out) * (number - x.pooled_mean) ** 2 if out else 0.0
-    return masked(x, kept, out * (number - x.pooled_mean) if out else 0.0, spread)
+    """Return scores that are a large negative number outside the mask ``kept``, keeping what they are inside.
+
+    Scores that a mask shuts out already stay so; theirs is the number of that mask where ``kept`` lets them through.
+    """
+    inner, shut = x, [(~kept, number)]
+    if x.mask is not None and x.scores is not None:
+        kept, before = torch.broadcast_tensors(kept, x.mask)
+        inner, shut = x.scores, [(~kept, number), (kept & ~before, outside(x))]
+        kept = kept & before
+    apart = [(float(at.double().mean()), n - inner.pooled_mean) for at, n in shut if np.isfinite(n)]
+    mean = sum(share * distance for share, distance in apart)
+    square = sum(share * distance**2 for share, distance in apart)
+    return masked(inner, kept, mean, square - mean**2)
 
 
 def within(call: Call, x: State, kept: torch.Tensor, number: float) -> State | None:

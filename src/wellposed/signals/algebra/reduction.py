@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.statistics import as_mean
+from wellposed.signals.algebra.statistics import as_mean, is_centred
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
 from wellposed.signals.distributions.state import Marginal, State, read
@@ -22,6 +22,8 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     x = pooled(x)
     dims = [i for axis in over for i in x.axes[axis]]
     count = math.prod(x.sizes[i] for i in dims)
+    if is_centred(x, dims):
+        x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
     if call.independent:
         covariance = var = spread = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     else:

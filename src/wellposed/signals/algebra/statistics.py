@@ -8,7 +8,7 @@ these is worked out for the statistics of one draw, as a norm's own operator is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import torch
@@ -30,6 +30,16 @@ def as_mean(x: State, over: list[int], result: State) -> State:
     places = tuple(i for i in range(len(x.sizes)) if i not in over)
     made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
     return result.amended(statistic=made)
+
+
+def is_centred(x: State, over: Collection[int]) -> bool:
+    """Whether a norm took the mean over some of these atoms out of x, perhaps before another one divided it."""
+    made = x.standardised
+    within = set(over)
+    while made is not None and not (made.centred and made.factor.over <= within):
+        within &= made.factor.over
+        made = made.of.standardised
+    return made is not None
 
 
 def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
@@ -102,8 +112,8 @@ def _form(call: Call, x: State, y: State) -> Standardised | None:
 
 def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
     """Whether y, where it meets x, is for each element the statistic of that element's own group."""
-    p, q, layout = align(x, y)
-    if p.dims is None or q.dims is None or layout.sizes != x.sizes:
+    p, q, _ = align(x, y)
+    if p.dims is None or q.dims is None or {*p.dims} != {*range(len(x.sizes))}:
         return False
     for at_x, at_y in zip(p.dims, q.dims, strict=True):
         place = None if at_y is None else statistic.places[at_y]

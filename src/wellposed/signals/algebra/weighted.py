@@ -57,11 +57,14 @@ class Likeness(NamedTuple):
         chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
         share: how much of the second moment is no mean, which all positions have in common; the others are relative
             to it.
+        groups: how many groups of features have sums of their own. Each is alike by its own chance; over all of them
+            it averages out.
     """
 
     inherited: Sources = NONE
     chance: float = 0.0
     share: float = 0.0
+    groups: int = 1
 
 
 def chance_likeness(data: State, summed: dict[int, int], window: Collection[int] = ()) -> Likeness:
@@ -101,8 +104,8 @@ def fresh(
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
-        by_chance = likeness.inherited + source(number, likeness.chance)
-        random = likeness.share**2 * min(by_chance.variance, 1.0)
+        by_chance = likeness.inherited + source(number, likeness.chance / likeness.groups)
+        random = likeness.share**2 * min(likeness.inherited.variance + likeness.chance, 1.0)
         own = source(number, 2.0 * (alike + random * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(

@@ -92,7 +92,9 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        likeness=Likeness() if call.independent else chance_likeness(data, features | taps, taps),
+        likeness=Likeness()
+        if call.independent
+        else chance_likeness(data, features | taps, taps)._replace(groups=product.groups),
     )
     if call.independent or product.transposed:
         return result

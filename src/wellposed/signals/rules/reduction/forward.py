@@ -63,14 +63,18 @@ def variance(
 def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
     """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
     axes = axes_of(x, dim)
-    x = linear(call, pooled(x), 1.0, -x.pooled_mean)
-    second = averaged(call, _square(call, x), axes, keepdim=keepdim)
-    first = averaged(call, x, axes, keepdim=keepdim)
+
+    def moments(x: State) -> tuple[State, State]:
+        return averaged(call, _square(call, x), axes, keepdim=keepdim), averaged(call, x, axes, keepdim=keepdim)
+
+    of = pooled(x)
+    second, first = moments(linear(call, of, 1.0, -x.pooled_mean))
+    square, mean = moments(of) if x.pooled_mean else (second, first)
     count = math.prod(x.shape[a] for a in axes)
     lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
     level = np.full((1,) * len(second.sizes), max(second.pooled_mean - first.second_moment, 0.0) * factor)
-    both = jointly(second, first, lambda square, mean: factor * (square - mean * mean))
+    both = jointly(square, mean, lambda square, mean: factor * (square - mean * mean))
     return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
 
 

@@ -1,0 +1,116 @@
+"""What chance alone does to a comparison beside the scatter between passes: random masks of few elements, rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from wellposed.checks.intervals import ERROR_RATE
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import traits
+from wellposed.signals.signal import Signal
+
+ROUNDING = 1e-12
+"""Share of the second moment of what an operator reads below which its result is rounding where 0 is predicted: single
+precision has 24 bits, and sums lose some."""
+
+_MANY = 10_000
+"""Elements from which on a binomial count is normal."""
+
+_SCALES = frozenset({"mul", "mul_", "div", "div_", "to", "_to_copy", "expand", "view", "reshape", "where", "clone"})
+"""Operators behind which a mask's share is the share of the signal."""
+
+
+class Share(NamedTuple):
+    """How far a random mask's share of ones goes by chance, in octaves: below what is expected, and above."""
+
+    below: float
+    above: float
+
+
+STEADY = Share(0.0, 0.0)
+"""The share of no random mask."""
+
+
+def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[str, Share]:
+    """Return by name how far what random masks let through differs from the expected share by chance alone.
+
+    Whole samples that are dropped (stochastic depth) are so few that all of them may be kept in every pass, which then
+    show no scatter at all. The number of ones is binomial; its interval is that of the masks, and of what they are
+    multiplied with.
+
+    Args:
+        graph: what was predicted.
+        predicted: its signals by name.
+        draws: passes that were measured.
+    """
+    found: dict[int, Share] = {}
+    random: dict[int, int] = {}
+    named: dict[str, Share] = {}
+    for node in graph.nodes:
+        elements = _drawn(graph, node, random)
+        masking = node.op_name.partition(".")[0] in _SCALES
+        for out in node.outputs:
+            name = graph.values[out].name
+            signal = predicted.get(name)
+            parts = [found[i] for i in node.inputs if i in found] if masking else []
+            if elements:
+                random[out] = elements
+            if elements and signal is not None and _is_mask(signal):
+                found[out] = named[name] = _binomial(signal.mean, elements * draws)
+            elif parts:
+                found[out] = named[name] = Share(sum(p.below for p in parts), sum(p.above for p in parts))
+    return named
+
+
+def _drawn(graph: Graph, node: Node, random: Mapping[int, int]) -> int:
+    """Return from how many random numbers a node's result was made, and from nothing else; 0 of other nodes."""
+    kind = traits(node.op)
+    given = [i for i in node.inputs if i not in graph.known]
+    if kind.random and (kind.fills or kind.factory or not given):
+        return max((math.prod(graph.values[out].shape) for out in node.outputs), default=0)
+    return 0 if kind.random else min((random.get(i, 0) for i in given), default=0)
+
+
+def _is_mask(signal: Signal) -> bool:
+    """Whether a signal is 0 or 1, as its moments tell."""
+    return 0.0 < signal.mean < 1.0 and math.isclose(signal.mean, signal.second_moment, rel_tol=1e-9)
+
+
+def _binomial(expected: float, elements: int) -> Share:
+    """Return how far the share of ones among so many elements may lie from the one expected, in octaves."""
+    if elements > _MANY:
+        reach = (
+            special.ndtri(1.0 - ERROR_RATE / 2) * math.sqrt((1.0 - expected) / (expected * elements)) / math.log(2.0)
+        )
+        return Share(reach, reach)
+    counts = np.arange(elements + 1)
+    at_most = special.bdtr(counts, elements, expected)
+    least = int(np.searchsorted(at_most, ERROR_RATE / 2))
+    most = int(np.searchsorted(at_most, 1.0 - ERROR_RATE / 2))
+    below = math.log2(expected * elements / least) if least else math.inf
+    return Share(below, math.log2(most / (expected * elements)))
+
+
+def without_rounding(
+    graph: Graph, predicted: Mapping[str, Signal], measured: Mapping[str, Signal]
+) -> dict[str, Signal]:
+    """Return measurements in which what is rounding alone, where 0 is predicted, is 0."""
+    result = dict(measured)
+    rounded: dict[int, float] = {}
+    for node in graph.nodes:
+        named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
+        level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
+        for out in node.outputs:
+            name = graph.values[out].name
+            if name not in predicted or name not in measured or predicted[name].second_moment:
+                continue
+            if 0.0 < measured[name].second_moment <= ROUNDING * level:
+                rounded[out] = level
+                result[name] = replace(measured[name], mean=0.0, var=0.0, log2_mean=-math.inf, log2_error=0.0)
+    return result

@@ -1,0 +1,108 @@
+"""What chance alone does beside the scatter of passes: whole samples dropped, rounding."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.checks.chance import shares
+
+KEPT = 0.8
+
+
+class Dropping(nn.Module):
+    """A residual branch that is dropped for whole samples, as libraries write it."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.branch = nn.Sequential(nn.Linear(64, 64, bias=False), nn.LayerNorm(64))
+
+    def forward(self, x):
+        shape = (x.shape[0], 1)
+        mask = {
+            "bernoulli": lambda: x.new_empty(shape).bernoulli_(KEPT),
+            "floor": lambda: (KEPT + torch.rand(shape)).floor(),
+            "comparison": lambda: (torch.rand(shape) < KEPT).to(x.dtype),
+            "tensor": lambda: torch.bernoulli(torch.full(shape, KEPT)),
+        }[self.how]()
+        return self.branch(x) * mask.div(KEPT)
+
+
+HOW = ["bernoulli", "floor", "comparison", "tensor"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_samples_that_all_passes_keep_are_no_fault(how):
+    torch.manual_seed(0)
+    graph = wp.trace(Dropping(how), torch.randn(2, 64))
+    verdicts = [wp.check(graph, draws=4, seed=seed) for seed in range(30)]
+    measured = {round(c.measured, 3) for verdict in verdicts for c in verdict.comparisons if c.op == "mul.Tensor"}
+    assert len(measured) > 3, "the shares differ"
+    assert sum(not verdict.ok for verdict in verdicts) <= 2
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_interval_of_a_share_holds_the_binomial_quantiles(how):
+    graph = wp.trace(Dropping(how), torch.randn(2, 64))
+    predicted = {signal.name: signal for signal in wp.propagate(graph)}
+    found = shares(graph, predicted, 4)
+    masks = [share for name, share in found.items() if predicted[name].mean == pytest.approx(KEPT)]
+    counts = torch.distributions.Binomial(8, torch.tensor(KEPT)).sample((20_000,)) / 8
+    least, most = KEPT * 2.0 ** -masks[0].below, KEPT * 2.0 ** masks[0].above
+    assert float((counts < least - 1e-6).float().mean()) < 0.011
+    assert float((counts <= least + 1e-6).float().mean()) > 0.003
+    assert most == pytest.approx(1.0)
+
+
+def test_many_elements_are_given_little():
+    class Net(nn.Module):
+        def forward(self, x):
+            return x * (torch.rand_like(x) < KEPT).to(x.dtype)
+
+    graph = wp.trace(Net(), torch.randn(64, 256))
+    found = shares(graph, {signal.name: signal for signal in wp.propagate(graph)}, 8)
+    assert found
+    assert all(0.0 < share.below < 0.01 for share in found.values())
+
+
+def test_a_share_that_is_wrong_is_named():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.kept = nn.Linear(64, 64, bias=False), KEPT
+
+        def forward(self, x):
+            return self.layer(x) * (torch.rand(x.shape[0], 1) < self.kept).to(x.dtype)
+
+    net = Net()
+    graph = wp.trace(net, torch.randn(64, 64))
+    predicted = wp.propagate(graph)
+    net.kept = 0.4
+    measured = wp.measure(wp.trace(net, torch.randn(64, 64)), draws=8)
+    verdict = wp.checks.compare(predicted, measured, draws=8, weight_draws=8, graph=graph)
+    assert not verdict.ok
+    assert verdict.first.op in ("to.dtype", "lt.Scalar")
+
+
+def test_rounding_is_zero_where_zero_is_predicted():
+    class Net(nn.Module):
+        def __init__(self, offset):
+            super().__init__()
+            self.layer, self.offset = nn.Linear(32, 32), offset
+
+        def forward(self, x):
+            x = self.layer(x)
+            x = x - x.mean(-1, keepdim=True)
+            x = x / (x.square().mean(-1, keepdim=True)).sqrt()
+            return x.mean(-1) + self.offset
+
+    x = torch.randn(16, 32)
+    graph = wp.trace(Net(0.0), x)
+    assert wp.check(graph, draws=4).ok
+    predicted, measured = wp.propagate(graph), wp.measure(wp.trace(Net(1e-3), x), draws=4)
+    verdict = wp.checks.compare(predicted, measured, draws=4, weight_draws=4, graph=graph)
+    assert verdict.first is not None
+    assert math.isinf(verdict.first.error)
