@@ -223,12 +223,15 @@ def _spread_of_sum(
     first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)
     if level <= 1e-12 * (first + second):  # what remains of a difference is rounding
         return STEADY
-    share = 0.5 + 0.5 * (first - second) / level  # 2 a b E x y, what is left of the sum, is shared equally
+    # 2 a b E x y, what is left of the sum, is shared equally; in a small difference of what is nearly alike, the two
+    # vary together, and shares beyond one would count what they do not know of each other as its spread
+    share = min(max(0.5 + 0.5 * (first - second) / level, -1.0), 2.0)
     between = of_x * of_y
     for mean, other in ((p.mean, of_y), (q.mean, of_x)):
         if kernels.nonzero(mean):
             between = between + other * kernels.autocorrelation(mean, between.shape)
     mixed = float(kernels.pair_mean(between * (2.0 * a * b / level) ** 2, result.sizes).ravel()[0])
+    mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
     spread = x.spread.times(share) + y.spread.times(1.0 - share)
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 

@@ -25,6 +25,10 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 
+ROUNDING = 1e-12
+"""Share of a variance below which what is left of it, once the mean is taken out, is rounding."""
+
+
 def normalise(
     call: Call, x: State, over: list[int], eps: float, *, centre: bool = True, per_channel: bool = False
 ) -> State:
@@ -116,10 +120,12 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
     level = kernels.average(of_mean)
     # far pairs lie near the borders, where positions depend less on the mean
     at_pairs = kernels.mean_at_pairs(with_mean, covariance.shape)
+    left = x.var - 2 * with_mean + of_mean
+    left = np.where(left > ROUNDING * kernels.average(x.var), left, 0.0)  # a single element is its own mean
     relative = at_pairs / level if level > 0 else np.ones((1,) * with_mean.ndim)
     return _Parts(
         x.mean - centre,
-        np.maximum(x.var - 2 * with_mean + of_mean, 0.0),
+        left,
         covariance - kernels.pair_mean(covariance, x.sizes, dims) * (2 * relative - 1),
         average(x.var) - of_mean + average(x.mean**2) - centre**2,
         centre,
