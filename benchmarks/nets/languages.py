@@ -28,6 +28,9 @@ _SIZES = (
     (32, "head_dim v_head_dim qk_head_dim kv_channels swa_head_dim d_kv d_head dim_head attention_head_dim"),
     (32, "attention_head_size linear_head_dim linear_key_head_dim linear_value_head_dim index_head_dim"),
     (32, "hidden_size_per_layer_input"),
+    (32, "mamba_d_head mamba_head_dim mamba_headdim mamba_d_state ssm_state_size"),
+    (16, "chunk_size mamba_chunk_size"),
+    (8, "mamba_n_heads mamba_num_heads n_mamba_heads"),
     (16, "qk_rope_head_dim qk_nope_head_dim rotary_dim index_topk"),
     (4, "num_attention_heads num_heads n_head n_heads attention_heads encoder_attention_heads decoder_attention_heads"),
     (4, "num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads linear_num_heads"),
@@ -35,6 +38,7 @@ _SIZES = (
     (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
     (2, "num_key_value_heads num_kv_heads swa_num_key_value_heads num_query_groups encoder_layers num_encoder_layers"),
     (2, "num_experts_per_tok num_experts_per_token top_k moe_top_k moe_topk moe_k num_random_blocks"),
+    (1, "mamba_n_groups mamba_ngroups n_groups"),
     (1, "n_group topk_group num_expert_group n_shared_experts num_shared_experts moe_num_shared_experts o_groups"),
 )
 SIZES = {key: size for size, keys in _SIZES for key in keys.split()}
@@ -51,7 +55,7 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys([*_LATENT.split(), "kimi_linear"], _HALVES),
     **dict.fromkeys(_HALVED.split(), _BOTH),
     **dict.fromkeys(("dots3_note", "dots3_note_text"), _SAME_HEADS),
-    "mamba2": {"num_heads": 8, "head_dim": 32, "n_groups": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 32, "state_size": 32},
     "gpt_neo": {"attention_types": [[["global", "local"], DEPTH // 2]]},
     "gemma3n_text": {"intermediate_size": 256, "num_kv_shared_layers": DEPTH // 4},
     "blt": {"encoder_hash_byte_group_vocab": VOCABULARY, "patching_mode": "space", "max_patch_length": 4},

@@ -118,6 +118,56 @@ def test_the_varying_scale_lasts_through_parts_and_wide_layers() -> None:
     assert found.second_moment == pytest.approx(3 * after, rel=0.02)
 
 
+# ---- scans with decays ----------------------------------------------------------------------------------------------
+
+
+class DeltaRule(nn.Module):
+    """Linear attention with decays, in one chunk, each value less what is known of its key (the gated delta rule)."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.project, self.gates = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, 2)
+        self.rate = nn.Parameter(torch.tensor(0.5))
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = functional.pad(self.project(x), (0, 0, 0, 4)).chunk(3, -1)
+        query, key = functional.normalize(query, dim=-1), functional.normalize(key, dim=-1)
+        share, step = functional.pad(self.gates(x), (0, 0, 0, 4)).unbind(-1)
+        logs = functional.pad(-self.rate.exp() * functional.softplus(step[:, :-4]), (0, 4)).cumsum(1)
+        shut = torch.ones(x.shape[1] + 4, x.shape[1] + 4, dtype=torch.bool).triu(1)
+        decay = (logs[:, :, None] - logs[:, None]).masked_fill(shut, -torch.inf).exp()
+        weighted = key * share.sigmoid()[..., None]
+        system = (weighted @ key.mT) * decay
+        kept = torch.linalg.solve_triangular(system, value, upper=False, unitriangular=True)
+        return self.out(((query @ key.mT) * decay @ kept)[:, : x.shape[1]])
+
+
+def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(DeltaRule(), torch.zeros(16, 12, 64))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=32)
+    assert not plan.warnings or "run on samples" in plan.warnings[0]
+    for name in ("exp", "linalg_solve_triangular", "matmul#3", "out"):
+        assert signals[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.25), name
+    assert signals["matmul#3"].tag == "sampled"
+    shut = signals["masked_fill"]  # over what is finite
+    assert shut.second_moment == pytest.approx(measured["masked_fill"].second_moment, rel=0.25)
+
+
+def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:
+    kernels = {"w": Weight((12, 1, 4), 0.5)}
+
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        made = functional.silu(torch.conv1d(x, w, groups=12))
+        return made[:, 4:].unflatten(1, (2, 4)).square()
+
+    found = examine(Case("part", run, (Source((16, 12, 9)),), kernels))
+    assert found.states[0].second_moment == pytest.approx(float(found.samples[0].square().mean()), rel=0.1)
+
+
 # ---- heavy tails ----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.maps import difference, times_known
+from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
@@ -41,7 +41,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
-SMALL = 4096
+SMALL = 1 << 16
 """Most elements of a mask that is followed position by position."""
 
 
@@ -139,6 +139,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         return again
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
     one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a) or difference(x, y, a, b)
+    one = one or (of_pairs(x, y, a) if a == -b else None)
     if one is not None:
         return one
     result = _sum(call, laid_out(x), laid_out(y), a, b)
@@ -279,7 +280,9 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
         return None
     far = function(np.array([-30.0, -300.0, outside(x)]))
     if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < 1e-9:
-        return within(call, apply_pointwise(call, x.scores, function), x.mask, 0.0)
+        scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
+        inside = within(call, scores, x.mask, 0.0) if scores.mean.size > 1 else None
+        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0)
     if far[2] <= MASKED:
         return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed, sign_of
-from wellposed.signals.distributions.state import Marginal, Moments, Running, State
+from wellposed.signals.distributions.state import Layout, Marginal, Moments, Running, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -13,11 +13,12 @@ from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
 
-def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False) -> State:
+def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: int = 0) -> State:
     """Return y_i = sum_j w_ij x_j along one axis (longer than 1); ``weights`` is (new size, old size).
 
     Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor. It
     is kept for all ``pairs`` of positions on request, else by displacement. A map of such a map is one of its tensor.
+    ``sign`` is 1 of what is known to be never negative, -1 of what is never positive.
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
@@ -40,8 +41,9 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False) -> State
     moments = Moments(mean, var, corr, x.alike)
     result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
     copies = ((weights == 0.0) | (weights == 1.0)).all() and (weights.sum(axis=1) == 1.0).all()
-    shape = one_signed(x) if copies else _marginal(x, weights, result)
-    return result.amended(marginal=shape, running=Running(x, at, weights, pairs))
+    sign = sign or sign_of(x)
+    shape = one_signed(x) if copies else _marginal(weights, result, sign)
+    return result.amended(marginal=shape, running=Running(x, at, weights, pairs, sign))
 
 
 def _profile(covariance: Array, at: int, corr: Array) -> Array:
@@ -69,17 +71,24 @@ def _variance(x: State, at: int, weights: Array) -> Array:
     return np.asarray(np.moveaxis(var, -1, at))
 
 
-def _marginal(x: State, weights: Array, result: State) -> Marginal:
+def _marginal(weights: Array, result: State, sign: int) -> Marginal:
     """Return the shape of sums of what is never negative (or never positive): that of a Gamma, as skewed as the most
     uneven of them, so that no sum reaches beyond 0.
     """
-    sign = sign_of(x) if float(weights.min()) >= 0.0 else 0
-    if not sign:
-        return result.marginal
-    squares = np.broadcast_to(result.mean, np.broadcast_shapes(result.mean.shape, result.var.shape)) ** 2
-    uneven = float(np.max(result.var / np.where(squares > 0.0, squares, np.inf), initial=0.0))
-    if not uneven > SKEWED:
-        return result.marginal
+    sign *= int(float(weights.min()) >= 0.0) - int(float(weights.max()) <= 0.0)
+    return _of_total(sign, _unevenness(result.var, result.mean)) or result.marginal
+
+
+def _unevenness(var: Array, mean: Array) -> float:
+    """Return the largest Var / E² among positions, those of mean 0 left out."""
+    squares = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, var.shape)) ** 2
+    return float(np.max(var / np.where(squares > 0.0, squares, np.inf), initial=0.0))
+
+
+def _of_total(sign: int, uneven: float) -> Marginal | None:
+    """Return the shape of sums of one sign, the most uneven of which has this Var / E²; None of what may cross 0."""
+    if not sign or not uneven > SKEWED:
+        return None
     transport = of_mean_of_squares(float(f"{min(uneven, 8.0):.3g}"))
     return Marginal(transport=transport if sign > 0 else transport.negated())
 
@@ -105,8 +114,71 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
     return (
         None
         if axis is None
-        else mapped(long.parent, axis, a * first.weights + b * second.weights, pairs=first.pairs or second.pairs)
+        else mapped(
+            long.parent,
+            axis,
+            a * first.weights + b * second.weights,
+            pairs=first.pairs or second.pairs,
+            sign=long.sign,
+        )
     )
+
+
+def of_pairs(x: State, y: State, a: float) -> State | None:
+    """Return a (x_i - y_j) for one running sum along two axes of the result: the sum of what lies between i and j.
+
+    Where summands never cross 0, those with i > j have their sign, and the shape of a Gamma; the others are taken to be
+    masked. None where x and y are anything else.
+    """
+    first, second = x.running, y.running
+    if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
+        return None
+    at, parent, weights = first.atom, first.parent, first.weights
+    size, count = len(weights), len(x.sizes)
+    if not np.array_equal(weights, second.weights) or x.layout.sizes != parent.layout.resized(at, size).sizes:
+        return None
+    rows, columns = (next((i for i, atoms in enumerate(s.axes) if atoms == (at,)), None) for s in (x, y))
+    if rows is None or columns is None or x.sizes != y.sizes or x.axes[columns] or y.axes[rows]:
+        return None
+    others = [i for i in range(len(x.axes)) if i not in (rows, columns)]
+    if len(x.axes) != len(y.axes) or any(x.axes[i] != y.axes[i] for i in others):
+        return None
+    mean = np.broadcast_to(x.mean, [size if i == at else n for i, n in enumerate(x.mean.shape)])[..., None]
+    mean = a * (mean - np.swapaxes(mean, at, -1))
+    table = kernels.without(_mapped_covariance(parent, at, weights), range(count - 1))
+    each = np.diagonal(table)
+    var = a * a * np.maximum(each[:, None] + each - 2.0 * table, 0.0)
+    level = parent.var.mean(axis=at, keepdims=True)
+    level = level / max(kernels.average(level), 1e-300)
+    placed = var.reshape([size if i == at else 1 for i in range(count)] + [size])
+    corr = kernels.at_zero(x.corr, (at,))[..., None] * _of_two_pairs(table, at, count)
+    axes = tuple((count,) if i == columns else atoms for i, atoms in enumerate(x.axes))
+    result = x.with_moments(
+        layout=Layout((*x.sizes, size), axes), mean=mean, var=level[..., None] * placed, corr=corr, lever=None
+    )
+    sign = first.sign if float(weights.min()) >= 0.0 else 0
+    below = np.tril_indices(size, -1)
+    means = mean.mean(axis=tuple(i for i in range(count) if i != at))[below]
+    shape = _of_total(sign * (1 if a > 0.0 else -1), _unevenness(var[below], means))
+    return result if shape is None else result.amended(marginal=shape)
+
+
+def _of_two_pairs(table: Array, at: int, count: int) -> Array:
+    """Return the correlation kernel of differences along their two atoms, from the covariances of their ends: that of
+    two with one end in common, and of two with none, on average.
+    """
+    at_most = np.unique(np.linspace(0, len(table) - 1, min(len(table), 24)).astype(np.int64))
+    i, j = (at_most[part] for part in np.tril_indices(len(at_most), -1))
+    covariance = table[np.ix_(i, i)] + table[np.ix_(j, j)] - table[np.ix_(i, j)] - table[np.ix_(j, i)]
+    std = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
+    corr = covariance / np.multiply.outer(std, std)
+    same_row, same_column = i[:, None] == i, j[:, None] == j
+    kernel = np.ones((2, 2))
+    for place, among in (((1, 0), ~same_row & same_column), ((0, 1), same_row & ~same_column)):
+        kernel[place] = corr[among].mean() if among.any() else 1.0
+    apart = ~same_row & ~same_column
+    kernel[1, 1] = corr[apart].mean() if apart.any() else 1.0
+    return np.clip(kernel, -1.0, 1.0).reshape([2 if k == at else 1 for k in range(count)] + [2])
 
 
 def _as_it_is(x: State, of: Running | None) -> Running | None:

@@ -26,9 +26,7 @@ def kept_positive(call: Call, x: State, position: int) -> State:
         relative = float(np.max(x.var / np.square(x.mean), initial=0.0))
     if not RELATIVE[0] < relative < RELATIVE[1] or not float(x.mean.min()) > 0.0:
         return x
-    if "bounds" not in call.run.memo:
-        call.run.memo["bounds"] = bounds(call.graph)
-    found = call.run.memo["bounds"].get(value)
+    found = bounds(call.graph).get(value)
     if found is None or found.low < 0.0 or float(marginal(x).min()) >= 0.0:
         return x
     return x.amended(marginal=Marginal(transport=of_log_normal(float(f"{relative:.12g}"))))

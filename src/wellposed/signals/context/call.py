@@ -39,6 +39,7 @@ class Pass:
     Attributes:
         draws: of signals that went through several operators together (`joint`), by value id.
         drawn: the values whose states were read off draws.
+        scanned: those of them that a scan with decays makes, which is drawn up to the next weight.
         dependent: bit set of the independent sources that a value depends on, indices and masks included.
         sources: those of everything that has been drawn.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
@@ -54,6 +55,7 @@ class Pass:
     memo: dict[Any, Any] = field(default_factory=dict)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
+    scanned: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
     segmented: int | None = None

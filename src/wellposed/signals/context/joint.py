@@ -21,13 +21,18 @@ from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import RULES
+from wellposed.signals.structure.bounds import ANY, bounds
 
+LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
+"""Operators between running sums of the logarithms of decays and the decays of pairs of times."""
 LARGEST = 1 << 18
 """Most elements of a tensor that is drawn together with others."""
+WIDEST = 1 << 21
+"""Most elements of one in a scan, which may hold the decays of all pairs of times."""
 SMALL = 1 << 14
 """Most elements of a signal that is drawn for what follows a choice to meet."""
 LEAST, MOST = 8, 128
@@ -62,7 +67,11 @@ def draw_together(run: Pass, node: Node) -> bool:
     count = _count(run, (*inner, node), sources)
     if not all(value in made or _draw(run, value, count) for value in sources):
         return False
-    return all(_run_on_draws(run, each) for each in (*inner, node))
+    if not all(_run_on_draws(run, each) for each in (*inner, node)):
+        return False
+    if not run.scanned.isdisjoint(node.inputs):
+        run.scanned.update(node.outputs)
+    return True
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
@@ -81,7 +90,10 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
             results.append(None)
             continue
         draws = [dense(draw) for draw in run.draws[out]]
-        state = _state_of(draws, run.root() | entering, run.segmented).amended(spread=spread)
+        if out in run.scanned and _stays_drawn(run, out):
+            state = _moments_of(draws, run.root() | entering).amended(spread=spread)
+        else:
+            state = _state_of(draws, run.root() | entering, run.segmented).amended(spread=spread)
         if heavy or _is_heavy(draws):
             state = state.amended(tag="heavy" if info.is_signal else "assumed")
         results.append(state)
@@ -100,11 +112,17 @@ def _spread_of(run: Pass, node: Node) -> Spread:
 
 def _is_heavy(draws: list[torch.Tensor]) -> bool:
     """Whether one of many elements has a quarter of all squares, or some are no numbers."""
-    values = torch.stack(draws).double()
-    if bool(values.isnan().any()) or bool((values == math.inf).any()):
-        return True
-    squares = torch.where(torch.isfinite(values), values, 0.0).square()
-    return squares.numel() >= MANY and float(squares.max()) > 0.25 * float(squares.sum()) > 0.0
+    values = [draw.double() if draw.is_complex() or not draw.is_floating_point() else draw for draw in draws]
+    if not all(math.isfinite(float(each.sum(dtype=torch.float64))) for each in values):
+        values = [torch.stack(draws).double()]
+        if bool(values[0].isnan().any()) or bool((values[0] == math.inf).any()):
+            return True
+        values = [values[0].where(torch.isfinite(values[0]), 0.0)]
+    if sum(each.numel() for each in values) < MANY:
+        return False
+    largest = max(float(each.abs().max()) for each in values)
+    total = math.fsum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values)
+    return largest * largest > 0.25 * total > 0.0
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
@@ -119,7 +137,27 @@ def _chooses(run: Pass, node: Node) -> bool:
     name = plain_name(node.op)
     if name == "scatter_reduce":  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
-    return name in CHOICES and bool(run.dependent.get(node.inputs[0], 0))
+    if _is_decay(run, node):
+        run.scanned.update(node.outputs)
+    elif name not in CHOICES:
+        return False
+    return bool(run.dependent.get(node.inputs[0], 0))
+
+
+def _is_decay(run: Pass, node: Node) -> bool:
+    """Whether a node begins a scan that can be drawn: a running sum of logarithms of decays, never positive."""
+    graph = run.graph
+    if plain_name(node.op) != "cumsum" or bounds(graph).get(node.inputs[0], ANY).sign != -1:
+        return False
+    open_ = list(node.outputs)
+    while open_:  # up to the decays themselves, which may be one for each pair of times
+        value = open_.pop()
+        if math.prod(graph.values[value].shape) > WIDEST:
+            return False
+        for reader in (graph.nodes[at] for at in graph.users().get(value, ())):
+            if reader.op.is_view or plain_name(reader.op) in LOGARITHMIC:
+                open_ += reader.outputs
+    return True
 
 
 def _selects(run: Pass, node: Node) -> bool:
@@ -145,11 +183,11 @@ def _uncast(run: Pass, value: int) -> int:
 def _goes_along(run: Pass, node: Node) -> bool:
     """Whether a node works on results that were drawn, and otherwise on what these depend on, or on constants.
 
-    Where no weight follows (losses), it may meet other signals too.
+    Where no weight follows (losses), and in a scan, it may meet other signals too.
     """
     if run.drawn.isdisjoint(node.inputs):
         return False
-    if node.index > run.last_weight:
+    if node.index > run.last_weight or not run.scanned.isdisjoint(node.inputs):
         return True
     together = 0
     for value in node.inputs:
@@ -167,7 +205,8 @@ def can_run(run: Pass, node: Node) -> bool:
     values = run.graph.values
     if node.index in run.weights.weight_at or run.independent:
         return False
-    if any(math.prod(values[value].shape) > LARGEST for value in (*node.inputs, *node.outputs)):
+    largest = WIDEST if run.scanned else LARGEST
+    if any(math.prod(values[value].shape) > largest for value in (*node.inputs, *node.outputs)):
         return False
     return all(values[v].kind != "parameter" or _constant(run, v) for v in node.inputs)
 
@@ -258,7 +297,7 @@ def _constant(run: Pass, value: int) -> bool:
     if info.node is not None and traits(graph.nodes[info.node].op).fills:
         return True
     state = state_of(run, value) if info.is_signal and info.node is None else run.states.get(value)
-    return state is not None and state.lever is None and not kernels.nonzero(state.var)
+    return state is not None and info.is_signal and state.lever is None and not kernels.nonzero(state.var)
 
 
 def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
@@ -325,6 +364,34 @@ def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
     return state_of_samples(draws, root, pairs=pairs)
 
 
+def _stays_drawn(run: Pass, value: int) -> bool:
+    """Whether all that reads a value of a scan is run on its draws, so that no rule asks for its correlations."""
+    readers = run.graph.users().get(value, ())
+    return bool(readers) and all(can_run(run, run.graph.nodes[at]) for at in readers)
+
+
+def forget_read(run: Pass, node: Node) -> None:
+    """Let go of the draws of a scan that a node was the last to read: what was made of them has draws of its own."""
+    graph, users = run.graph, run.graph.users()
+    for value in run.scanned.intersection(node.inputs):
+        readers = users[value]
+        if readers[-1] == node.index and all(run.drawn.issuperset(graph.nodes[at].outputs) for at in readers):
+            run.draws.pop(value, None)
+
+
+def _moments_of(draws: list[torch.Tensor], root: int) -> State:
+    """Return the pooled moments of a value's finite draws."""
+    each = [draw.to(torch.float32) if draw.dtype != torch.float64 else draw for draw in draws]
+    total = math.fsum(float(draw.sum(dtype=torch.float64)) for draw in each)
+    if not math.isfinite(total):
+        each = [draw[torch.isfinite(draw)] for draw in each]
+        total = math.fsum(float(draw.sum(dtype=torch.float64)) for draw in each)
+    count = max(sum(draw.numel() for draw in each), 1)
+    second = math.fsum(float(torch.linalg.vector_norm(draw, dtype=torch.float64)) ** 2 for draw in each) / count
+    mean = total / count
+    return make_state(draws[0].shape, mean, max(second - mean * mean, 0.0), tag="sampled", roots=root)
+
+
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
     """Return an argument with tensors in the place of references, all on the CPU."""
     if isinstance(arg, Ref):
@@ -362,7 +429,7 @@ def last_uses(run: Pass) -> dict[int, int]:
 def _may_start(run: Pass, node: Node) -> bool:
     """Whether a node may be the first that is run on draws."""
     rule, name = RULES.get(node.op), plain_name(node.op)
-    if rule is None or rule.tag == "sampled" or name in CHOICES or name in PICKS or name == "scatter_reduce":
+    if rule is None or rule.tag == "sampled" or name in CHOICES | PICKS or name in ("cumsum", "scatter_reduce"):
         return True
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):

@@ -125,15 +125,17 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
     values = torch.stack([tensor.to(torch.float64) for tensor in tensors])
     finite = torch.isfinite(values)
     if not bool(finite.all()):
-        values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
+        others = values[finite] if bool(finite.any()) else torch.zeros(1, dtype=torch.float64)
+        values[~finite] = others[torch.arange(int((~finite).sum())) % len(others)]
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
-    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(values, axis))]
+    powers = (values, values.square())
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
     mean = values.mean(dim=alike, keepdim=True)
     centred = values - mean
-    var = (centred**2).mean(dim=alike, keepdim=True)
+    var = centred.square().mean(dim=alike, keepdim=True)
     varies = bool(var.any())
-    unit = centred / var.clamp(min=1e-300).sqrt()  # what does not vary is 0 here as it is
+    unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
     rhos: list[float | None] = []
     for axis, size in enumerate(shape):
         if size == 1 or not varies:
@@ -168,13 +170,13 @@ def _told_apart(state: State, unit: Array, atom: int) -> State:
     return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
 
 
-def _differs(values: torch.Tensor, axis: int) -> bool:
+def _differs(powers: tuple[torch.Tensor, torch.Tensor], axis: int) -> bool:
     """Whether mean or second moment differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
-    draws, size = values.shape[0], values.shape[1 + axis]
+    draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
     if draws < 8 or size > 4096:
         return False
-    over = [d for d in range(1, values.ndim) if d != 1 + axis]
-    for power in (values, values**2):
+    over = [d for d in range(1, powers[0].ndim) if d != 1 + axis]
+    for power in powers:
         each = power.mean(dim=over) if over else power
         error2 = each.var(dim=0) / draws
         off = (each.mean(dim=0) - each.mean()) ** 2

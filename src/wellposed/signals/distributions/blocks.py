@@ -21,7 +21,6 @@ from wellposed.signals.distributions.state import (
     Layout,
     Marginal,
     Moments,
-    Running,
     State,
     make_state,
     weakest,
@@ -89,8 +88,13 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         shape_of_one = replace(
             shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
         )
+    base, fn = state.gaussian_source()
+    if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part
+        shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)
     return state.with_moments(
-        running=None if of is None else Running(of.parent, atom, of.weights[part.start : part.stop : part.step]),
+        running=None
+        if of is None
+        else replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False),
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
         var=take(state.var),

@@ -150,13 +150,15 @@ def read(later: Later | None) -> Array | None:
 class Running:
     """How a tensor is a linear map of another one along one of its atoms: y_i = sum_j weights[i, j] x_j.
 
-    ``pairs`` says whether its correlations are told apart by pair of positions.
+    ``pairs`` says whether its correlations are told apart by pair of positions; ``sign`` is 1 where the other tensor is
+    never negative, -1 where it is never positive, else 0.
     """
 
     parent: State
     atom: int
     weights: Array
     pairs: bool = False
+    sign: int = 0
 
 
 Axes = tuple[tuple[int, ...], ...]

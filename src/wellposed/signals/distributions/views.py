@@ -61,7 +61,15 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
-    return _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr)
+    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr)
+    scales = state.scales
+    if state.gauss and scales is not None:
+        scales = scales.then(lambda kernel: kernels.split_profile(kernel, atom, outer, inner, kernel.shape[atom]))
+        result = result.amended(scales=scales)
+    base, fn = state.gaussian_source()
+    if fn is None or base.sizes != state.sizes:
+        return result
+    return result.amended(base=split_atom(base, atom, outer, inner), fn=fn)
 
 
 def _derived(

@@ -269,12 +269,13 @@ def _pair_counts(size: int, length: int) -> Array:
 
 
 def _profile(sums: Array, size: int, length: int) -> Array:
-    """Turn pair sums into averages per displacement, the last entry over all that are farther."""
+    """Turn pair sums, along the last dimension, into averages per displacement, the last over all that are farther."""
     if length == 1:
-        return sums[:1] / size
+        return sums[..., :1] / size
     if length < size:
-        sums = np.append(sums[: length - 1], np.add.reduce(sums[length - 1 :]))
-    return sums / _pair_counts(size, length)
+        far = np.add.reduce(sums[..., length - 1 :], axis=-1, keepdims=True)
+        sums = np.concatenate([sums[..., : length - 1], far], axis=-1)
+    return np.asarray(sums / _pair_counts(size, length))
 
 
 def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
@@ -365,7 +366,7 @@ def _autocorrelation_exact(content: bytes, shape_of: tuple[int, ...], lengths: t
     for dim, size in enumerate(u.shape):
         if size == 1:
             continue
-        sums = np.apply_along_axis(_profile, dim, sums, size, lengths[dim])
+        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), size, lengths[dim]), -1, dim)
     sums.setflags(write=False)
     return sums
 

@@ -18,7 +18,7 @@ from wellposed.graphs.restore import paused_collection
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
-from wellposed.signals.context.joint import can_run, draw_together, is_drawn, last_uses, states_of_draws
+from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_uses, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.twins import remember
 from wellposed.signals.context.weights import Weights
@@ -70,6 +70,7 @@ def run_pass(
         else:
             _follow_condition(run, node)
         _note_sources(run, node)
+        forget_read(run, node)
         for value in node.inputs:
             if last_use.get(value) == node.index:
                 run.draws.pop(value, None)

@@ -10,6 +10,7 @@ import torch
 from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
+from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.state import Layout, Padded, State, make_state
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
@@ -54,6 +55,9 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
         starts = {axis: before for axis, before, _ in steps}
         inside = Padded(given, tuple(starts.get(axis, 0) for axis in range(rank)), constant, x.layout)
         x = x.amended(padded=inside)
+        shape = one_signed(given) if constant == 0.0 else x.marginal
+        if shape.transport is not None:  # around what never crosses 0
+            x = x.amended(transport=shape.transport)
     return x
 
 

@@ -18,6 +18,7 @@ from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.structure.bounds import ANY, bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 LONGEST = 1024
@@ -32,7 +33,9 @@ def cumsum(call: Call, x: State, dim: int, *, dtype: Any = None) -> State | None
     size = x.shape[dim]
     if size == 1:
         return x
-    return mapped(x, dim % len(x.axes), np.tril(np.ones((size, size)))) if size <= LONGEST else None
+    value = call.value_of(0)
+    sign = 0 if value is None else bounds(call.graph).get(value, ANY).sign
+    return mapped(x, dim % len(x.axes), np.tril(np.ones((size, size))), sign=sign) if size <= LONGEST else None
 
 
 @rule(overloads("diff.default"), source="definition: a linear map along the axis")
