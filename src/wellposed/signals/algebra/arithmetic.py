@@ -41,8 +41,8 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
-SMALL = 1 << 16
-"""Most elements of a mask that is followed position by position."""
+SMALL, PAIRS = 1 << 12, 1 << 16
+"""Most elements of a mask that is followed position by position, and of one over pairs of times that decay."""
 
 
 def operand(call: Call, value: Any) -> State | float:
@@ -264,12 +264,19 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     return masked(inner, kept, mean, square - mean**2)
 
 
-def within(call: Call, x: State, kept: torch.Tensor, number: float) -> State | None:
+def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = SMALL) -> State | None:
     """Return x where ``kept`` holds and a number elsewhere, position by position; None of large masks."""
-    if kept.numel() > SMALL or call.independent:
+    if kept.numel() > most or call.independent:
         return None
-    inside = multiply(call, x, known_state(kept.to(torch.float64), call.root()))
-    return inside if not number else combine(call, inside, known_state(number * (~kept).double(), 0), 1.0, 1.0)
+    inside = multiply(call, x, _by_position(kept))
+    return inside if not number else combine(call, inside, linear(call, _by_position(~kept), number), 1.0, 1.0)
+
+
+def _by_position(mask: torch.Tensor) -> State:
+    """Return a known mask as 1 where it holds and 0 elsewhere."""
+    array = mask.double().cpu().numpy().reshape([n for n in mask.shape if n > 1])
+    whole = make_state(tuple(mask.shape), 0.0, 0.0)
+    return whole.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
 
 
 def function_within(call: Call, x: State, function: Pointwise) -> State | None:
@@ -281,8 +288,12 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
     far = function(np.array([-30.0, -300.0, outside(x)]))
     if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < 1e-9:
         scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
-        inside = within(call, scores, x.mask, 0.0) if scores.mean.size > 1 else None
-        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0)
+        inside = within(call, scores, x.mask, 0.0, PAIRS) if scores.mean.size > 1 else None
+        if inside is not None and sign_of(inside) < 0:  # positions that are integrated together may differ a little
+            function = function.clipped(-math.inf, 0.0)
+        return within(
+            call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, SMALL if inside is None else PAIRS
+        )
     if far[2] <= MASKED:
         return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
     return None
