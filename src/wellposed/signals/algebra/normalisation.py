@@ -24,7 +24,6 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-
 ROUNDING = 1e-12
 """Share of a variance below which what is left of it, once the mean is taken out, is rounding."""
 
