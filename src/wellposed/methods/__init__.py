@@ -173,7 +173,7 @@ def _complete(
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
     planned: dict[str, Prescription] = {}
-    drafted = draft.prescriptions | directions(graph, draft.prescriptions)
+    drafted = {**draft.prescriptions, **directions(graph, draft.prescriptions)}
     for name, parameter in graph.parameters.items():
         if name in kept:
             mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])
