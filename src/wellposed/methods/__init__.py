@@ -16,7 +16,7 @@ from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
-from wellposed.methods.roles import directions, left_alone
+from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
@@ -173,7 +173,7 @@ def _complete(
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
     planned: dict[str, Prescription] = {}
-    drafted = {**draft.prescriptions, **directions(graph, draft.prescriptions)}
+    drafted = {**draft.prescriptions, **weight_norm_directions(graph, draft.prescriptions)}
     for name, parameter in graph.parameters.items():
         if name in kept:
             mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])

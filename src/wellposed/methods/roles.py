@@ -123,7 +123,7 @@ def weight_norm_length(graph: Graph, name: str) -> int | None:
     return None
 
 
-def directions(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, Drawn]:
+def weight_norm_directions(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, Drawn]:
     """Return prescriptions of the directions v of weight normalisations whose gain is written: random ones.
 
     Their lengths cancel; they get those of the gain, so that the first steps turn v as they would turn a weight.
