@@ -55,6 +55,8 @@ OF_ONE_SCALE = frozenset({
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
 })  # fmt: skip
 """Operators whose results have the scale of what they read."""
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+"""What an operator raises on draws that it does not take."""
 
 
 def draw_together(run: Pass, node: Node) -> bool:
@@ -301,13 +303,14 @@ def _constant(run: Pass, value: int) -> bool:
 
 
 def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
-    """Return how many draws to make: as many as there are of what is at hand, else by size."""
+    """Return how many draws to make: by size, and no more than there are of what is at hand."""
     known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
-    if known:
-        return min(known)
-    largest = max(
-        (math.prod(run.graph.values[v].shape) for node in nodes for v in (*node.inputs, *node.outputs)), default=1
-    )
+    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs))), *known])
+
+
+def _affordable(run: Pass, values: Iterable[int]) -> int:
+    """Return how many draws of some values are made at most."""
+    largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
     return max(LEAST, min(MOST, ELEMENTS // max(largest, 1)))
 
 
@@ -337,24 +340,49 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST if random else 1)
-    largest = max(math.prod(run.graph.values[value].shape) for value in (*columns, *node.outputs))
-    count = min(count, max(LEAST, ELEMENTS // max(largest, 1)))
-    results: list[list[torch.Tensor]] = []
+    count = min(count, _affordable(run, (*columns, *node.outputs)))
     with torch.no_grad(), seeded(node.index, ()):
-        for at in range(count):
-            env = {value: column[at % len(column)] for value, column in columns.items()}
-            try:
-                args = [_bound(a, env) for a in node.args]
-                kwargs = {key: _bound(a, env) for key, a in node.kwargs.items()}
-                results.append(call(node.op, args, kwargs))
-            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-                return False
-    for place, out in enumerate(node.outputs):
-        made = [row[place] for row in results]
-        if any(tuple(tensor.shape) != run.graph.values[out].shape for tensor in made):
-            return False
-        run.draws[out] = made
+        made = None if random or count == 1 else _at_once(node, columns, count)
+        if made is None:
+            made = _one_by_one(node, columns, count)
+    if made is None or any(
+        tuple(column[0].shape) != run.graph.values[out].shape for out, column in zip(node.outputs, made, strict=True)
+    ):
+        return False
+    run.draws.update(zip(node.outputs, made, strict=True))
     return True
+
+
+def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
+    """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
+    functorch = torch._C._functorch
+    loops = functorch._is_vmap_fallback_enabled()
+    try:
+        stacked = [
+            torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
+            for column in columns.values()
+        ]
+        functorch._set_vmap_fallback_enabled(False)
+        made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+    except FAILURES:
+        return None
+    finally:
+        functorch._set_vmap_fallback_enabled(loops)
+    return [list(each.unbind()) for each in made]
+
+
+def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
+    """Run a node on each draw; None where it fails on one."""
+    try:
+        rows = [_result(node, {value: c[at % len(c)] for value, c in columns.items()}) for at in range(count)]
+    except FAILURES:
+        return None
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _result(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    args = [_bound(a, env) for a in node.args]
+    return call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
 
 
 def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:

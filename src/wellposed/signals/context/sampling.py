@@ -119,10 +119,10 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
 
     Along the axis ``pairs`` correlations are told apart by pair of positions.
     """
-    tensors = [dense(d.detach()) for d in draws]
-    if tensors[0].is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
-        tensors = [2.0**0.5 * part for tensor in tensors for part in (tensor.real, tensor.imag)]
-    values = torch.stack([tensor.to(torch.float64) for tensor in tensors])
+    values = torch.stack([dense(d.detach()) for d in draws])
+    if values.is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
+        values = 2.0**0.5 * torch.cat([values.real, values.imag])
+    values = values.to(torch.float64)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         others = values[finite] if bool(finite.any()) else torch.zeros(1, dtype=torch.float64)
