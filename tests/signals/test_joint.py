@@ -59,6 +59,26 @@ def spline(x: Tensor) -> Tensor:
     return rising[..., :-1] + (grid[2:] - x[..., None]) * within[..., 1:]
 
 
+def doubly_stochastic(x: Tensor, w: Tensor) -> Tensor:
+    weights = torch.softmax(aten.linear(x, w).view(12, 2, 3), -1)
+    for dim in (-2, -1, -2):
+        weights = weights / weights.sum(dim, keepdim=True)
+    return weights
+
+
+class Routed(nn.Module):
+    """Scores of the two best of four experts, the others shut out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(64, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.router(x)
+        best, at = logits.topk(2)
+        return torch.full_like(logits, -math.inf).scatter_(1, at, best)
+
+
 def distance(x: Tensor, w: Tensor) -> Tensor:
     z = aten.linear(x, w)
     return torch.cdist(z, z)
@@ -66,7 +86,15 @@ def distance(x: Tensor, w: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("run", "weights"),
-    [(log_probability, HEADS), (entropy, HEAD), (likeliest, HEAD), (focal, HEAD), (own_bin, HEAD), (spline, {})],
+    [
+        (log_probability, HEADS),
+        (entropy, HEAD),
+        (likeliest, HEAD),
+        (focal, HEAD),
+        (own_bin, HEAD),
+        (spline, {}),
+        (doubly_stochastic, HEAD),
+    ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_operands_that_depend_on_one_another_are_drawn_together(run, weights) -> None:
@@ -245,3 +273,13 @@ def test_known_places_of_one_axis_are_written_position_by_position() -> None:
         return result[:, mask]
 
     verify(None, Case("halves", written, (Source((12, 4)), Source((12, 3)))))
+
+
+def test_what_is_shut_out_by_infinities_leaves_the_moments_to_the_rest() -> None:
+    graph = wp.trace(Routed(), torch.randn(256, 64))
+    plan = wp.plan(graph)
+    predicted, measured = (
+        list(found)[-1] for found in (wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan))
+    )
+    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.12)
+    assert predicted.mean == pytest.approx(measured.mean, rel=0.12)

@@ -240,3 +240,25 @@ def test_a_quotient_has_no_spread_and_a_product_has_both():
     assert (x + y).variance == pytest.approx(0.8)
     assert x + STEADY is x
     assert mean_spread([(0.25, x), (0.75, x)]).variance == pytest.approx(x.variance)
+
+
+class Streams(nn.Module):
+    """Two streams of different size, one after the other along an axis, each token of each divided by its own size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(64, 96, bias=False) for _ in range(2))
+        self.last = nn.Linear(96, 8)
+
+    def forward(self, x):
+        both = torch.stack([self.first(x), 0.2 * self.second(x)], -2)
+        return self.last(both * torch.rsqrt(both.square().mean(-1, keepdim=True) + 1e-6))
+
+
+def test_parts_one_after_another_are_each_divided_by_their_own_statistic() -> None:
+    graph = wp.trace(Streams(), torch.randn(8, 16, 64))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=8)
+    for name in ("mean", "rsqrt", "mul#2", "last"):
+        assert predicted[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.1), name
+    assert predicted["mul#2"].log2_std < 1e-3

@@ -41,6 +41,8 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
+VARYING = 1e-3
+"""Share of the variance in a divisor's second moment from which on what it has in common with the dividend counts."""
 SMALL, PAIRS = 1 << 12, 1 << 16
 """Most elements of a mask that is followed position by position, and of one over pairs of times that decay."""
 
@@ -365,13 +367,16 @@ def multiply(call: Call, x: State, y: State) -> State:
 def divide(call: Call, x: State, y: State) -> State | None:
     """Return x / y: of two functions of one tensor as one function, by a statistic of x for that of one draw, else
     through the moments of the reciprocal; None where y comes too near to 0 for that, and where the two depend on one
-    another and can be drawn together.
+    another, y varies, and they can be drawn together.
     """
     one = fused(call, x, y, ("div",), torch.div) or times_statistic(call, x, y, inverse=True)
     if one is not None:
         return one
+    together = x.roots & y.roots and can_run(call.run, call.node)
+    if together and kernels.average(y.var) > VARYING * y.second_moment:
+        return None
     reciprocal = reciprocal_of(call, y)
-    if reciprocal is None and sign_of(y) and not (can_run(call.run, call.node) and x.roots & y.roots):
+    if reciprocal is None and sign_of(y) and not together:
         reciprocal = apply_pointwise(call, y, Pointwise(("reciprocal",), torch.reciprocal))
     if reciprocal is None:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 
 from wellposed.signals.algebra.statistics import as_mean, is_centred
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
 from wellposed.signals.distributions.state import Marginal, State, read
 from wellposed.signals.distributions.views import pooled
@@ -19,6 +20,9 @@ from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_nor
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
+    if x.blocks and x.block_axis not in over:
+        means = [averaged(call, block, over, keepdim=keepdim) for block in x.blocks]
+        return concatenate(means, x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over)))
     x = pooled(x)
     dims = [i for axis in over for i in x.axes[axis]]
     count = math.prod(x.sizes[i] for i in dims)

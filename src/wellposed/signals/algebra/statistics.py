@@ -16,6 +16,7 @@ import torch
 from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import IDENTITY, Standardised, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
@@ -66,7 +67,18 @@ def _joint(
 
 
 def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
-    """Return x y (x / y with ``inverse``) for a statistic y of x or of what x was standardised from; None elsewhere."""
+    """Return x y (x / y with ``inverse``) for a statistic y of x or of what x was standardised from; None elsewhere.
+
+    Of concatenations, each part of x meets the statistic of its own.
+    """
+    if (
+        x.blocks
+        and x.block_axis == y.block_axis
+        and [b.shape[x.block_axis] for b in x.blocks] == [b.shape[x.block_axis] for b in y.blocks]
+    ):
+        parts = [times_statistic(call, *pair, inverse=inverse) for pair in zip(x.blocks, y.blocks, strict=True)]
+        known = [part for part in parts if part is not None]
+        return concatenate(known, x.block_axis) if len(known) == len(parts) else None
     form = _form(call, x, y)
     if form is None or y.statistic is None:
         return None
@@ -97,7 +109,7 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
 def _form(call: Call, x: State, y: State) -> Standardised | None:
     """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
     statistic = y.statistic
-    if statistic is None or call.independent or x.shape != call.shape() or x.blocks:
+    if statistic is None or call.independent or x.shape != np.broadcast_shapes(x.shape, y.shape) or x.blocks:
         return None
     made = x.standardised
     if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:

@@ -117,23 +117,26 @@ def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor
 def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
     """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
 
-    Along the axis ``pairs`` correlations are told apart by pair of positions.
+    Infinite elements, which shut out scores, leave the moments to the others. Along the axis ``pairs`` correlations are
+    told apart by pair of positions.
     """
     values = torch.stack([dense(d.detach()) for d in draws])
     if values.is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
         values = 2.0**0.5 * torch.cat([values.real, values.imag])
     values = values.to(torch.float64)
     finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        others = values[finite] if bool(finite.any()) else torch.zeros(1, dtype=torch.float64)
-        values[~finite] = others[torch.arange(int((~finite).sum())) % len(others)]
+    some = not bool(finite.all())
+    if some:
+        values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     powers = (values, values.square())
     alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
     mean = values.mean(dim=alike, keepdim=True)
-    centred = values - mean
-    var = centred.square().mean(dim=alike, keepdim=True)
+    share = finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300) if some else 1.0
+    mean = mean / share
+    centred = (values - mean) * finite if some else values - mean
+    var = centred.square().mean(dim=alike, keepdim=True) / share
     varies = bool(var.any())
     unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
     rhos: list[float | None] = []
