@@ -342,7 +342,7 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST if random else 1)
     count = min(count, _affordable(run, (*columns, *node.outputs)))
     with torch.no_grad(), seeded(node.index, ()):
-        made = None if random or count == 1 else _at_once(node, columns, count)
+        made = None if random or count <= LEAST else _at_once(node, columns, count)
         if made is None:
             made = _one_by_one(node, columns, count)
     if made is None or any(

@@ -124,19 +124,19 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
     if values.is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
         values = 2.0**0.5 * torch.cat([values.real, values.imag])
     values = values.to(torch.float64)
-    finite = torch.isfinite(values)
-    some = not bool(finite.all())
-    if some:
+    finite = None
+    if values.numel() and not all(math.isfinite(float(end)) for end in values.aminmax()):
+        finite = torch.isfinite(values)
         values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     powers = (values, values.square())
     alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
     mean = values.mean(dim=alike, keepdim=True)
-    share = finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300) if some else 1.0
+    share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
     mean = mean / share
-    centred = (values - mean) * finite if some else values - mean
-    var = centred.square().mean(dim=alike, keepdim=True) / share
+    centred = values - mean if finite is None else (values - mean) * finite
+    var = (centred**2).mean(dim=alike, keepdim=True) / share
     varies = bool(var.any())
     unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
     rhos: list[float | None] = []
@@ -173,8 +173,8 @@ def _told_apart(state: State, unit: Array, atom: int) -> State:
     return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
 
 
-def _differs(powers: tuple[torch.Tensor, torch.Tensor], axis: int) -> bool:
-    """Whether mean or second moment differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
+def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
+    """Whether means of some powers differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
     draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
     if draws < 8 or size > 4096:
         return False
