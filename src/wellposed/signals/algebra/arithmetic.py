@@ -11,6 +11,8 @@ import torch
 
 from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
+from wellposed.signals.algebra.sizes import sizes_of_product, sizes_of_sum
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -31,9 +33,7 @@ from wellposed.signals.distributions.state import (
     Pointwise,
     Standardised,
     State,
-    known,
     make_state,
-    read,
     weakest,
 )
 from wellposed.signals.distributions.views import expand, pooled
@@ -99,8 +99,9 @@ def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) ->
     elif x.roots and x.lever is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
         base, fn = x, affine
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
-    scales = None if x.scales is None or kernels.nonzero(x.mean) or shift else x.scales
-    return Marginal(x.gauss, base, fn, transport, scales)
+    if x.scales is None or kernels.nonzero(x.mean) or shift:
+        return Marginal(x.gauss, base, fn, transport)
+    return Marginal(x.gauss, base, fn, transport, x.scales, x.sizes_by)
 
 
 def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
@@ -194,7 +195,9 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     transport = None
     if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
-    scales = _joint_scales(x, y, a * a * kernels.average(p.var), b * b * kernels.average(q.var), mean)
+    sizes = STEADY_SIZES
+    if not (call.independent or kernels.nonzero(mean)):
+        sizes = sizes_of_sum(call, x, y, p, q, a * a * kernels.average(p.var), b * b * kernels.average(q.var))
     gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
     result = State(
         layout,
@@ -202,7 +205,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
             mean, var, kernels.correlation(kernel, var), alike_of_parts(((x, a * a * p.var), (y, b * b * q.var)), var)
         ),
         tag=weakest(x.tag, y.tag),
-        marginal=Marginal(gauss, transport=transport, scales=None if scales is None else known(scales)),
+        marginal=replace(sizes.marginal(gauss), transport=transport),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
     result = (
@@ -301,21 +304,6 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
     return None
 
 
-def _joint_scales(x: State, y: State, x_share: float, y_share: float, mean: Array) -> Array | None:
-    """Return the variation of the local scale of a Gaussian sum: energies add up, and a branch inherits its trunk's.
-
-    With w the shares of the variance: w_x² S_x + w_y² S_y + 2 w_x w_y min(S_x, S_y).
-    """
-    if x.scales is None or y.scales is None or x.axes != y.axes or x.sizes != y.sizes or kernels.nonzero(mean):
-        return None
-    of_x, of_y = read(x.scales), read(y.scales)
-    if of_x is None or of_y is None:
-        return None
-    first, second = kernels.common(of_x, of_y)
-    w = x_share / (x_share + y_share)
-    return np.asarray(w * w * first + (1 - w) ** 2 * second + 2 * w * (1 - w) * np.minimum(first, second))
-
-
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
     if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
         return None
@@ -390,6 +378,7 @@ def _product(call: Call, x: State, y: State) -> State:
     mean = p.mean * q.mean
     var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
     of_x, of_y = covariances([p, q])
+    sizes, together = (STEADY_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
     squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
     cross = _cross(call, x, y, p, q)
@@ -397,14 +386,19 @@ def _product(call: Call, x: State, y: State) -> State:
         c = _common(cross, np.sqrt(p.var) * np.sqrt(q.var))
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
+    if together.any():  # where one is large, so is the other
+        kernel, others = kernels.common(kernel, together)
+        kernel = kernel * (1.0 + others)
+        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
     var = np.maximum(var, 0.0)
     alike = alike_of_parts(((x, q.mean**2 * p.var), (y, p.mean**2 * q.var)), var)
+    shape = sizes.marginal(False)
     even = (0.0 if kernels.nonzero(q.var) else x.even) or (0.0 if kernels.nonzero(p.var) else y.even)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=_marginal_of_product(call, x, y, cross is None),
+        marginal=replace(_marginal_of_product(call, x, y, cross is None), scales=shape.scales, sizes_by=shape.sizes_by),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,

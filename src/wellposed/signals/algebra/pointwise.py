@@ -92,15 +92,17 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = read(base.scales)
     mixed = None
-    if uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
+    if transport is None and uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
         mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
     expansion = mixed.average if mixed else expand_function(clipped, base.mean, base.std(), transport)
     mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)
-    scales = None
+    scales, sizes_by = None, NONE
     if mixed is not None and uneven is not None:
         corr, shared = _correlation_of_mixture(mixed, base, uneven)
         scales = known(mixed.kappa * kernels.by_displacement(shared))
+        ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
+        sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
     else:
         powers = _without_mean(expansion)
         corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
@@ -109,7 +111,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         Layout(base.sizes, x.axes),
         Moments(mean, var, corr, _alike(base, expansion)),
         tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
-        marginal=Marginal(base=base, fn=clipped, scales=scales),
+        marginal=Marginal(base=base, fn=clipped, scales=scales, sizes_by=sizes_by),
         ancestry=Ancestry(
             links,
             base.roots | call.root(),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Dims, Layout, State
+from wellposed.signals.distributions.state import Dims, Later, Layout, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -19,7 +19,7 @@ class Aligned(NamedTuple):
     """A state's arrays written in the atoms of a common layout.
 
     ``dims`` gives for each common atom the state's own (None where it is broadcast), or is None where the state had to
-    be rewritten. ``cat_corr`` keeps a skipped axis as last dimension.
+    be rewritten. ``cat_corr`` keeps a skipped axis as last dimension; ``scales`` is the kernel of the local scale.
     """
 
     mean: Array
@@ -27,6 +27,7 @@ class Aligned(NamedTuple):
     corr: Array
     dims: Dims | None
     cat_corr: Array | None = None
+    scales: Later | None = None
 
 
 def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[Aligned], Layout]:
@@ -38,7 +39,7 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     first = states[0].layout
     if skip is None and all(s.layout == first for s in states[1:]):
         same = tuple(range(len(first.sizes)))
-        return [Aligned(s.mean, s.var, s.corr, same) for s in states], first
+        return [Aligned(s.mean, s.var, s.corr, same, scales=s.scales) for s in states], first
     rank = max(len(s.axes) for s in states)
     given = [_with_rank(pooled(s), rank) for s in states]
     axes = [axis for axis in range(rank) if axis != skip]
@@ -79,7 +80,8 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
     if not skipped:
-        return Aligned(mean, var, corr, dims)
+        scales = None if state.scales is None else state.scales.then(lambda kernel: kernels.placed(kernel, order))
+        return Aligned(mean, var, corr, dims, scales=scales)
     centre, var = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
     if mean.shape[-1] > 1:
         var = var + kernels.mean_over((mean - centre) ** 2, (-1,))

@@ -84,10 +84,9 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
     if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
         of = None
     shape_of_one = one_signed(state)
-    if state.gauss and state.scales is not None:
-        shape_of_one = replace(
-            shape_of_one, scales=state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
-        )
+    if state.scales is not None:
+        later = state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
+        shape_of_one = replace(shape_of_one, scales=later, sizes_by=state.sizes_by)
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part
         shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)

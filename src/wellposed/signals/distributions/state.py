@@ -224,6 +224,7 @@ class Marginal:
         transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
         scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
+        sizes_by: what ln tau varies with, as far as it is known.
     """
 
     gauss: bool = False
@@ -231,6 +232,7 @@ class Marginal:
     fn: Pointwise | None = None
     transport: Transport | None = None
     scales: Later | None = None
+    sizes_by: Sources = NONE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,6 +354,7 @@ class Changes(TypedDict, total=False):
     fn: Pointwise | None
     transport: Transport | None
     scales: Later | None
+    sizes_by: Sources
     filters: Filters
     excess: Later | None
     margin: Later | None
@@ -428,6 +431,7 @@ class State:
     fn: ClassVar[Pointwise | None] = _read(lambda x: x.marginal.fn)
     transport: ClassVar[Transport | None] = _read(lambda x: x.marginal.transport)
     scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
+    sizes_by: ClassVar[Sources] = _read(lambda x: x.marginal.sizes_by)
     excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
     margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
     padded: ClassVar[Padded | None] = _read(lambda x: x.filters.padded)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import WHOLE, State, exchangeable, weakest
+from wellposed.signals.distributions.state import WHOLE, Marginal, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -47,6 +47,13 @@ def permute(state: State, dims: Sequence[int]) -> State:
     return state.amended(axes=axes)
 
 
+def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
+    """Return what is left of the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
+    if state.scales is None:
+        return Marginal(state.gauss)
+    return Marginal(state.gauss, scales=state.scales.then(change), sizes_by=state.sizes_by)
+
+
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     """Split one atom into an outer and an inner one."""
 
@@ -56,16 +63,14 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
         return array.reshape(*shape[:atom], *pieces, *shape[atom + 1 :])
 
     profiles = sum(length > 2 for length in state.corr.shape) + 1
-    corr = kernels.split_profile(state.corr, atom, outer, inner, kernels.lag_cap(profiles))
+    cap = kernels.lag_cap(profiles)
+    corr = kernels.split_profile(state.corr, atom, outer, inner, cap)
+    scaled = _with_scales(state, lambda kernel: kernels.split_profile(kernel, atom, outer, inner, cap))
     sizes = (*state.sizes[:atom], outer, inner, *state.sizes[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
-    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr)
-    scales = state.scales
-    if state.gauss and scales is not None:
-        scales = scales.then(lambda kernel: kernels.split_profile(kernel, atom, outer, inner, kernel.shape[atom]))
-        result = result.amended(scales=scales)
+    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
     base, fn = state.gaussian_source()
     if fn is None or base.sizes != state.sizes:
         return result
@@ -73,11 +78,17 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
 
 
 def _derived(
-    state: State, sizes: tuple[int, ...], axes: tuple[tuple[int, ...], ...], mean: Array, var: Array, corr: Array
+    state: State,
+    sizes: tuple[int, ...],
+    axes: tuple[tuple[int, ...], ...],
+    mean: Array,
+    var: Array,
+    corr: Array,
+    marginal: Marginal,
 ) -> State:
     # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
     return state.with_moments(
-        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr,
+        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
         blocks=(), block_axis=-1)  # fmt: skip
 
 
@@ -100,7 +111,8 @@ def merge_atoms(state: State, axis: int) -> State:
 
         corr = kernels.merge_profiles(state.corr, dim, state.sizes)
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
-        state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr)
+        scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.sizes))
+        state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
     return state
 
 
@@ -112,6 +124,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         mean=state.mean.transpose(order),
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
+        marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
     )
 
 
@@ -217,9 +230,8 @@ def expand(state: State, shape: Sequence[int]) -> State:
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
     corr = _broadcast(corr, len(sizes) - len(state.sizes))
-    shape_of_one, extra = one_signed(state), len(sizes) - len(state.sizes)
-    if state.gauss and state.scales is not None:
-        shape_of_one = replace(shape_of_one, scales=state.scales.then(lambda kernel: _broadcast(kernel, extra)))
+    extra = len(sizes) - len(state.sizes)
+    shape_of_one = one_signed(state) if state.scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
     wider = state.with_moments(
         sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, marginal=shape_of_one
     )

@@ -19,10 +19,11 @@ from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.boxes import filtered
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sizes import weighted_sizes
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
-from wellposed.signals.distributions.state import Later, Layout, State, make_state, read, weakest
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.state import Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -214,23 +215,23 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
     few = count <= WIDE
-    if call.independent or not kernels.nonzero(weight.var) or not (few or (data.transport and data.fn is None)):
+    product_of_two = data.transport is not None and data.fn is None
+    if (
+        call.independent
+        or not kernels.nonzero(weight.var)
+        or not (few or product_of_two or read(data.scales) is not None)
+    ):
         return result
-
-    def energies() -> Array | None:
-        kernel = (_energy_of_few if few else _energy_of_products)(data, summed)
-        if kernel is None:
-            return None
-        kernel = kernels.rearranged(kernel, free)
-        for _ in new:  # all outputs see the same energy
-            kernel = np.concatenate([kernel[..., None]] * 2, axis=-1)
-        return kernel
-
-    read(data.scales)
-    return result.amended(scales=Later(energies))
+    energies = _energy(data, summed)
+    if energies is None:
+        return result
+    energies = kernels.rearranged(energies, free)
+    for _ in new:  # all outputs see the same energy
+        energies = np.concatenate([energies[..., None]] * 2, axis=-1)
+    return result.amended(marginal=weighted_sizes(call, data, energies).marginal(True))
 
 
-def _energy_of_few(data: State, summed: list[int]) -> Array | None:
+def _energy(data: State, summed: list[int]) -> Array | None:
     """Return how the energy that meets in one output varies, alike for all that see the same elements (signals.md 5.7):
     the kernel of its variance, relative to the square of its mean.
     """
@@ -240,15 +241,6 @@ def _energy_of_few(data: State, summed: list[int]) -> Array | None:
     for i in summed:
         other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
         kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
-    return kernel if float(kernel.ravel()[0]) > UNEVEN else None
-
-
-def _energy_of_products(data: State, summed: list[int]) -> Array | None:
-    """Return the same where a gated unit, the product of two signals, meets a weight, however many are summed."""
-    kernel = square_kernel(
-        None, kernels.average(data.mean), math.sqrt(kernels.average(data.var)), data.corr, data.transport
-    )
-    kernel = kernels.by_displacement(kernels.pair_mean(kernel, data.sizes, summed))
     return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 

@@ -1,0 +1,111 @@
+"""How the size of a signal differs from one position to another of one draw: sums, products and weights (signals.md
+5.7).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import Aligned
+from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.spread import NONE, Sources, source
+from wellposed.signals.distributions.state import Marginal, State, known, read
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+LARGEST = 8.0
+"""Variance of a local scale above which no more is followed."""
+
+
+class Sizes(NamedTuple):
+    """How a local scale varies: the kernel of its variance, relative to the square of its mean, and its sources."""
+
+    kernel: Array
+    sources: Sources
+
+    def marginal(self, gauss: bool) -> Marginal:
+        """Return the shape of a marginal with this local scale, if it varies enough to count."""
+        if not self.kernel.size or float(self.kernel.ravel()[0]) <= UNEVEN:
+            return Marginal(gauss)
+        return Marginal(gauss, scales=known(self.kernel), sizes_by=self.sources)
+
+
+def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
+    """Return the sizes of a product of ``data`` with a weight, given their kernel.
+
+    What is new in it is the chance of the sizes of ``data``, the same for all weights that meet it.
+    """
+    key = ("chance", data.serial)
+    if key not in call.run.memo:
+        new = math.log1p(float(kernel.ravel()[0])) - data.sizes_by.variance
+        call.run.memo[key] = source(call.source(), max(new, 0.0))
+    return Sizes(kernel, data.sizes_by + call.run.memo[key])
+
+
+def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
+    """Return the kernels of the variance of ln tau of two states, and of their covariance; None where neither varies.
+
+    Where it is not known what the sizes vary with, a branch inherits those of its trunk.
+    """
+    of_x, of_y = read(p.scales), read(q.scales)
+    if of_x is None and of_y is None:
+        return None
+    none = np.zeros((1,) * p.corr.ndim)
+    given = kernels.common(*(none if kernel is None else kernel for kernel in (of_x, of_y)))
+    first, second = (np.log1p(np.clip(kernel, 0.0, LARGEST)) for kernel in given)
+    if of_x is None or of_y is None:
+        return first, second, np.zeros_like(first)
+    if not (x.sizes_by.amounts.size and y.sizes_by.amounts.size):
+        return first, second, np.minimum(first, second)
+    own = math.sqrt(float(first.ravel()[0]) * float(second.ravel()[0]))
+    share = overlap(x.sizes_by, y.sizes_by) / own if own > 0.0 else 0.0
+    return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
+
+
+def overlap(x: Sources, y: Sources) -> float:
+    """Return the covariance of two sums of random numbers."""
+    return 0.5 * ((x + y).variance - x.variance - y.variance)
+
+
+def _by_chance(call: Call, x: State, y: State) -> float:
+    """Return the covariance of the size that x has by chance with the scale of y, which a weight made of x."""
+    chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
+    return math.expm1(overlap(chance, y.sizes_by)) if chance.amounts.size and y.sizes_by.amounts.size else 0.0
+
+
+def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float) -> Sizes:
+    """Return the sizes of a sum whose parts have these shares of the variance: energies add up."""
+    parts = in_common(x, y, p, q)
+    if parts is None or not x_share + y_share > 0.0:
+        return STEADY
+    w = x_share / (x_share + y_share)
+    first, second, both = map(np.expm1, parts)
+    kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
+    for scale, one, other in ((second, x, y), (first, y, x)):
+        if (chance := _by_chance(call, one, other)) and scale.ravel()[0] > 0.0:
+            kernel = kernel + 2.0 * w * (1.0 - w) * chance * scale / float(scale.ravel()[0])
+    return Sizes(kernel, _of_variance(x.sizes_by.times(w) + y.sizes_by.times(1.0 - w), kernel))
+
+
+def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes, Array]:
+    """Return the sizes of a product (logarithms add up), and the kernel of the covariance of its factors' sizes."""
+    parts = in_common(x, y, p, q)
+    if parts is None:
+        return STEADY, np.zeros((1,) * p.corr.ndim)
+    first, second, both = parts
+    kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST)))
+    return Sizes(kernel, _of_variance(x.sizes_by + y.sizes_by, kernel)), np.expm1(both)
+
+
+def _of_variance(sources: Sources, kernel: Array) -> Sources:
+    """Return a multiple of what ln tau varies with that belongs to the variance of tau."""
+    before, after = sources.variance, math.log1p(max(float(kernel.ravel()[0]), 0.0))
+    return sources.times(math.sqrt(after / before)) if before > 0.0 else NONE
+
+
+STEADY = Sizes(np.zeros(0), NONE)
+"""Sizes that do not vary."""
