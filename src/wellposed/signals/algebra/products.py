@@ -10,7 +10,8 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.softmax import law_of
+from wellposed.signals.algebra.sizes import sizes_after_attention
+from wellposed.signals.algebra.softmax import Logits, is_uneven, law_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
@@ -43,7 +44,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
-    kernel = (kernel * product.scale**2) - mean * mean
+    law = None if call.independent else _law(left, right, product, int(count))
+    common = 1.0 if law is None else law.variance
+    kernel = (kernel * (common * product.scale**2)) - mean * mean
     kernel = _of_result(call, kernel, labels, product)
     level = max(float(kernel.ravel()[0]), 0.0)
     made = make_state(
@@ -59,18 +62,44 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     )
     if call.independent or level == 0:
         return made
-    law = law_of(level, right, int(count))
-    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=(law.curved, law.uneven))
+    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=() if law is None else law[1:])
+    if left.softmax is not None:
+        made = _with_sizes(made, right, product, lifted / level)
     if with_itself is not None:
         return _with_mean(made, product, *with_itself)
     each = _by_position(left, right, product, sizes)
     if each is None:
         return made
-    var = each[1] + lifted
+    var = each[1] * common + lifted
     if left.softmax is None:
         kernel = _about_means(call, (left, right), product, labels, sizes, of_left * of_right)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
-    return made.changed(mean=each[0], var=var, corr=kernels.correlation(kernel, var))
+    corr = kernels.correlation(kernel, var)
+    return made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+
+
+def _law(left: State, right: State, product: Product, width: int) -> Logits | None:
+    """Return the law of a matrix of products of features, its variance relative to what it is for even sizes; None of
+    other products.
+    """
+    own, other = product.left_axes, product.right_axes
+    rows = [label for label in own if label in product.out_axes and label not in other]
+    columns = [label for label in other if label in product.out_axes and label not in own]
+    if left.softmax is not None or not (rows and columns):
+        return None
+    return law_of(1.0, left, right, (own.index(rows[-1]), other.index(columns[-1])), width)
+
+
+def _with_sizes(made: State, values: State, product: Product, lifted: float) -> State:
+    """Return the result of attention with the sizes that its values give it."""
+    tokens = [label for label in product.right_axes if label not in product.out_axes]
+    rows = [label for label in product.out_axes if label not in product.right_axes]
+    if len(tokens) != 1 or len(rows) != 1 or len(product.out_axes) != len(product.right_axes):
+        return made
+    order = [product.right_axes.index(tokens[0] if label == rows[0] else label) for label in product.out_axes]
+    token = product.out_axes.index(rows[0])
+    sizes = sizes_after_attention(permute(values, order), token, made, token, lifted)
+    return made.amended(marginal=sizes.marginal(True))
 
 
 def _only_lever(left: State, right: State) -> str | None:
@@ -263,6 +292,7 @@ def _tilt(
     own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
     # no mean of tokens is larger than they are
     lifted = min(tilt(values, axis, softmax.variance) * softmax.pull, own * (1.0 - softmax.second))
+    lifted += own * softmax.picked if is_uneven(values, axis) else 0.0
     one = np.ones((1,) * len(weights.sizes))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one
     queries = _single(weights.with_moments(mean=0.0 * one, var=one, corr=alike))

@@ -101,6 +101,33 @@ def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes,
     return Sizes(kernel, _of_variance(x.sizes_by + y.sizes_by, kernel)), np.expm1(both)
 
 
+def average_of_sizes(x: State) -> float:
+    """Return how the logarithm of the mean size of a draw varies, for what few positions do not average out."""
+    scales = read(x.scales) if x.sizes_by.amounts.size else None
+    return 0.0 if scales is None else math.log1p(max(float(kernels.pair_mean(scales, x.sizes).ravel()[0]), 0.0))
+
+
+def sizes_after_attention(values: State, axis: int, made: State, at: int, lifted: float) -> Sizes:
+    """Return the sizes of the results of attention along ``at``, given its values along ``axis``: each query has the
+    mean of its sample t, and the part ``lifted`` along the query grows with t² and with the size of the query.
+    """
+    scales, over = read(values.scales), values.axes[axis]
+    if scales is None or not over:
+        return STEADY
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+    mean = kernels.pair_mean(kernel, values.sizes, over)
+    apart = max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
+    shared = [np.expm1((1.0 + 2.0 * lifted) ** 2 * mean)]
+    full = kernels.rearranged(shared[0], [own[0] if own else None for own in values.axes])
+    full = kernels.without(full, [i for i, own in enumerate(made.axes) if not own])
+    if not made.axes[at] or full.ndim != len(made.sizes):
+        return STEADY
+    far = np.concatenate([full, full], axis=made.axes[at][0])
+    here = np.array(far)
+    here[(0,) * here.ndim] = math.expm1(math.log1p(float(full.ravel()[0])) + apart)
+    return Sizes(here, _of_variance(values.sizes_by, here))
+
+
 def _of_variance(sources: Sources, kernel: Array) -> Sources:
     """Return a multiple of what ln tau varies with that belongs to the variance of tau."""
     before, after = sources.variance, math.log1p(max(float(kernel.ravel()[0]), 0.0))

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.algebra.sizes import LARGEST, overlap
 from wellposed.signals.distributions.expansion import gamma_nodes
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import State, read
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import density
@@ -31,17 +32,21 @@ class Logits(NamedTuple):
         curved: 1 / D where keys lie on a sphere of so many dimensions (tokens that a norm has given one size): a logit
             is then one coordinate of a point of the sphere; 0 for Gaussian ones.
         uneven: variance over queries of the variance, relative to its square (few features have long and short axes).
+        keys: relative variance of the sizes of one query's keys, which their values share.
+        along: how the size of a query's values grows with the variance of its logits: by which power of it.
     """
 
     variance: float
     curved: float = 0.0
     uneven: float = 0.0
+    keys: float = 0.0
+    along: float = 0.0
 
     def coarse(self) -> Logits:
         """Return the law with few digits, so that what is worked out for it serves its like."""
-        if max(self.curved, self.uneven) < EVEN:
+        if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
-        return Logits(float(f"{self.variance:.3g}"), float(f"{self.curved:.2g}"), float(f"{self.uneven:.2g}"))
+        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:]))
 
 
 @lru_cache(maxsize=2)
@@ -77,30 +82,42 @@ def participations(keys: tuple[float, ...], sigma2: float) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array]:
-    """Return A2 = E sum_j a_j² and how far the softmax pulls a mean along its query, relative to the logits' variance.
+def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]:
+    """Return A2 = E sum_j a_j², how far the softmax pulls a mean along its query, relative to the logits' variance, and
+    what E sum_j a_j² s_j is more than A2 where keys and values have sizes s_j.
 
     With x_j = l_j / sigma the pull is (E (sum_j a_j x_j)² - A2) / sigma² for Gaussian logits, and (E sum_{j != l} a_j
     a_l x_j x_l) / sigma² on a sphere, where tokens have no less across the query the more they have along it. Both are
-    one-dimensional integrals as in `participations`, averaged over queries (a Gamma distribution of sigma²).
+    one-dimensional integrals as in `participations`, averaged over queries (a Gamma distribution of sigma²), and over
+    sizes (another).
     """
     count = np.array(keys)
-    second, pull = np.zeros_like(count), np.zeros_like(count)
-    scales = zip(*gamma_nodes(law.uneven, NODES), strict=True) if law.uneven >= EVEN else ((1.0, 1.0),)
-    for scale, weight in scales:
+    second, pull, picked = (np.zeros_like(count) for _ in range(3))
+    scales, weights = _gamma(law.uneven)
+    values = scales**law.along
+    values /= weights @ values
+    for scale, weight, size in zip(scales, weights, values, strict=True):
         variance = min(law.variance * scale, SHARPEST)
-        a, own, cross = _sums(count, variance, law.curved)
+        a, large, own, cross = _sums(count, variance, law.curved, law.keys)
         second += weight * a
-        pull += weight * (cross if law.curved else cross + own - a) * scale / variance
-    return np.clip(second, 1.0 / count, 1.0), np.clip(pull, 0.0, None)
+        picked += weight * size * large
+        pull += weight * size * (cross if law.curved else cross + own - large) * scale / variance
+    return np.clip(second, 1.0 / count, 1.0), np.clip(pull, 0.0, None), picked - second
+
+
+def _gamma(kappa: float) -> tuple[Array, Array]:
+    """Return nodes and weights for a scale of mean 1 and variance kappa, one node where that is little."""
+    return gamma_nodes(kappa, NODES) if kappa >= EVEN else (np.ones(1), np.ones(1))
 
 
 NODES = 5
 """Variances of logits that queries are averaged over."""
 
 
-def _sums(count: Array, sigma2: float, curved: float) -> tuple[Array, Array, Array]:
-    """Return E sum_j a_j², E sum_j a_j² x_j² and E sum_{j != l} a_j a_l x_j x_l for logits sigma x_j of one law."""
+def _sums(count: Array, sigma2: float, curved: float, keys: float) -> tuple[Array, Array, Array, Array]:
+    """Return E sum_j a_j², E sum_j a_j² s_j, E sum_j a_j² y_j² and E sum_{j != l} a_j a_l y_j y_l for logits sigma y_j,
+    y_j = sqrt(s_j) x_j with x_j of one law and sizes s_j of variance ``keys``.
+    """
     sigma = math.sqrt(sigma2)
     if curved > 1.0 / 400.0:
         angle = np.linspace(0.0, np.pi, 2 * REACH + 1)[1:-1]
@@ -108,20 +125,24 @@ def _sums(count: Array, sigma2: float, curved: float) -> tuple[Array, Array, Arr
     else:
         z = np.linspace(-8.0, 8.0, min(2 * REACH + 1 + 2 * math.ceil(20.0 * max(sigma - 1.0, 0.0)), 321))
         w = density(z)
-    w = w / w.sum()
-    u = np.linspace(-8.0 * sigma - math.log(float(count.max())) - 8.0, 8.0 * sigma + 6.0, 400)
+    sizes, shares = _gamma(keys)
+    z, w = np.outer(np.sqrt(sizes), z).ravel(), np.outer(shares, w / w.sum()).ravel()
+    large = np.repeat(sizes, z.size // sizes.size)
+    far = 8.0 * sigma * math.sqrt(float(sizes.max()))
+    u = np.linspace(-far - math.log(float(count.max())) - 8.0, far + 6.0, 400)
     level = np.minimum(u[:, None] + sigma * z, 50.0)
     power = np.exp(level)
     fall = np.exp(-power)
     alone = np.log(np.maximum(fall @ w, 1e-300))
     squared = power * power * fall
     first, second, along = (power * fall) @ (w * z), squared @ w, squared @ (w * z * z)
+    picked = squared @ (w * large)
 
     def expected(values: Array, others: float) -> Array:
         return np.asarray(np.trapezoid(values * np.exp((count[:, None] - others) * alone), u, axis=1))
 
     cross = count * (count - 1.0) * expected(first * first, 2.0)
-    return count * expected(second, 1.0), count * expected(along, 1.0), cross
+    return count * expected(second, 1.0), count * expected(picked, 1.0), count * expected(along, 1.0), cross
 
 
 REACH = 30
@@ -154,21 +175,23 @@ def typical_keys(keys: Array) -> Array:
     return np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3)) if unique.size > 12 else unique
 
 
-def interpolated(keys: Array, law: Logits) -> tuple[Array, Array]:
-    """Return A2 and the pull (see `gathered`) for many numbers of keys, interpolated where there are many.
+def interpolated(keys: Array, law: Logits) -> tuple[Array, Array, Array]:
+    """Return A2, the pull and what large keys add (see `gathered`) for many numbers of keys, interpolated where these
+    are many.
 
     For Gaussian logits alike for all queries the pull is 1 - 7 A2 + 6 A3 + 6 E sum_{jl} (a_j d_jl - a_j a_l)², by
     Gaussian integration by parts: 1 for flat weights of many keys, 0 where one key is picked.
     """
     law = law.coarse()
-    if max(law.curved, law.uneven) == 0.0 or law.variance <= 1e-8:
+    if max(law.curved, law.uneven, law.keys) == 0.0 or law.variance <= 1e-8:
         second = interpolated_participations(keys, law.variance)
         third, moved = interpolated_choices(keys, law.variance)
-        return second, np.clip(1.0 - 7.0 * second + 6.0 * (third + moved), 0.0, 1.0)
+        return second, np.clip(1.0 - 7.0 * second + 6.0 * (third + moved), 0.0, 1.0), np.zeros_like(second)
     unique = typical_keys(keys)
-    second, pull = gathered(tuple(unique.tolist()), law)
+    second, *others = gathered(tuple(unique.tolist()), law)
     at, known = np.log(keys), np.log(unique)
-    return np.exp(np.interp(at, known, np.log(second))), np.interp(at, known, pull)
+    pull, picked = (np.interp(at, known, table) for table in others)
+    return np.exp(np.interp(at, known, np.log(second))), pull, picked
 
 
 def interpolated_participations(keys: Array, sigma2: float) -> Array:
@@ -186,13 +209,45 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
-def law_of(variance: float, keys: State, width: int) -> Logits:
-    """Return the law of logits of this variance, products of queries and keys of ``width`` features.
+def law_of(variance: float, queries: State, keys: State, axes: tuple[int, int], width: int) -> Logits:
+    """Return the law of logits of this variance but for what the sizes of queries and keys have in common; both have
+    ``width`` features, and lie along these axes.
 
     A query's logits have the variance q' S q, S the covariance of keys, which for few features, or few dimensions that
-    they were computed from, has long and short axes: 2 / width + 2 / D relative to its square.
+    they were computed from, has long and short axes: 2 / width + 2 / D relative to its square. Of tokens that differ in
+    size, by chance or by position, D says no more than the sizes of queries and of all keys of one query; and what
+    sizes Gaussian tokens of D dimensions have, 2 / D, leaves logits Gaussian over the keys.
     """
-    return Logits(variance, keys.even, 2.0 / width + 2.0 * keys.alike.variance)
+    (of_q, mean_q), (of_k, mean_k) = (_varying(x, axis) for x, axis in zip((queries, keys), axes, strict=True))
+    both = overlap(queries.sizes_by, keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
+    both *= math.sqrt(mean_q * mean_k)
+    own, other = (_by_position(x, axis) for x, axis in zip((queries, keys), axes, strict=True))
+    uneven = 2.0 / width + max(2.0 * keys.alike.variance, math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0)
+    along = (mean_k + both) / math.log1p(uneven)
+    beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.alike.variance) - 1.0
+    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along)
+
+
+def is_uneven(x: State, axis: int) -> bool:
+    """Whether positions along an axis differ in size, by chance or because they are known to."""
+    return x.scales is not None or _by_position(x, axis) > 0.0
+
+
+def _varying(x: State, axis: int) -> tuple[float, float]:
+    """Return how the logarithm of the local scale varies, and how its mean along an axis does."""
+    scales = read(x.scales)
+    if scales is None or not x.axes[axis]:
+        return 0.0, 0.0
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+    mean = kernels.pair_mean(kernel, x.sizes, x.axes[axis])
+    return float(kernel.ravel()[0]), float(mean.ravel()[0])
+
+
+def _by_position(x: State, axis: int) -> float:
+    """Return how the variance varies along an axis, relative to the square of its mean."""
+    members = x.axes[axis]
+    var = kernels.mean_over(x.var, [i for i in range(x.var.ndim) if i not in members])
+    return float(np.var(var)) / kernels.average(var) ** 2 if var.size > 1 and var.any() else 0.0
 
 
 def off_diagonal(x: State, axis: int) -> float:

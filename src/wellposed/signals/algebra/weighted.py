@@ -81,7 +81,7 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     chance = float(kernels.pair_mean(squares, sizes).ravel()[0])
     if not data.alike.amounts.size:
         return Likeness(NONE, chance, share)
-    near = [size if length > 1 else 1 for size, length in zip(sizes, kernel.shape, strict=True)]
+    near = [size if np.delete(squares, 0, axis=i).any() else 1 for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(squares, near).ravel()[0])
     # windows of windows: neighbours of no correlation in expectation were computed from overlapping positions
     for i in window:

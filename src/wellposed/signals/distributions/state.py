@@ -298,12 +298,14 @@ class Softmax:
         variance: that of a query's logits over its keys.
         second: E sum a².
         pull: how far they draw a mean of values along the query (`softmax.gathered`).
+        picked: what they add to E sum a_j² |v_j|² where large keys, of large values, get larger weights.
         queries: correlation kernel of the logits for one key: how alike queries are.
     """
 
     variance: float
     second: float
     pull: float
+    picked: float
     queries: Array
 
 
@@ -313,13 +315,13 @@ class Attention:
 
     Attributes:
         mask, scores: for scores that are masked before a softmax, where they are let through, and what they are there.
-        logits: of a product of two signals, 1 / D and the variation of the variance (see `softmax.Logits`).
+        logits: of a product of two signals, what else is known of their law (see `softmax.Logits`).
         softmax: for the result of a softmax, what is known of its weights.
     """
 
     mask: torch.Tensor | None = None
     scores: State | None = None
-    logits: tuple[float, float] = (0.0, 0.0)
+    logits: tuple[float, ...] = ()
     softmax: Softmax | None = None
 
 
@@ -373,7 +375,7 @@ class Changes(TypedDict, total=False):
     drift: float
     mask: torch.Tensor | None
     scores: State | None
-    logits: tuple[float, float]
+    logits: tuple[float, ...]
     softmax: Softmax | None
     concatenation: Concatenation
     blocks: tuple[State, ...]
@@ -447,7 +449,7 @@ class State:
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
     mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
     scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
-    logits: ClassVar[tuple[float, float]] = _read(lambda x: x.attention.logits)
+    logits: ClassVar[tuple[float, ...]] = _read(lambda x: x.attention.logits)
     softmax: ClassVar[Softmax | None] = _read(lambda x: x.attention.softmax)
     blocks: ClassVar[tuple[State, ...]] = _read(lambda x: x.concatenation.blocks)
     block_axis: ClassVar[int] = _read(lambda x: x.concatenation.block_axis)

@@ -15,6 +15,7 @@ from wellposed.errors import InputError, OptionError, RuleError, UnsupportedErro
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
+from wellposed.signals.algebra.sizes import average_of_sizes
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
@@ -192,7 +193,7 @@ def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
         state.pooled_mean,
         state.pooled_var,
         state.tag,
-        log2_std=math.sqrt(state.spread.variance) / math.log(2.0),
+        log2_std=math.sqrt(state.spread.variance + average_of_sizes(state)) / math.log(2.0),
     )
 
 

@@ -15,7 +15,8 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
-from wellposed.signals.algebra.softmax import Logits, interpolated, law_of, off_diagonal
+from wellposed.signals.algebra.sizes import sizes_after_attention
+from wellposed.signals.algebra.softmax import Logits, interpolated, is_uneven, law_of, off_diagonal
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.spread import Sources
@@ -49,7 +50,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    shares, pull = interpolated(keys, Logits(sigma2, *x.logits))
+    shares, pull, picked = interpolated(keys, Logits(sigma2, *x.logits))
     a2 = kernels.average(shares)
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
@@ -79,7 +80,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), rho)),
+        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho)),
     )
 
 
@@ -137,9 +138,11 @@ def attention(
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
-    a2, pull = interpolated(seen, law_of(sigma2, k, q.shape[-1]))
-    lifted = np.minimum(tilt(v, token, sigma2) * pull, (1.0 - r_v) * (1.0 - a2))
-    ratio = r_v + (1.0 - r_v) * a2 + lifted
+    law = law_of(sigma2, q, k, (token, token), q.shape[-1])
+    a2, pull, picked = interpolated(seen, law)
+    lifted = np.minimum(tilt(v, token, law.variance) * pull, (1.0 - r_v) * (1.0 - a2))
+    picked = picked * (1.0 - r_v) if is_uneven(v, token) else 0.0
+    ratio = r_v + (1.0 - r_v) * a2 + lifted + picked
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
@@ -147,7 +150,8 @@ def attention(
     shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    return _output(call, q, v, token, ratio, r_out, alike_after_attention(call, v, share))
+    made = _output(call, q, v, token, ratio, r_out, alike_after_attention(call, v, share))
+    return made.amended(marginal=sizes_after_attention(v, token, made, token, share).marginal(False))
 
 
 def logits(

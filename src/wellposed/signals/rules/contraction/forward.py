@@ -22,6 +22,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sizes import weighted_sizes
 from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.state import Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
@@ -191,8 +192,8 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
 
 
 def _multiply_weight(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
-    data = pooled(data)
     given = product.left_axes
+    data = laid_out(data) if data.blocks and given[data.block_axis] in product.out_axes else pooled(data)
     sizes = dict(zip(given, data.shape, strict=True))
     sizes_w = dict(zip(product.right_axes, weight.shape, strict=True))
     labels = [label for label in given if label not in product.out_axes]
