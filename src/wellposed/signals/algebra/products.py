@@ -11,7 +11,7 @@ from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, is_uneven, law_of
+from wellposed.signals.algebra.softmax import Logits, is_uneven, law_of, shared_size
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
@@ -326,7 +326,8 @@ def relatedness(values: State, axis: int) -> float:
     if not values.axes[axis]:
         return 1.0
     r, r2, width = likeness(values, axis)
-    return min(1.0, (values.alike.variance or 1.0 / width) + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
+    by_chance = (values.alike.variance or 1.0 / width) / shared_size(values, axis)
+    return min(1.0, by_chance + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
 
 
 def likeness(values: State, axis: int) -> tuple[float, float, float]:

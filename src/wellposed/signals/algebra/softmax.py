@@ -243,6 +243,11 @@ def _varying(x: State, axis: int) -> tuple[float, float]:
     return float(kernel.ravel()[0]), float(mean.ravel()[0])
 
 
+def shared_size(x: State, axis: int) -> float:
+    """Return E t² / (E t)² for the mean size t of all positions along an axis."""
+    return math.exp(_varying(x, axis)[1])
+
+
 def _by_position(x: State, axis: int) -> float:
     """Return how the variance varies along an axis, relative to the square of its mean."""
     members = x.axes[axis]

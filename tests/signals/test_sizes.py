@@ -1,0 +1,122 @@
+"""Products of signals that share the size of a position, gates and attention, against samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+
+WIDTH, DRAWS = 32, 40
+
+
+class Gate(nn.Module):
+    """A gated block with a skip, and no norm."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.activation = activation
+
+    def forward(self, x):
+        return x + self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def predicted_and_measured(net, x, draws=DRAWS):
+    torch.manual_seed(0)
+    graph = wp.trace(net, x)
+    plan = wp.plan(graph)
+    return wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
+
+
+def assert_alike(one, other, tolerance):
+    error = abs(math.log2(one.second_moment / other.second_moment))
+    assert error < tolerance + 3 * other.log2_error, (one.name, one.second_moment, other.second_moment)
+
+
+def test_two_maps_of_one_signal_share_its_size():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
+
+        def forward(self, x, y):
+            return self.a(x) * self.b(x), self.a(x) * self.b(y)
+
+    graph = wp.trace(Both(), torch.randn(8, WIDTH), torch.randn(8, WIDTH))
+    signals = wp.propagate(graph, weights=wp.plan(graph))
+    alike, apart = (signals[name].second_moment for name in ("mul", "mul#2"))
+    assert alike == pytest.approx(1.0 + 2.0 / WIDTH, rel=1e-6)  # E (|x|² / n)² = 1 + 2 / n
+    assert apart == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("activation", [F.silu, torch.sigmoid, F.relu])
+def test_gates_without_a_norm(activation):
+    predicted, measured = predicted_and_measured(
+        nn.Sequential(Gate(activation), Gate(activation)), torch.randn(256, WIDTH)
+    )
+    for one, other in zip(predicted, measured, strict=True):
+        assert_alike(one, other, 0.05)
+
+
+def test_few_samples_do_not_average_sizes_out():
+    predicted, measured = predicted_and_measured(nn.Sequential(Gate(F.silu), Gate(F.silu)), torch.randn(8, WIDTH), 200)
+    for one, other in zip(predicted, measured, strict=True):
+        assert 0.75 < one.log2_std / other.log2_std < 1.35, one.name
+
+
+class Attention(nn.Module):
+    """Attention over tokens of given sizes, and over what a skip makes of its result."""
+
+    def __init__(self, sizes, written):
+        super().__init__()
+        self.register_buffer("sizes", sizes)
+        self.qkv, self.out = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)
+        self.written = written
+
+    def forward(self, x):
+        x = x * self.sizes
+        q, k, v = (t.unflatten(-1, (4, 16)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        if self.written:
+            mixed = (q @ k.transpose(-1, -2) * 0.25).softmax(-1) @ v
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("few", [1, 4])
+def test_large_tokens_are_picked(few, written):
+    sizes = torch.full((16, 1), 0.1)
+    sizes[:few] = 1.0
+    predicted, measured = predicted_and_measured(Attention(sizes, written), torch.randn(8, 16, 64), 40)
+    for one, other in zip(predicted, measured, strict=True):
+        if one.second_moment:
+            assert_alike(one, other, 0.25)
+
+
+class Patches(nn.Module):
+    """Attention over patches of pictures, whose contrast differs, with a skip."""
+
+    def __init__(self, layers=2):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 64, 4, stride=4)
+        self.layers = nn.ModuleList(Attention(torch.ones(1), True) for _ in range(layers))
+
+    def forward(self, x):
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_patches_of_contrast_of_their_own():
+    predicted, measured = predicted_and_measured(Patches(), torch.randn(8, 3, 16, 16), 100)
+    for one, other in zip(predicted, measured, strict=True):
+        if one.op.startswith(("linear", "add", "matmul")):
+            # what patches of a sample have in common grows with the query faster than linearly, as long axes do
+            assert_alike(one, other, 0.4 if one.name.endswith(("matmul#2", "out")) else 0.2)
