@@ -141,8 +141,7 @@ def attention(
     law = law_of(sigma2, q, k, (token, token), q.shape[-1])
     a2, pull, picked = interpolated(seen, law)
     lifted = np.minimum(tilt(v, token, law.variance) * pull, (1.0 - r_v) * (1.0 - a2))
-    picked = picked * (1.0 - r_v) if is_uneven(v, token) else 0.0
-    ratio = r_v + (1.0 - r_v) * a2 + lifted + picked
+    ratio = r_v + (1.0 - r_v) * (a2 + picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
