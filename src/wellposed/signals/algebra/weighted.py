@@ -81,8 +81,9 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     chance = float(kernels.pair_mean(squares, sizes).ravel()[0])
     if not data.alike.amounts.size:
         return Likeness(NONE, chance, share)
-    near = [size if np.delete(squares, 0, axis=i).any() else 1 for i, size in enumerate(sizes)]
-    kept = float(kernels.pair_mean(squares, near).ravel()[0])
+    apart = [i for i in range(squares.ndim) if not np.delete(squares, 0, axis=i).any()]
+    near = [1 if i in apart else size for i, size in enumerate(sizes)]
+    kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
     # windows of windows: neighbours of no correlation in expectation were computed from overlapping positions
     for i in window:
         kept *= (2.0 * sizes[i] ** 2 + 1.0) / (3.0 * sizes[i] ** 2) if kernel.shape[i] == 1 else 1.0
