@@ -47,10 +47,7 @@ def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
 
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
-    """Return the kernels of the variance of ln tau of two states, and of their covariance; None where neither varies.
-
-    Where it is not known what the sizes vary with, a branch inherits those of its trunk.
-    """
+    """Return the kernels of the variances of ln tau of two states, and of their covariance; None where none varies."""
     of_x, of_y = read(p.scales), read(q.scales)
     if of_x is None and of_y is None:
         return None
@@ -59,8 +56,6 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
     first, second = (np.log1p(np.clip(kernel, 0.0, LARGEST)) for kernel in given)
     if of_x is None or of_y is None:
         return first, second, np.zeros_like(first)
-    if not (x.sizes_by.amounts.size and y.sizes_by.amounts.size):
-        return first, second, np.minimum(first, second)
     own = math.sqrt(float(first.ravel()[0]) * float(second.ravel()[0]))
     share = overlap(x.sizes_by, y.sizes_by) / own if own > 0.0 else 0.0
     return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
@@ -84,6 +79,8 @@ def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share
         return STEADY
     w = x_share / (x_share + y_share)
     first, second, both = map(np.expm1, parts)
+    if not (x.sizes_by.amounts.size and y.sizes_by.amounts.size):  # not known: a branch inherits those of its trunk
+        both = np.minimum(first, second)
     kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
     for scale, one, other in ((second, x, y), (first, y, x)):
         if (chance := _by_chance(call, one, other)) and scale.ravel()[0] > 0.0:

@@ -98,7 +98,8 @@ class Samples:
         before = kernels.average(template.var)
         ratio = kernels.average(var) / before if before > 0.0 else 1.0
         state = template.changed(
-            mean=(self.centre + shift).numpy(), var=var, corr=corr, excess=template.excess, scales=template.scales,
+            mean=(self.centre + shift).numpy(), var=var, corr=corr, excess=template.excess,
+            scales=template.scales, sizes_by=template.sizes_by,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
             transport=template.transport, base=None, fn=None, links=(), blocks=(), block_axis=-1, scores=None,
             spread=STEADY, tag="measured",
