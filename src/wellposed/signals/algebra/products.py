@@ -19,6 +19,7 @@ from wellposed.signals.distributions.views import merge_atoms, permute, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import Product
+from wellposed.signals.structure.widths import channels
 
 
 def product_of_signals(call: Call, left: State, right: State, product: Product) -> State:
@@ -40,7 +41,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     kernel = _over_pairs(of_left * of_right, labels, sizes, product) * count * count
     alike, lifted = NONE, 0.0
     if left.softmax is not None:
-        tilted = _tilt(given, left.softmax, right, product, labels, sizes)
+        tilted = _tilt(call, given, left.softmax, right, product, labels, sizes)
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
@@ -279,7 +280,13 @@ def _sizes(left: State, right: State, product: Product) -> dict[str, int]:
 
 
 def _tilt(
-    weights: State, softmax: Softmax, values: State, product: Product, labels: tuple[str, ...], sizes: dict[str, int]
+    call: Call,
+    weights: State,
+    softmax: Softmax,
+    values: State,
+    product: Product,
+    labels: tuple[str, ...],
+    sizes: dict[str, int],
 ) -> Array:
     """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8).
 
@@ -289,6 +296,8 @@ def _tilt(
     if len(tokens) != 1:
         return np.zeros((1,) * len(labels))
     axis = product.right_axes.index(tokens[0])
+    if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
+        return np.zeros((1,) * len(labels))
     own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
     # no mean of tokens is larger than they are
     lifted = min(tilt(values, axis, softmax.variance) * softmax.pull, own * (1.0 - softmax.second))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.indices import (
     Atom,
@@ -77,6 +78,17 @@ def widths(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str
     for name, parameter in graph.parameters.items():
         fans.setdefault(name, Widths(None, dimensions.width_of_axes(dimensions.axes[parameter.value])))
     return fans
+
+
+@once
+def channels(graph: Graph) -> dict[int, tuple[bool, ...]]:
+    """Return for each value which of its axes are channels alone: indices that weights make, and no input has."""
+
+    def only_made(axis: Axis) -> bool:
+        return bool(axis) and all(is_made(atom.dimension) and not atom.dimension.root().given for atom in axis)
+
+    axes = _Reader(graph, contractions(graph)).axes
+    return {value: tuple(map(only_made, own)) for value, own in axes.items()}
 
 
 class _Reader:

@@ -25,6 +25,7 @@ from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.structure.widths import channels
 
 
 @rule(
@@ -140,8 +141,9 @@ def attention(
     sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
     law = law_of(sigma2, q, k, (token, token), q.shape[-1])
     a2, pull, picked = interpolated(seen, law)
-    lifted = np.minimum(tilt(v, token, law.variance) * pull, (1.0 - r_v) * (1.0 - a2))
-    ratio = r_v + (1.0 - r_v) * (a2 + picked * is_uneven(v, token)) + lifted
+    alike = float(not channels(call.graph)[call.node.args[2].value][token])
+    lifted = np.minimum(alike * tilt(v, token, law.variance) * pull, (1.0 - r_v) * (1.0 - a2))
+    ratio = r_v + (1.0 - r_v) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
