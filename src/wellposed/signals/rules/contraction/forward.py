@@ -215,13 +215,11 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
-    few = count <= WIDE
+    one_size = data.even > 0.0 and data.spread.variance == 0.0  # a norm is all that has been made of it
+    if call.independent or not kernels.nonzero(weight.var) or one_size:
+        return result
     product_of_two = data.transport is not None and data.fn is None
-    if (
-        call.independent
-        or not kernels.nonzero(weight.var)
-        or not (few or product_of_two or read(data.scales) is not None)
-    ):
+    if count > WIDE and not product_of_two and read(data.scales) is None:
         return result
     energies = _energy(data, summed)
     if energies is None:
