@@ -86,7 +86,9 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
     shape_of_one = one_signed(state)
     if state.scales is not None:
         later = state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
-        shape_of_one = replace(shape_of_one, scales=later, sizes_by=state.sizes_by)
+        # other parts have sizes of their own
+        sizes_by = state.sizes_by if _is_shared(state.scales.value(), atom) else NONE
+        shape_of_one = replace(shape_of_one, scales=later, sizes_by=sizes_by)
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part
         shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)
@@ -100,6 +102,11 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         corr=kernels.without(corr, gone),
         marginal=shape_of_one,
     )
+
+
+def _is_shared(kernel: Array | None, atom: int) -> bool:
+    """Whether all elements along an atom have one local scale."""
+    return kernel is None or (kernel.shape[atom] > 1 and not np.ptp(kernel, axis=atom).any())
 
 
 def _displaced(matrix: Array, atom: int) -> Array:
