@@ -120,3 +120,22 @@ def test_patches_of_contrast_of_their_own():
         if one.op.startswith(("linear", "add", "matmul")):
             # what patches of a sample have in common grows with the query faster than linearly, as long axes do
             assert_alike(one, other, 0.4 if one.name.endswith(("matmul#2", "out")) else 0.2)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_attention_over_channels(written):
+    """Keys and values of one channel were made by weights of their own: nothing is pulled along the query."""
+
+    class OverChannels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(64, 64, bias=False) for _ in range(3))
+
+        def forward(self, x):
+            q, k, v = (f(x).transpose(1, 2).unflatten(1, (1, 64)) for f in (self.q, self.k, self.v))
+            if written:
+                return (q @ k.transpose(-1, -2) * 8**-0.5).softmax(-1) @ v
+            return F.scaled_dot_product_attention(q, k, v, scale=8**-0.5)
+
+    predicted, measured = predicted_and_measured(OverChannels(), torch.randn(8, 8, 64), 40)
+    assert_alike(predicted[-1], measured[-1], 0.1)
