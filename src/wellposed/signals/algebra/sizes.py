@@ -99,9 +99,16 @@ def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes,
 
 
 def average_of_sizes(x: State) -> float:
-    """Return how the logarithm of the mean size of a draw varies, for what few positions do not average out."""
+    """Return how the logarithm of the mean size of a draw varies, for what few positions do not average out.
+
+    What all positions of a draw share is in its spread already.
+    """
     scales = read(x.scales) if x.sizes_by.amounts.size else None
-    return 0.0 if scales is None else math.log1p(max(float(kernels.pair_mean(scales, x.sizes).ravel()[0]), 0.0))
+    if scales is None:
+        return 0.0
+    apart = any(length == 1 < size for length, size in zip(scales.shape, x.sizes, strict=True))
+    kernel = scales if apart else scales - scales.min()
+    return math.log1p(max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0))
 
 
 def sizes_after_attention(values: State, axis: int, made: State, at: int, lifted: float) -> Sizes:
