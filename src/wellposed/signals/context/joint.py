@@ -9,6 +9,7 @@ operator in between on the same draws. What is made of the results alone, or wit
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -355,19 +356,16 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
 
 def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
     """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
-    functorch = torch._C._functorch
-    loops = functorch._is_vmap_fallback_enabled()
     try:
         stacked = [
             torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
             for column in columns.values()
         ]
-        functorch._set_vmap_fallback_enabled(False)
-        made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+        with warnings.catch_warnings():  # operators that take no batch are looped over, which torch warns of
+            warnings.simplefilter("ignore")
+            made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
     except FAILURES:
         return None
-    finally:
-        functorch._set_vmap_fallback_enabled(loops)
     return [list(each.unbind()) for each in made]
 
 
