@@ -9,7 +9,6 @@ operator in between on the same draws. What is made of the results alone, or wit
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -356,16 +355,22 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
 
 def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
     """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
+    # torch has no public switch for it: where it is on, operators that take no batch are looped over, and warn of it
+    looping, loop = (getattr(torch._C._functorch, f"_{verb}_vmap_fallback_enabled", None) for verb in ("is", "set"))
+    if looping is None or loop is None:
+        return None
+    before = looping()
     try:
         stacked = [
             torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
             for column in columns.values()
         ]
-        with warnings.catch_warnings():  # operators that take no batch are looped over, which torch warns of
-            warnings.simplefilter("ignore")
-            made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+        loop(False)
+        made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
     except FAILURES:
         return None
+    finally:
+        loop(before)
     return [list(each.unbind()) for each in made]
 
 
@@ -379,8 +384,10 @@ def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) 
 
 
 def _result(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Return a node's results; some operators give more than the graph has uses for."""
     args = [_bound(a, env) for a in node.args]
-    return call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
+    made = call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
+    return list(made)[: len(node.outputs)]
 
 
 def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
