@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellposed as wp
+from wellposed.signals.context import joint
 
 aten = torch.ops.aten
 ROWS = Source((12, 8))
@@ -283,3 +286,34 @@ def test_what_is_shut_out_by_infinities_leaves_the_moments_to_the_rest() -> None
     )
     assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.12)
     assert predicted.mean == pytest.approx(measured.mean, rel=0.12)
+
+
+def test_draws_of_other_sizes_are_none():
+    """What a boolean mask picks is as long as the draw has it, and no draws of one value."""
+
+    class Picking(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0.0]
+
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(20, generator=generator) for _ in range(9)]
+    graph = wp.trace(Picking(), draws[0])
+    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws})
+    picks = [joint._run_on_draws(run, node) for node in graph.nodes]
+    assert picks[:-1] == [True] * (len(picks) - 1)
+    assert picks[-1] is False
+
+
+def test_results_that_are_not_used_are_left_out():
+    class Normalised(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return aten.native_layer_norm(x, [8], None, None, 1e-5)[0]
+
+    generator = torch.Generator().manual_seed(0)
+    graph = wp.trace(Normalised(), torch.randn(4, 8, generator=generator))
+    node = graph.nodes[0]
+    draws = [torch.randn(4, 8, generator=generator) for _ in range(9)]
+    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws})
+    assert joint._run_on_draws(run, replace(node, outputs=node.outputs[:1]))
+    for made, draw in zip(run.draws[node.outputs[0]], draws, strict=True):
+        assert torch.allclose(made, functional.layer_norm(draw, (8,)), atol=1e-6)

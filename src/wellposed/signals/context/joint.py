@@ -346,7 +346,9 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
         if made is None:
             made = _one_by_one(node, columns, count)
     if made is None or any(
-        tuple(column[0].shape) != run.graph.values[out].shape for out, column in zip(node.outputs, made, strict=True)
+        tuple(draw.shape) != run.graph.values[out].shape
+        for out, column in zip(node.outputs, made, strict=True)
+        for draw in column
     ):
         return False
     run.draws.update(zip(node.outputs, made, strict=True))
