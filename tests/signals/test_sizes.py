@@ -69,6 +69,52 @@ def test_few_samples_do_not_average_sizes_out():
         assert 0.75 < one.log2_std / other.log2_std < 1.35, one.name
 
 
+ROUTERS = {
+    "sigmoid": torch.sigmoid,
+    "best of four": lambda s: s.softmax(-1).amax(-1, keepdim=True),
+    "one in four": lambda s: torch.where(s[..., :1] >= s.amax(-1, keepdim=True), s[..., :1].sigmoid(), 0.0),
+}
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_tokens_keep_the_weights_of_a_router(router):
+    """Weighted before an expert, as in Llama 4: gate and up share the weight, and the result has its square."""
+
+    class Expert(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(64, 1 if router == "sigmoid" else 4, bias=False)
+            self.gate, self.up, self.down = (nn.Linear(64, 64, bias=False) for _ in range(3))
+
+        def forward(self, x):
+            x = F.layer_norm(x, (64,))
+            weighted = x * ROUTERS[router](self.router(x))
+            return self.down(F.silu(self.gate(weighted)) * self.up(weighted))
+
+    predicted, measured = predicted_and_measured(Expert(), torch.randn(256, 64))
+    for one in predicted:
+        if one.module in ("gate", "up", "down") or one.op in ("silu.default", "mul.Tensor"):
+            assert_alike(one, measured[one.name], 0.2)
+
+
+def test_a_token_is_as_large_as_the_number_that_it_is_multiplied_with():
+    """E x² y² of two maps of s x, s uniform: E s⁴ / (E s²)² times what it is without s, exactly."""
+
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
+
+        def forward(self, x, s):
+            x = x * s
+            return self.a(x) * self.b(x)
+
+    graph = wp.trace(Weighted(), torch.randn(64, WIDTH), torch.randn(64, 1))
+    product = wp.propagate(graph, weights=wp.plan(graph))["mul#2"]
+    # a normal s: E s⁴ = 3; |x|² / n varies by 2 / n
+    assert product.second_moment == pytest.approx(3.0 * (1.0 + 2.0 / WIDTH), rel=0.02)
+
+
 class Attention(nn.Module):
     """Attention over tokens of given sizes, and over what a skip makes of its result."""
 

@@ -12,7 +12,7 @@ import torch
 from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
-from wellposed.signals.algebra.sizes import sizes_of_product, sizes_of_sum
+from wellposed.signals.algebra.sizes import sizes_by_factor, sizes_of_product, sizes_of_sum
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -392,13 +392,16 @@ def _product(call: Call, x: State, y: State) -> State:
         var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
     var = np.maximum(var, 0.0)
     alike = alike_of_parts(((x, q.mean**2 * p.var), (y, p.mean**2 * q.var)), var)
-    shape = sizes.marginal(False)
+    shape, made = sizes.marginal(False), _marginal_of_product(call, x, y, cross is None)
+    if cross is None and not call.independent:
+        by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
+        shape, made = (shape, made) if by_factor is None else (by_factor.marginal(True), Marginal(True))
     even = (0.0 if kernels.nonzero(q.var) else x.even) or (0.0 if kernels.nonzero(p.var) else y.even)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(_marginal_of_product(call, x, y, cross is None), scales=shape.scales, sizes_by=shape.sizes_by),
+        marginal=replace(made, scales=shape.scales, sizes_by=shape.sizes_by),
         ancestry=Ancestry(
             _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
             x.roots | y.roots,

@@ -11,12 +11,15 @@ import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
-from wellposed.signals.distributions.expansion import UNEVEN
+from wellposed.signals.distributions.expansion import UNEVEN, marginal
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Marginal, State, known, read
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
 
+FEW = 8
+"""Elements that share one number from which on its size is theirs."""
 LARGEST = 8.0
 """Variance of a local scale above which no more is followed."""
 
@@ -96,6 +99,32 @@ def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes,
     first, second, both = parts
     kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST)))
     return Sizes(kernel, _of_variance(x.sizes_by + y.sizes_by, kernel)), np.expm1(both)
+
+
+def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Sizes | None:
+    """Return the sizes of a Gaussian x times y, one number for many elements of x (a router's weight for all features
+    of a token): they are those of y². None of other factors.
+    """
+    rank = max(len(x.axes), len(y.axes))
+    own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
+    shared = math.prod(n for n, other in zip(own, others, strict=True) if other == 1)
+    if shared < FEW or any(n == 1 < other for n, other in zip(own, others, strict=True)):
+        return None
+    if not x.gauss or kernels.nonzero(x.mean) or not kernels.nonzero(y.var):
+        return None
+    squares = marginal(y) ** 2
+    level = float(WEIGHTS @ squares)
+    uneven = min(float(WEIGHTS @ squares**2) / level**2 - 1.0, LARGEST) if level > 0.0 else 0.0
+    if not uneven > UNEVEN:
+        return None
+    key = ("scale", y.serial)
+    if key not in call.run.memo:
+        call.run.memo[key] = source(call.source(), math.log1p(uneven))
+    kernel, before = uneven * np.clip(kernels.by_displacement(q.corr), 0.0, 1.0), read(p.scales)
+    if before is not None:
+        kernel, before = kernels.common(kernel, before)
+        kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST)
+    return Sizes(kernel, x.sizes_by + call.run.memo[key])
 
 
 def average_of_sizes(x: State) -> float:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.special import ndtr
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
@@ -21,8 +24,10 @@ from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import Marginal, State, make_state
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.transport import Postponed, Transport, standardised
 from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import RULES
 from wellposed.signals.structure.bounds import ANY, bounds
@@ -33,6 +38,8 @@ LARGEST = 1 << 18
 """Most elements of a tensor that is drawn together with others."""
 WIDEST = 1 << 21
 """Most elements of one in a scan, which may hold the decays of all pairs of times."""
+SHOWN = 4096
+"""Elements of draws that tell the shape of their distribution."""
 SMALL = 1 << 14
 """Most elements of a signal that is drawn for what follows a choice to meet."""
 LEAST, MOST = 8, 128
@@ -96,11 +103,22 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
             state = _moments_of(draws, run.root() | entering).amended(spread=spread)
         else:
             state = _state_of(draws, run.root() | entering, run.segmented).amended(spread=spread)
+            if info.is_signal and kernels.nonzero(state.var) and state.mask is None:
+                few = [draw.ravel()[:: max(draw.numel() * len(draws) // SHOWN, 1)] for draw in draws]
+                state = state.amended(marginal=Marginal(transport=Postponed(partial(_shape_of, torch.cat(few)))))
         if heavy or _is_heavy(draws):
             state = state.amended(tag="heavy" if info.is_signal else "assumed")
         results.append(state)
     run.drawn.update(node.outputs)
     return results
+
+
+def _shape_of(values: torch.Tensor) -> Transport:
+    """Return the shape of the marginal that values show."""
+    ordered = values[torch.isfinite(values)].double().sort().values.numpy()
+    if not (ordered.size and ordered[0] < ordered[-1]):
+        return standardised(NODES)
+    return standardised(np.interp(ndtr(NODES), (np.arange(len(ordered)) + 0.5) / len(ordered), ordered))
 
 
 def _spread_of(run: Pass, node: Node) -> Spread:
