@@ -149,7 +149,7 @@ def weight_norm_directions(graph: Graph, prescriptions: Mapping[str, Prescriptio
             op=written.op,
             fan_in=written.fan_in,
             fan_out=written.fan_out,
-            reason=f"direction of a weight norm: any, of the length {written.name!r}, which decides the scale",
+            reason=f"direction of a weight norm, whose length cancels: {written.name!r} decides the scale",
         )
     return drawn
 
