@@ -27,6 +27,12 @@ SAMPLED = {
 }
 
 
+def assert_by_chance(predicted: wp.Signal, measured: wp.Signal) -> None:
+    """Assert that chance explains the difference: three standard errors of two samples, both of about this size."""
+    ratio = math.log2(predicted.second_moment / measured.second_moment)
+    assert abs(ratio) < 3.0 * math.sqrt(2.0) * measured.log2_error, predicted.name
+
+
 def log_probability(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     mean, log_std = aten.linear(x, w), aten.linear(x, v)
     action = mean + log_std.exp() * torch.randn_like(mean)
@@ -181,11 +187,9 @@ def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
     signals = wp.propagate(graph, weights=plan)
     measured = wp.measure(graph, plan=plan, draws=32)
     assert not plan.warnings or "run on samples" in plan.warnings[0]
-    for name in ("exp", "linalg_solve_triangular", "matmul#3", "out"):
-        assert signals[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.25), name
+    for name in ("masked_fill", "exp#2", "linalg_solve_triangular", "matmul#3", "out"):  # the first over what is finite
+        assert_by_chance(signals[name], measured[name])
     assert signals["matmul#3"].tag == "sampled"
-    shut = signals["masked_fill"]  # over what is finite
-    assert shut.second_moment == pytest.approx(measured["masked_fill"].second_moment, rel=0.25)
 
 
 def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:
@@ -196,7 +200,9 @@ def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:
         return made[:, 4:].unflatten(1, (2, 4)).square()
 
     found = examine(Case("part", run, (Source((16, 12, 9)),), kernels))
-    assert found.states[0].second_moment == pytest.approx(float(found.samples[0].square().mean()), rel=0.1)
+    each = found.samples[0].square().flatten(1).mean(1)
+    error = float(each.std()) / len(each) ** 0.5
+    assert abs(found.states[0].second_moment - float(each.mean())) < 3.0 * error
 
 
 # ---- heavy tails ----------------------------------------------------------------------------------------------------
@@ -284,8 +290,9 @@ def test_what_is_shut_out_by_infinities_leaves_the_moments_to_the_rest() -> None
     predicted, measured = (
         list(found)[-1] for found in (wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan))
     )
-    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.12)
-    assert predicted.mean == pytest.approx(measured.mean, rel=0.12)
+    assert_by_chance(predicted, measured)
+    # the mean varies with the scale of the router, as the root of the second moment does
+    assert abs(math.log2(predicted.mean / measured.mean)) < 4.0 * measured.log2_error
 
 
 def test_draws_of_other_sizes_are_none():

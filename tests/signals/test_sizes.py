@@ -38,18 +38,27 @@ def assert_alike(one, other, tolerance):
     assert error < tolerance + 3 * other.log2_error, (one.name, one.second_moment, other.second_moment)
 
 
-def test_two_maps_of_one_signal_share_its_size():
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
+class TwoMaps(nn.Module):
+    """Products of two maps: of one signal, and of it and another; each row may be multiplied with a number first."""
 
-        def forward(self, x, y):
-            return self.a(x) * self.b(x), self.a(x) * self.b(y)
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
 
-    graph = wp.trace(Both(), torch.randn(8, WIDTH), torch.randn(8, WIDTH))
+    def forward(self, x, y, s=None):
+        x = x if s is None else x * s
+        return self.a(x) * self.b(x), self.a(x) * self.b(y)
+
+
+def products(*inputs):
+    """Return the predicted second moments of both products."""
+    graph = wp.trace(TwoMaps(), *inputs)
     signals = wp.propagate(graph, weights=wp.plan(graph))
-    alike, apart = (signals[name].second_moment for name in ("mul", "mul#2"))
+    return [signals[graph.values[value].name].second_moment for value in graph.outputs]
+
+
+def test_two_maps_of_one_signal_share_its_size():
+    alike, apart = products(torch.randn(8, WIDTH), torch.randn(8, WIDTH))
     assert alike == pytest.approx(1.0 + 2.0 / WIDTH, rel=1e-6)  # E (|x|² / n)² = 1 + 2 / n
     assert apart == pytest.approx(1.0, rel=1e-6)
 
@@ -98,21 +107,9 @@ def test_tokens_keep_the_weights_of_a_router(router):
 
 
 def test_a_token_is_as_large_as_the_number_that_it_is_multiplied_with():
-    """E x² y² of two maps of s x, s uniform: E s⁴ / (E s²)² times what it is without s, exactly."""
-
-    class Weighted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
-
-        def forward(self, x, s):
-            x = x * s
-            return self.a(x) * self.b(x)
-
-    graph = wp.trace(Weighted(), torch.randn(64, WIDTH), torch.randn(64, 1))
-    product = wp.propagate(graph, weights=wp.plan(graph))["mul#2"]
-    # a normal s: E s⁴ = 3; |x|² / n varies by 2 / n
-    assert product.second_moment == pytest.approx(3.0 * (1.0 + 2.0 / WIDTH), rel=0.02)
+    """E x² y² of two maps of s x, s normal: E s⁴ / (E s²)² = 3 times what it is without s."""
+    product, _ = products(torch.randn(64, WIDTH), torch.randn(64, WIDTH), torch.randn(64, 1))
+    assert product == pytest.approx(3.0 * (1.0 + 2.0 / WIDTH), rel=1e-6)
 
 
 class Attention(nn.Module):

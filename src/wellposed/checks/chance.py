@@ -13,6 +13,7 @@ from scipy import special
 from wellposed.checks.intervals import ERROR_RATE
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12
@@ -22,8 +23,8 @@ precision has 24 bits, and sums lose some."""
 _MANY = 10_000
 """Elements from which on a binomial count is normal."""
 
-_SCALES = frozenset({"mul", "mul_", "div", "div_", "to", "_to_copy", "expand", "view", "reshape", "where", "clone"})
-"""Operators behind which a mask's share is the share of the signal."""
+_SCALES = frozenset({"mul", "div", "to", "_to_copy", "where", "clone"})
+"""Operators, beside views, behind which a mask's share is the share of the signal."""
 
 
 class Share(NamedTuple):
@@ -54,7 +55,7 @@ def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[st
     named: dict[str, Share] = {}
     for node in graph.nodes:
         elements = _drawn(graph, node, random)
-        masking = node.op_name.partition(".")[0] in _SCALES
+        masking = node.op.is_view or plain_name(node.op) in _SCALES
         for out in node.outputs:
             name = graph.values[out].name
             signal = predicted.get(name)

@@ -63,10 +63,7 @@ def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """
     devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed also notes where it was called, which is slow
-        for device in devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+        torch.manual_seed(seed)
         yield
 
 
