@@ -13,6 +13,7 @@ from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
 from wellposed.signals.algebra.sizes import sizes_by_factor, sizes_of_product, sizes_of_sum
+from wellposed.signals.algebra.softmax import summed
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -146,6 +147,9 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     if one is not None:
         return one
     result = _sum(call, laid_out(x), laid_out(y), a, b)
+    if x.logits or y.logits:
+        terms = [(w * w * kernels.average(s.var), s.logits) for w, s in ((a, x), (b, y))]
+        result = result.amended(logits=summed(terms))
     if not (x.roots and y.roots):  # the same sum with known numbers, worked out twice, is one tensor
         call.run.memo[key] = result
     both = jointly(x, y, lambda p, q: a * p + b * q)

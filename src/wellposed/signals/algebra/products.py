@@ -300,7 +300,7 @@ def _tilt(
         return np.zeros((1,) * len(labels))
     own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
     # no mean of tokens is larger than they are
-    lifted = min(tilt(values, axis, softmax.variance) * softmax.pull, own * (1.0 - softmax.second))
+    lifted = min(tilt(values, axis, softmax.variance * softmax.part) * softmax.pull, own * (1.0 - softmax.second))
     lifted += own * softmax.picked if is_uneven(values, axis) else 0.0
     one = np.ones((1,) * len(weights.sizes))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ class Logits(NamedTuple):
         uneven: variance over queries of the variance, relative to its square (few features have long and short axes).
         keys: relative variance of the sizes of one query's keys, which their values share.
         along: how the size of a query's values grows with the variance of its logits: by which power of it.
+        part: how much of the variance is that of products of queries and keys; values know nothing of the rest.
     """
 
     variance: float
@@ -41,12 +42,25 @@ class Logits(NamedTuple):
     uneven: float = 0.0
     keys: float = 0.0
     along: float = 0.0
+    part: float = 1.0
 
     def coarse(self) -> Logits:
         """Return the law with few digits, so that what is worked out for it serves its like."""
         if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
-        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:]))
+        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:5]))
+
+
+def summed(terms: Sequence[tuple[float, tuple[float, ...]]]) -> tuple[float, ...]:
+    """Return what else is known of the law of a sum of logits, given the variance of each term and what is known of its
+    law: nothing of a bias, which adds to the variance alone.
+    """
+    total = sum(variance for variance, _ in terms)
+    laws = [(variance / total, Logits(0.0, *law)) for variance, law in terms if law] if total > 0.0 else []
+    if not laws:
+        return ()
+    curved, uneven, keys = (sum(share**2 * law[i] for share, law in laws) for i in (1, 2, 3))
+    return curved, uneven, keys, laws[0][1].along, min(sum(share * law.part for share, law in laws), 1.0)
 
 
 @lru_cache(maxsize=2)

@@ -60,14 +60,29 @@ def outside(x: State) -> float:
 
 
 def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
-    """Draw the root of the local scale, Gamma-distributed, one for all elements that share it."""
+    """Draw the root of the local scale: what all elements share along the atoms that share most of it, and what they
+    have in common along the others, as two Gamma-distributed factors.
+    """
     scales = read(state.scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
     if scales is None or kappa <= UNEVEN:
         return 1.0
-    sizes = [1 if shared > 1 else n for n, shared in zip(state.sizes, scales.shape, strict=True)]
+    shared = [i for i, n in enumerate(scales.shape) if n > 1]
+    others = [float(kernels.off_diagonal_mean(scales, state.sizes, i).ravel()[0]) for i in shared]
+    partly = [i for i, other in zip(shared, others, strict=True) if other < 0.5 * kappa]
+    common = min(max(min(others, default=0.0), 0.0), kappa) if partly else 0.0
+    whole = [1 if i in shared else n for i, n in enumerate(state.sizes)]
+    single = [1 if i in shared and i not in partly else n for i, n in enumerate(state.sizes)]
+    own = (1.0 + kappa) / (1.0 + common) - 1.0
+    return (_gamma(whole, common, generator) * _gamma(single, own, generator)).sqrt()
+
+
+def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.Tensor:
+    """Draw Gamma-distributed numbers of mean 1 and variance kappa."""
+    if kappa <= 1e-6:
+        return torch.ones((), dtype=torch.float64)
     tails = torch.rand(sizes, generator=generator, dtype=torch.float64).numpy()
-    return torch.from_numpy(np.sqrt(kappa * gammaincinv(1.0 / kappa, tails)))
+    return torch.from_numpy(kappa * gammaincinv(1.0 / kappa, tails))
 
 
 def _noise(state: State, generator: torch.Generator) -> torch.Tensor:

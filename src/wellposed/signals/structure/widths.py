@@ -87,8 +87,13 @@ def channels(graph: Graph) -> dict[int, tuple[bool, ...]]:
     def only_made(axis: Axis) -> bool:
         return bool(axis) and all(is_made(atom.dimension) and not atom.dimension.root().given for atom in axis)
 
-    axes = _Reader(graph, contractions(graph)).axes
-    return {value: tuple(map(only_made, own)) for value, own in axes.items()}
+    return {value: tuple(map(only_made, own)) for value, own in axes_of(graph).items()}
+
+
+@once
+def axes_of(graph: Graph) -> dict[int, Axes]:
+    """Return the axes of each value as the indices that lie in them."""
+    return _Reader(graph, contractions(graph)).axes
 
 
 class _Reader:

@@ -114,7 +114,8 @@ def attention(
 def _choice(
     call: Adjoint, q: State, k: State, v: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
 ) -> _Choice:
-    sigma2, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
+    product, extra, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
+    sigma2 = product + extra
     queries, keys = q.shape[token], k.shape[token]
     rows, columns = min(queries, MOST), min(keys, MOST)
     visible = np.ones((rows, columns))

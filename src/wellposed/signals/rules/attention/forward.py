@@ -16,7 +16,7 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, interpolated, is_uneven, law_of, off_diagonal
+from wellposed.signals.algebra.softmax import Logits, interpolated, is_uneven, law_of, off_diagonal, summed
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.spread import Sources
@@ -51,7 +51,8 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys = _kept(mask, axis, x.shape)
-    shares, pull, picked = interpolated(keys, Logits(sigma2, *x.logits))
+    law = Logits(sigma2, *x.logits)
+    shares, pull, picked = interpolated(keys, law)
     a2 = kernels.average(shares)
     typical = float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=at)
@@ -81,7 +82,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho)),
+        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, law.part)),
     )
 
 
@@ -138,17 +139,18 @@ def attention(
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
-    sigma2, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
-    law = law_of(sigma2, q, k, (token, token), q.shape[-1])
+    product, bias, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
+    alone = law_of(product, q, k, (token, token), q.shape[-1])
+    law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
-    lifted = np.minimum(alike * tilt(v, token, law.variance) * pull, (1.0 - r_v) * (1.0 - a2))
+    lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - r_v) * (1.0 - a2))
     ratio = r_v + (1.0 - r_v) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
-    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * sigma2, 50.0)) / typical, kernels.average(a2))
+    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * alone.variance, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
     share = kernels.average(lifted) / level if level > 0 else 0.0
     made = _output(call, q, v, token, ratio, r_out, alike_after_attention(call, v, share))
@@ -157,8 +159,9 @@ def attention(
 
 def logits(
     call: Call, q: State, k: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
-) -> tuple[float, Array, torch.Tensor | None]:
-    """Return the variance of a query's logits over its keys, how many keys each query sees, and the mask, if any.
+) -> tuple[float, float, Array, torch.Tensor | None]:
+    """Return the variance over the keys of a query's products with them, that of a bias, how many keys each query sees,
+    and the mask, if any.
 
     The numbers of keys have one entry for each query, or one for all.
     """
@@ -174,7 +177,7 @@ def logits(
         seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
     else:
         seen = np.array([float(keys_total)])
-    return max(sigma2 + extra, 0.0), seen, mask
+    return max(sigma2, 0.0), extra, seen, mask
 
 
 def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
@@ -200,7 +203,9 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(list(chain(*given.state.axes)))
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
-        return given.mask, (given if given.scores is None else given.scores).pooled_var
+        bias = given if given.scores is None else given.scores
+        apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
+        return given.mask, kernels.average(bias.var) * apart
     return None, 0.0
 
 

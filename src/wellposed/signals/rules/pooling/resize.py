@@ -8,14 +8,16 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.state import Layout, Padded, State, make_state
-from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.windows import Indices
+from wellposed.signals.integration.windows import Axis, Indices, output_size
+from wellposed.signals.operators.product import pair_of
 from wellposed.signals.registry import overloads, rule
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -179,13 +181,25 @@ def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool
     return mapped(x, axis, weights)
 
 
-@rule(
-    overloads("im2col.default", "col2im.default", "grid_sampler.default"),
-    tag="approximate",
-    source="elements picked alike",
-)
-def rearranged(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
-    """Windows as columns and back, sampling at given places: pooled moments are kept."""
-    if call.node.op is torch.ops.aten.im2col.default:
-        return make_state(call.shape(), x.pooled_mean, x.pooled_var, roots=x.roots | call.root())
-    return None
+@rule(overloads("im2col.default"), tag="approximate", source="definition: every element at each tap that reads it")
+def windows_as_columns(
+    call: Call, x: State, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> State | None:
+    """Overlapping windows of an image as columns."""
+    rank, made = len(x.shape), x
+    sizes, strides, before, dilated = (pair_of(given, 2) for given in (kernel_size, stride, padding, dilation))
+    for i in (1, 0):
+        axis = rank - 2 + i
+        window = (sizes[i], strides[i], before[i], before[i], dilated[i])
+        out = output_size(x.shape[axis], *window)
+        cut = unfolded(made, axis, Axis(x.shape[axis], out, sizes[i], strides[i], before[i], dilated[i]))
+        if cut is None:
+            return make_state(call.shape(), x.pooled_mean, x.pooled_var, roots=x.roots | call.root())
+        made = cut
+    taps, places = (rank - 2, rank), (rank - 1, rank + 1)
+    return reshape(permute(made, (*range(rank - 2), *taps, *places)), call.shape())
+
+
+@rule(overloads("col2im.default", "grid_sampler.default"), tag="approximate", source="run on samples")
+def placed_anew(call: Call, x: State, *rest: Any, **kwargs: Any) -> None:
+    """Columns summed to an image, and sampling at given places."""

@@ -10,6 +10,7 @@ import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand
 from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import concatenate, select
@@ -17,9 +18,10 @@ from wellposed.signals.distributions.state import State, exchangeable, make_stat
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.windows import Indices
+from wellposed.signals.integration.windows import Axis, Indices
 from wellposed.signals.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.structure.patches import merged_positions
 
 _SPECIAL = overloads("unfold.default")
 """Views in some cases alone, with rules of their own."""
@@ -42,8 +44,14 @@ def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State
     if steps is None or not isinstance(x, State):
         return None
     if len(steps) == 1:
-        return through(call, x, steps[0])
+        return _merged(call, through(call, x, steps[0]))
     return tuple([through(call, x, chain) for chain in steps])
+
+
+def _merged(call: Call, x: State) -> State:
+    """Return a state whose features may be those of several positions: by chance they are alike each on its own."""
+    count = merged_positions(call.graph).get(call.node.index, 1)
+    return x.amended(alike=x.alike.times(count**-0.5)) if count > 1 and x.alike.amounts.size else x
 
 
 def through(call: Call, x: State, steps: Steps) -> State:
@@ -93,7 +101,7 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     parts = [_as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
-    whole = concatenate(parts, dim)
+    whole = _merged(call, concatenate(parts, dim))
     if all(p.mask is None or p.scores is None for p in parts):
         return whole
     # scores that are shut out of a softmax stay so beside others
@@ -183,18 +191,25 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
 
 
 def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
-    """Return elements picked by known indices of neighbouring axes together (a triangle of a matrix), else None."""
+    """Return elements picked by indices of neighbouring axes together (a triangle of a matrix, tokens of each sample),
+    else None; the other axes stay as they are.
+    """
     picks = [indices[axis] for axis in where]
     if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
         return None
-    if not all(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in picks):
+    if any(getattr(item, "dtype", torch.bool) == torch.bool for item in picks):
         return None
-    picks, sizes = list(torch.broadcast_tensors(*picks)), x.shape[where[0] : where[-1] + 1]
-    names = torch.zeros_like(picks[0])
-    for item, size in zip(picks, sizes, strict=True):
+    first, after = where[0], x.shape[where[-1] + 1 :]
+    sizes, picked = x.shape[first : where[-1] + 1], shape[first : len(shape) - len(after)]
+    flat = reshape(x, (*x.shape[:first], math.prod(sizes), *after))
+    if not flat.axes[first]:
+        return None
+    if not all(isinstance(item, torch.Tensor) for item in picks):
+        return picked_along(flat, first, picked, shape)
+    names = torch.zeros_like(torch.broadcast_tensors(*picks)[0])
+    for item, size in zip(torch.broadcast_tensors(*picks), sizes, strict=True):
         names = names * size + torch.where(item < 0, item + size, item)
-    flat = reshape(x, (*x.shape[: where[0]], math.prod(sizes), *x.shape[where[-1] + 1 :]))
-    return picked_along(flat, where[0], tuple(names.shape), shape, names.flatten()) if flat.axes[where[0]] else None
+    return picked_along(flat, first, picked, shape, names.flatten())
 
 
 def picked_along(
@@ -267,7 +282,13 @@ def _picked(call: Call, x: State) -> State:
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
     steps = view_of(call.graph, call.node)
-    return _picked(call, x) if steps is None else through(call, x, steps[0])
+    if steps is not None:
+        return through(call, x, steps[0])
+    axis = dimension % max(len(x.axes), 1)
+    cut = unfolded(x, axis, Axis(x.shape[axis], call.shape()[axis], size, step)) if x.axes else None
+    if cut is None:
+        return _picked(call, x)
+    return permute(cut, [k for k in range(len(cut.axes)) if k != axis] + [axis])
 
 
 @rule(overloads("channel_shuffle.default"), source="definition: channels are alike", tensors=True)

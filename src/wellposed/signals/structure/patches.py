@@ -1,0 +1,67 @@
+"""Where positions become features: merged patches, pixels moved into channels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.signals.operators.indices import Axes, Axis, is_made
+from wellposed.signals.operators.views import is_cut, is_view
+from wellposed.signals.structure.widths import axes_of
+
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+
+@once
+def merged_positions(graph: Graph) -> dict[int, int]:
+    """Return of each node that makes features of neighbouring positions, by index, of how many; other positions are
+    left.
+    """
+    axes = axes_of(graph)
+    merged = {node.index: _merged(graph, node, axes) for node in graph.nodes}
+    return {index: count for index, count in merged.items() if count > 1}
+
+
+def _merged(graph: Graph, node: Node, axes: dict[int, Axes]) -> int:
+    if node.op is aten.cat.default:
+        return _slices(graph, node)
+    if not is_view(node.op) or len(node.outputs) != 1:
+        return 1
+    made = axes[node.outputs[0]]
+    if not any(axis and not _features(axis) for axis in made[1:]):
+        return 1
+    return _within_features(made) // _within_features(axes[node.inputs[0]])
+
+
+def _features(axis: Axis) -> bool:
+    return any(is_made(atom.dimension) for atom in axis)
+
+
+def _within_features(axes: Axes) -> int:
+    """Return how many positions lie in one axis with features that weights made."""
+    return math.prod(atom.size for axis in axes if _features(axis) for atom in axis if not is_made(atom.dimension))
+
+
+def _slices(graph: Graph, node: Node) -> int:
+    """Return of how many different cuts of one tensor, along other axes than theirs, a concatenation is made."""
+    parts = [ref.value for ref in node.args[0]]
+    dim = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+    sources = {_cut_from(graph, part) for part in parts}
+    if len(sources) != 1 or None in sources or len(set(parts)) < len(parts):
+        return 1
+    (source,) = sources
+    shape = graph.values[source].shape if source is not None else ()
+    last = graph.values[parts[0]].shape
+    alike = len(shape) == len(last) and shape[dim] == last[dim]
+    return len(parts) if alike and any(n > 1 for i, n in enumerate(last) if i not in (0, dim % len(last))) else 1
+
+
+def _cut_from(graph: Graph, value: int) -> int | None:
+    """Return the tensor that a value was cut out of, None of what is no cut."""
+    at, cut = value, False
+    while (index := graph.values[at].node) is not None and is_cut(graph.nodes[index].op):
+        at, cut = graph.nodes[index].inputs[0], True
+    return at if cut else None
