@@ -10,8 +10,8 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, is_uneven, law_of, shared_size
+from wellposed.signals.algebra.sizes import overlap, sizes_after_attention
+from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
@@ -38,7 +38,10 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         _raw_kernel(left, product.left_axes, labels, sizes), _raw_kernel(right, product.right_axes, labels, sizes)
     )
     count = math.prod(size for label, size in sizes.items() if label not in product.out_axes)
-    kernel = _over_pairs(of_left * of_right, labels, sizes, product) * count * count
+    both = of_left * of_right
+    if not call.independent and (shared := _alike_together(call, left, right, product, labels)) is not None:
+        both = kernels.total(both, shared)
+    kernel = _over_pairs(both, labels, sizes, product) * count * count
     alike, lifted = NONE, 0.0
     if left.softmax is not None:
         tilted = _tilt(call, given, left.softmax, right, product, labels, sizes)
@@ -73,10 +76,35 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         return made
     var = each[1] * common + lifted
     if left.softmax is None:
-        kernel = _about_means(call, (left, right), product, labels, sizes, of_left * of_right)
+        kernel = _about_means(call, (left, right), product, labels, sizes, both)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
     corr = kernels.correlation(kernel, var)
     return made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+
+
+def _alike_together(call: Call, left: State, right: State, product: Product, labels: tuple[str, ...]) -> Array | None:
+    """Return what two factors made of the same tokens have in common, where positions are summed: two positions that
+    are alike by chance are so in both, E ρ ρ' = r r' + Cov(ρ, ρ').
+    """
+    axes = product.left_axes, product.right_axes
+    summed = [label for label in product.left_axes if label in product.right_axes and label not in product.out_axes]
+    made = channels(call.graph)
+    flags = [
+        dict(zip(own, made[value], strict=True)) for own, value in zip(axes, (product.left, product.right), strict=True)
+    ]
+    if not summed or any(flag[label] for label in summed for flag in flags):
+        return None
+    share = overlap(left.alike, right.alike)
+    if share <= 0.0:
+        return None
+    positions = [all(label in flag and not flag[label] for flag in flags) for label in labels]
+    pattern = np.ones([2 if is_position else 1 for is_position in positions])
+    pattern[(0,) * pattern.ndim] = 0.0
+    apart = (
+        1.0 - _average_correlation(x, own, labels, [labels.index(label) for label in summed])
+        for x, own in zip((left, right), axes, strict=True)
+    )
+    return pattern * (share * math.prod(apart) * kernels.average(left.var) * kernels.average(right.var))
 
 
 def _law(left: State, right: State, product: Product, width: int) -> Logits | None:
@@ -88,7 +116,7 @@ def _law(left: State, right: State, product: Product, width: int) -> Logits | No
     columns = [label for label in other if label in product.out_axes and label not in own]
     if left.softmax is not None or not (rows and columns):
         return None
-    return law_of(1.0, left, right, (own.index(rows[-1]), other.index(columns[-1])), width)
+    return law_of(1.0, left, right, Places(own.index(rows[-1]), other.index(columns[-1]), own, other), width)
 
 
 def _with_sizes(made: State, values: State, product: Product, lifted: float) -> State:

@@ -223,28 +223,37 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
-def law_of(variance: float, queries: State, keys: State, axes: tuple[int, int], width: int) -> Logits:
+def law_of(variance: float, queries: State, keys: State, at: Places, width: int) -> Logits:
     """Return the law of logits of this variance but for what the sizes of queries and keys have in common; both have
-    ``width`` features, and lie along these axes.
+    ``width`` features, and lie as ``at`` says.
 
     A query's logits have the variance q' S q, S the covariance of keys, which for few features, or few dimensions that
     they were computed from, has long and short axes: 2 / width + 2 / D relative to its square. Of tokens that differ in
     size, by chance or by position, D says no more than the sizes of queries and of all keys of one query; and what
     sizes Gaussian tokens of D dimensions have, 2 / D, leaves logits Gaussian over the keys.
     """
-    (of_q, mean_q), (of_k, mean_k) = (_varying(x, axis) for x, axis in zip((queries, keys), axes, strict=True))
+    (of_q, mean_q), (of_k, mean_k) = (_varying(x, axis) for x, axis in ((queries, at.query), (keys, at.key)))
     both = overlap(queries.sizes_by, keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
     both *= math.sqrt(mean_q * mean_k)
-    own, other = (_by_position(x, axis) for x, axis in zip((queries, keys), axes, strict=True))
+    own, other = _by_position(queries, keys, at)
     uneven = 2.0 / width + max(2.0 * keys.alike.variance, math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0)
     along = (mean_k + both) / math.log1p(uneven)
     beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.alike.variance) - 1.0
     return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along)
 
 
+class Places(NamedTuple):
+    """Which axis of queries and keys tells tokens apart, and the axes that both have, one label each."""
+
+    query: int
+    key: int
+    of_query: Sequence[str]
+    of_key: Sequence[str]
+
+
 def is_uneven(x: State, axis: int) -> bool:
     """Whether positions along an axis differ in size, by chance or because they are known to."""
-    return x.scales is not None or _by_position(x, axis) > 0.0
+    return x.scales is not None or (any(x.var.shape[i] > 1 for i in x.axes[axis]) and _varies(x.var))
 
 
 def _varying(x: State, axis: int) -> tuple[float, float]:
@@ -262,11 +271,33 @@ def shared_size(x: State, axis: int) -> float:
     return math.exp(_varying(x, axis)[1])
 
 
-def _by_position(x: State, axis: int) -> float:
-    """Return how the variance varies along an axis, relative to the square of its mean."""
-    members = x.axes[axis]
-    var = kernels.mean_over(x.var, [i for i in range(x.var.ndim) if i not in members])
-    return float(np.var(var)) / kernels.average(var) ** 2 if var.size > 1 and var.any() else 0.0
+def _by_position(queries: State, keys: State, at: Places) -> tuple[float, float]:
+    """Return the variance over queries of a query's logits, and over the keys of one query of the sizes of keys, both
+    relative to the square of their mean, as far as they follow from variances that are known by position.
+    """
+    if not (_varies(queries.var) or _varies(keys.var)):
+        return 0.0, 0.0
+    labels = tuple(dict.fromkeys((*at.of_query, *at.of_key)))
+    q, k = (_labelled(x, own, labels) for x, own in ((queries, at.of_query), (keys, at.of_key)))
+    key = labels.index(at.of_key[at.key])
+    mean = k.mean(axis=key, keepdims=True)
+    rows = q * mean
+    squares = kernels.average(mean * mean)
+    own = float(np.var(rows)) / kernels.average(rows) ** 2 if rows.any() else 0.0
+    return own, kernels.average(k * k) / squares - 1.0 if squares > 0.0 else 0.0
+
+
+def _varies(var: Array) -> bool:
+    return var.size > 1 and bool(np.ptp(var))
+
+
+def _labelled(x: State, own: Sequence[str], labels: Sequence[str]) -> Array:
+    """Return the variance by position with one dimension for each label."""
+    for axis in range(len(x.axes)):
+        x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else x
+    order = [x.axes[own.index(label)][0] for label in labels if label in own and x.axes[own.index(label)]]
+    lacking = [at for at, label in enumerate(labels) if label not in own or not x.axes[own.index(label)]]
+    return np.expand_dims(x.var.transpose(order), lacking)
 
 
 def off_diagonal(x: State, axis: int) -> float:

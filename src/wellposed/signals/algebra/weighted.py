@@ -90,6 +90,15 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     return Likeness(data.alike.times(math.sqrt(kept)), chance, share)
 
 
+def _of_features(call: Call, data: State) -> int:
+    """Return the number of the chance by which the features of two positions are alike: one for all that read them."""
+    key = ("likeness", data.serial)
+    if key not in call.run.memo:
+        call.run.memo[key] = call.source()
+    number: int = call.run.memo[key]
+    return number
+
+
 def fresh(
     call: Call, layout: Layout, var: Array, corr: Array, data: State, weight: State, *, outputs: int, likeness: Likeness
 ) -> State:
@@ -105,7 +114,7 @@ def fresh(
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
-        by_chance = likeness.inherited + source(number, likeness.chance / likeness.groups)
+        by_chance = likeness.inherited + source(_of_features(call, data), likeness.chance / likeness.groups)
         random = likeness.share**2 * min(likeness.inherited.variance + likeness.chance, 1.0)
         own = source(number, 2.0 * (alike + random * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)

@@ -5,8 +5,8 @@ Source: signals.md 5.8: random-field average over keys; A2 = E sum_j a_j² of th
 
 from __future__ import annotations
 
+import itertools
 import math
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, interpolated, is_uneven, law_of, off_diagonal, summed
+from wellposed.signals.algebra.softmax import Logits, Places, interpolated, is_uneven, law_of, off_diagonal, summed
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.spread import Sources
@@ -135,12 +135,14 @@ def attention(
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
     token = len(q.axes) - 2
-    q, k, v = (merge_atoms(x, token) for x in (q, k, v))
+    for axis in range(token + 1):
+        q, k, v = (merge_atoms(x, axis) for x in (q, k, v))
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     product, bias, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
-    alone = law_of(product, q, k, (token, token), q.shape[-1])
+    outer = [str(axis) for axis in range(token)]
+    alone = law_of(product, q, k, Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"]), q.shape[-1])
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
@@ -153,7 +155,7 @@ def attention(
     shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * alone.variance, 50.0)) / typical, kernels.average(a2))
     r_out = min(shared / level, 1.0) if level > 0 else 0.0
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    made = _output(call, q, v, token, ratio, r_out, alike_after_attention(call, v, share))
+    made = _output(call, q, v, token, ratio, r_out, typical, alike_after_attention(call, v, share))
     return made.amended(marginal=sizes_after_attention(v, token, made, token, share).marginal(False))
 
 
@@ -200,7 +202,9 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         added = masks[through]
         return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
     if isinstance(given, Unknown) and given.state is not None:
-        shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(list(chain(*given.state.axes)))
+        shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(
+            list(itertools.chain(*given.state.axes))
+        )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
         bias = given if given.scores is None else given.scores
@@ -209,7 +213,21 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     return None, 0.0
 
 
-def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, alike: Sources) -> State:
+def _between(v: State, moved: list[int], token: int) -> tuple[float, float]:
+    """Return the mean correlation of two values at different positions of some axes, of one token and of two."""
+    same, at = v.corr, v.axes[token]
+    for axis in moved:
+        same = kernels.off_diagonal_mean(same, v.sizes, v.axes[axis][0])
+    other = kernels.off_diagonal_mean(same, v.sizes, at[0]) if at else same
+    return float(same.ravel()[0]), float(other.ravel()[0])
+
+
+def _output(
+    call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, typical: float, alike: Sources
+) -> State:
+    """Return the result, ``ratio`` times the values' variance by query, two of whose queries are alike as ``r_out``
+    says; ``typical`` is how many keys one sees.
+    """
     level = kernels.average(ratio)
     made = make_state(
         call.shape(),
@@ -221,20 +239,22 @@ def _output(call: Call, q: State, v: State, token: int, ratio: Array, r_out: flo
         spread=v.spread,
     )
     axes, count = made.axes, len(made.sizes)
-    # different samples: values keep their own correlation; heads and channels are independent
     lengths = [1] * count
     if axes[token]:
         lengths[axes[token][0]] = 2
-    between = np.zeros((1,) * count)
-    for axis in range(token):
-        own = v.axes[axis]
-        if axes[axis] and len(own) == 1 and v.corr.shape[own[0]] > 1:
-            lengths[axes[axis][0]] = 2
-            i = own[0]
-            index = tuple(slice(None) if j == i else 0 for j in range(v.corr.ndim))
-            b = float(kernels.off_diagonal_mean(v.corr[index], [v.sizes[i]], 0)[0])
-            between = between + b / level if level > 0 else between
-    kernel = np.full(lengths, float(between.ravel()[0]) if count else 1.0)
+    # samples, and heads that share values: two queries of different ones weigh their values each in its own way
+    apart = [axis for axis in range(token) if axes[axis] and any(v.corr.shape[i] > 1 for i in v.axes[axis])]
+    for axis in apart:
+        lengths[axes[axis][0]] = 2
+    kernel = np.zeros(lengths)
+    for moved in itertools.product((0, 1), repeat=len(apart)):
+        where: list[int | slice] = [0] * count
+        for axis, to in zip(apart, moved, strict=True):
+            where[axes[axis][0]] = to
+        if axes[token]:
+            where[axes[token][0]] = slice(None)
+        same, other = _between(v, [axis for axis, to in zip(apart, moved, strict=True) if to], token)
+        kernel[tuple(where)] = (other + (same - other) / typical) / level if level > 0 else 0.0
     kernel[(0,) * count] = 1.0
     if axes[token]:
         neighbour = [0] * count

@@ -64,11 +64,20 @@ def through(call: Call, x: State, steps: Steps) -> State:
         elif isinstance(step, Expand):
             x = expand(x, step.shape)
         elif isinstance(step, Cut):
-            part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
-            x = _apart(call, x, part, step.axis)
+            x = _cut(call, x, step)
         else:
             x = reordered(x, step.axis, step.source)
     return x
+
+
+def _cut(call: Call, x: State, step: Cut) -> State:
+    """Return a part of a tensor: the same part, cut out twice, is one tensor."""
+    key = (step, x.serial, x.axes, x.lever, x.tag)
+    if key not in call.run.memo:
+        part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
+        call.run.memo[key] = _apart(call, x, part, step.axis)
+    part: State = call.run.memo[key]
+    return part
 
 
 def _apart(call: Call, whole: State, part: State, axis: int) -> State:
