@@ -38,9 +38,10 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         _raw_kernel(left, product.left_axes, labels, sizes), _raw_kernel(right, product.right_axes, labels, sizes)
     )
     count = math.prod(size for label, size in sizes.items() if label not in product.out_axes)
-    both = of_left * of_right
+    both, together = of_left * of_right, 0.0
     if not call.independent and (shared := _alike_together(call, left, right, product, labels)) is not None:
         both = kernels.total(both, shared)
+        together = float(_over_pairs(shared, labels, sizes, product).ravel()[0]) * (count * product.scale) ** 2
     kernel = _over_pairs(both, labels, sizes, product) * count * count
     alike, lifted = NONE, 0.0
     if left.softmax is not None:
@@ -74,7 +75,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     each = _by_position(left, right, product, sizes)
     if each is None:
         return made
-    var = each[1] * common + lifted
+    var = (each[1] + together) * common + lifted
     if left.softmax is None:
         kernel = _about_means(call, (left, right), product, labels, sizes, both)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))

@@ -124,14 +124,23 @@ def _form(call: Call, x: State, y: State) -> Standardised | None:
 
 def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
     """Whether y, where it meets x, is for each element the statistic of that element's own group."""
-    p, q, _ = align(x, y)
+    # where it is broadcast it may be cut into other atoms than x
+    wide = [i for i, place in enumerate(statistic.places) if place is None]
+    places = [place for place in statistic.places if place is not None]
+    p, q, _ = align(x, _narrow(y, wide) if wide else y)
     if p.dims is None or q.dims is None or {*p.dims} != {*range(len(x.sizes))}:
         return False
     for at_x, at_y in zip(p.dims, q.dims, strict=True):
-        place = None if at_y is None else statistic.places[at_y]
+        place = None if at_y is None else places[at_y]
         if at_x is None or (place is None) != (at_x in statistic.over) or place not in (None, at_x):
             return False
     return True
+
+
+def _narrow(y: State, atoms: list[int]) -> State:
+    """Return a state without atoms along which it is constant."""
+    mean, var, corr = (kernels.without(array, atoms) for array in (y.mean, y.var, y.corr))
+    return y.with_moments(layout=y.layout.without(atoms), mean=mean, var=var, corr=corr)
 
 
 def _standardised(x: State, form: Standardised) -> State | None:
