@@ -49,6 +49,25 @@ def _needed(mean_length: int, size: int) -> int:
     return 2 if mean_length == 1 else size
 
 
+class Pairs(NamedTuple):
+    """How the elements of a weight that one output sums go together: ``share`` is E (sum w)² / E sum w², 1 for
+    independent ones and 0 where the mean is taken out of each filter, of ``count`` elements.
+    """
+
+    share: float
+    count: int
+
+    def met(self, own: Array, common: Array) -> tuple[float, Array]:
+        """Return how much less meets in an output than with independent elements, and its kernel by displacement,
+        given that of each element with itself (``own``) and of the mean over all with itself (``common``).
+        """
+        rho = (self.share - 1.0) / max(self.count - 1, 1)
+        own, common = kernels.common(own, common)
+        made = (1.0 - rho) * own + rho * self.count * common
+        level = float(own.ravel()[0])
+        return (max(float(made.ravel()[0]) / level, 0.0) if level > 0.0 else 1.0), made
+
+
 class Likeness(NamedTuple):
     """How alike two positions of one draw are by chance, where a product with a weight sums over them.
 

@@ -93,6 +93,11 @@ def _values(run: Pass, node: Node, drawn: bool) -> list[torch.Tensor] | None:
     return None if any(value is None for value in found) else [value for value in found if value is not None]
 
 
+def numbers(run: Pass, value: int) -> torch.Tensor | None:
+    """Return the numbers of a value that parameters which keep theirs decide; None of all others."""
+    return _value(run, value, drawn=False) if value in run.weights.fixed else None
+
+
 def _value(run: Pass, value: int, drawn: bool) -> torch.Tensor | None:
     """Return the numbers of a value that depends on parameters, buffers and constants alone; None where it has none."""
     key = ("held", value, drawn)

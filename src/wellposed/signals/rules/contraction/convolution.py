@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.boxes import box, filtered
-from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
 from wellposed.signals.distributions.state import Later, Layout, State, read
@@ -58,7 +58,9 @@ def _sliding(data: State, product: Product, window: Window, shape: tuple[int, ..
     return _Sliding(data, channel_axis, space, steps, data.shape[channel_axis] // product.groups)
 
 
-def convolve(call: Call, data: State, weight: State, product: Product, window: Window, centred: bool) -> State:
+def convolve(
+    call: Call, data: State, weight: State, product: Product, window: Window, *, centred: bool, pairs: Pairs | None
+) -> State:
     """Return the state after a convolution (or transposed convolution)."""
     sliding = _sliding(data, product, window, call.shape())
     data, channels = sliding.data, sliding.channels
@@ -67,6 +69,7 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         if result is not None:
             return result
     q, raw = second_moments(data, centred)
+    every = raw
     q, raw = kernels.mean_over(q, sliding.members), kernels.at_zero(raw, sliding.members)
     before = kernels.average(q)
     if call.independent:
@@ -74,6 +77,10 @@ def convolve(call: Call, data: State, weight: State, product: Product, window: W
         total, corr = np.full((1,) * q.ndim, before * channels * window.taps / strides), np.ones((1,) * q.ndim)
     else:
         total, corr = _meeting(sliding, q, raw)
+        if pairs is not None:
+            level = kernels.average(total)
+            less, kernel = pairs.met(corr * (level / pairs.count), _mean_of_windows(sliding, every))
+            total, corr = total * less, kernel / max(float(kernel.ravel()[0]), 1e-300)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())
@@ -145,6 +152,15 @@ def _meeting(sliding: _Sliding, q: Array, raw: Array) -> tuple[Array, Array]:
         total = windows.summed(total, dim, step)
         corr = _through_window(corr, dim, step, marginal, sliding.cap)
     return total, corr
+
+
+def _mean_of_windows(sliding: _Sliding, raw: Array) -> Array:
+    """Return the raw kernel of the mean over all that one window holds."""
+    data, members = sliding.data, sliding.members
+    sizes = [sliding.channels if i in members else size for i, size in enumerate(data.sizes)]
+    mean = kernels.pair_mean(raw, sizes, members) if sliding.channels > 1 else kernels.at_zero(raw, members)
+    moving = sliding.moving
+    return box(mean, [i for i, _ in moving], [step for _, step in moving], sliding.cap)
 
 
 def _outputs(data: State, product: Product, shape: tuple[int, ...]) -> tuple[Layout, list[int | None]]:

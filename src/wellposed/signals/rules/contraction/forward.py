@@ -20,8 +20,9 @@ from wellposed.signals.algebra.boxes import filtered
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sizes import weighted_sizes
-from wellposed.signals.algebra.weighted import Likeness, chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
+from wellposed.signals.context.held import numbers
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.state import Layout, State, make_state, read, weakest
@@ -73,10 +74,11 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         level = 0.0
     if level:
         weight = weight.changed(mean=weight.mean - level)
+    pairs = _pairs(call, weight, product)
     if product.window is not None:
-        result = convolve(call, unpaired(data), weight, product, product.window, centred)
+        result = convolve(call, unpaired(data), weight, product, product.window, centred=centred, pairs=pairs)
     else:
-        result = _multiply_weight(call, data, weight, product, centred)
+        result = _multiply_weight(call, data, weight, product, centred=centred, pairs=pairs)
     if level:
         result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
@@ -110,6 +112,31 @@ def _with_weight(call: Call, product: Product) -> Product | None:
     if product.window is not None or (right_fixed and (named or not left_fixed)):
         return product
     return swapped(product) if left_fixed and not right_fixed else None
+
+
+def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
+    """Return how the elements of a weight go together that one output sums; None of those that are independent."""
+    labels = product.right_axes
+    summed = [i for i, label in enumerate(labels) if label not in product.out_axes and weight.shape[i] > 1]
+    count = math.prod(weight.shape[i] for i in summed)
+    if call.independent or count <= 1 or product.transposed:
+        return None
+    if weight.corr.size > 1:
+        atoms = [atom for i in summed for atom in weight.axes[i]]
+        share = count * float(kernels.pair_mean(weight.corr, weight.sizes, atoms).ravel()[0])
+    elif weight.lever is None and call.graph.values[product.right].kind != "parameter":
+        values = numbers(call.run, product.right)
+        if values is None:
+            return None
+        values = values.double()
+        share = float(values.sum(dim=summed).square().mean() / values.square().sum(dim=summed).mean().clamp(min=1e-300))
+    else:
+        return None
+    return Pairs(share, count) if share < LITTLE else None
+
+
+LITTLE = 0.5
+"""Second moment of a filter's sum, relative to that of independent elements, below which these count as centred."""
 
 
 def swapped(product: Product) -> Product:
@@ -191,7 +218,9 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     return combine(call, result, bias, 1.0, product.bias_scale)
 
 
-def _multiply_weight(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
+def _multiply_weight(
+    call: Call, data: State, weight: State, product: Product, *, centred: bool, pairs: Pairs | None
+) -> State:
     given = product.left_axes
     data = laid_out(data) if data.blocks and given[data.block_axis] in product.out_axes else pooled(data)
     sizes = dict(zip(given, data.shape, strict=True))
@@ -200,11 +229,14 @@ def _multiply_weight(call: Call, data: State, weight: State, product: Product, c
     summed = [i for label in labels for i in data.axes[given.index(label)]]
     count = math.prod(sizes[label] for label in labels)
     q, raw = second_moments(data, centred)
-    means = kernels.mean_over(q, summed)
+    means, own = kernels.mean_over(q, summed), kernels.at_zero(raw, summed)
+    if pairs is not None:
+        less, own = pairs.met(own, kernels.pair_mean(raw, data.sizes, summed))
+        means = means * less
     weight = scaled_weight(call, weight, kernels.average(means) * count, kernels.average(q))
     unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.sizes)) if i not in summed]
-    var, kernel = kernels.rearranged(means, free), kernels.rearranged(kernels.at_zero(raw, summed), free)
+    var, kernel = kernels.rearranged(means, free), kernels.rearranged(own, free)
     corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
     layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
     for label in new:
