@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,13 @@ def _filled(call: Call, x: State, mask: Any, number: float) -> State:
     return mixture(call, make_state(x.shape, number, 0.0), x, share) if share else x
 
 
-@rule(overloads("scaled_dot_product_attention.default"), tag="approximate", source="signals: 5.8", additive=("value",))
+@rule(
+    overloads("scaled_dot_product_attention.default"),
+    tag="approximate",
+    source="signals: 5.8",
+    additive=("value",),
+    pairs=True,
+)
 def attention(
     call: Call, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
@@ -140,23 +147,57 @@ def attention(
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
-    product, bias, seen, _ = logits(call, q, k, token, attn_mask, is_causal, scale)
+    product, bias, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
     outer = [str(axis) for axis in range(token)]
     alone = law_of(product, q, k, Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"]), q.shape[-1])
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
-    lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - r_v) * (1.0 - a2))
-    ratio = r_v + (1.0 - r_v) * (a2 + alike * picked * is_uneven(v, token)) + lifted
+    flat = _flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    common = r_v if flat is None else _common(v, token, flat)
+    lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - common) * (1.0 - a2))
+    ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
-    shared = r_v + (1.0 - r_v) * min(math.exp(min(r_q * alone.variance, 50.0)) / typical, kernels.average(a2))
-    r_out = min(shared / level, 1.0) if level > 0 else 0.0
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    made = _output(call, q, v, token, ratio, r_out, typical, alike_after_attention(call, v, share))
+    met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
+    made = _output(call, q, v, token, ratio, alike_after_attention(call, v, share))
+    if level > 0.0:
+        if flat is not None and made.axes[token]:
+            kernel = _by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
+        else:
+            kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
+        made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
     return made.amended(marginal=sizes_after_attention(v, token, made, token, share).marginal(False))
+
+
+LONGEST = 128
+"""Most tokens whose results are told apart by pair."""
+
+
+def _flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Array | None:
+    """Return the weights of queries that weigh alike all keys that they see, where not all see the same."""
+    if not kernels.LEAST <= queries <= LONGEST or keys > LONGEST:
+        return None
+    if is_causal:
+        shown = np.tri(queries, keys)
+    elif mask is not None and mask.shape[-2:] == (queries, keys):
+        shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
+    else:
+        return None
+    return shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300)
+
+
+def _common(v: State, token: int, flat: Array) -> Array:
+    """Return for each query the mean correlation of the values that it sees."""
+    at = v.axes[token][0]
+    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
+    pairs = kernels.matrix_of(v.corr[index], 0, v.sizes[at])
+    own = (flat**2).sum(axis=1)
+    every = np.einsum("ij,jk,ik->i", flat, pairs, flat)
+    return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
 
 
 def logits(
@@ -213,22 +254,8 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
     return None, 0.0
 
 
-def _between(v: State, moved: list[int], token: int) -> tuple[float, float]:
-    """Return the mean correlation of two values at different positions of some axes, of one token and of two."""
-    same, at = v.corr, v.axes[token]
-    for axis in moved:
-        same = kernels.off_diagonal_mean(same, v.sizes, v.axes[axis][0])
-    other = kernels.off_diagonal_mean(same, v.sizes, at[0]) if at else same
-    return float(same.ravel()[0]), float(other.ravel()[0])
-
-
-def _output(
-    call: Call, q: State, v: State, token: int, ratio: Array, r_out: float, typical: float, alike: Sources
-) -> State:
-    """Return the result, ``ratio`` times the values' variance by query, two of whose queries are alike as ``r_out``
-    says; ``typical`` is how many keys one sees.
-    """
-    level = kernels.average(ratio)
+def _output(call: Call, q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
+    """Return the result, ``ratio`` times the values' variance by query."""
     made = make_state(
         call.shape(),
         v.pooled_mean,
@@ -238,33 +265,67 @@ def _output(
         roots=q.roots | v.roots | call.root(),
         spread=v.spread,
     )
+    if ratio.size == 1 or not made.axes[token]:
+        return made.with_moments(var=made.var * kernels.average(ratio))
+    at = made.axes[token][0]
+    return made.with_moments(var=made.var * ratio.reshape([ratio.size if i == at else 1 for i in range(made.var.ndim)]))
+
+
+def _by_chance(made: State, v: State, token: int, level: float, typical: float, shared: float) -> Array:
+    """Return the correlation kernel of results of queries that see the same keys, or as many: two of one sample have
+    the covariance ``shared``; ``typical`` is how many keys one sees.
+    """
+
+    def between(moved: Array) -> Array:
+        at = v.axes[token]
+        same, other = moved.ravel()[0], kernels.off_diagonal_mean(moved, v.sizes, at[0]).ravel()[0] if at else 0.0
+        other = other if at else same
+        return np.full(2, (other + (same - other) / typical) / level)
+
+    return _kernel(made, v, token, np.array([1.0, min(shared / level, 1.0)]), between)
+
+
+def _by_pair(made: State, v: State, token: int, flat: Array, ratio: Array, met: float) -> Array:
+    """Return the correlation kernel of results of queries that see keys of their own, by pair: what they see in common
+    they have in common, and more where they weigh it alike (``met``).
+    """
+    at, root = v.axes[token][0], np.sqrt(np.broadcast_to(ratio, len(flat)))
+    scale = np.maximum(np.multiply.outer(root, root), 1e-300)
+
+    def over(pairs: Array) -> Array:
+        return np.asarray(flat @ pairs @ flat.T)
+
+    def between(moved: Array) -> Array:
+        return (over(kernels.matrix_of(moved.ravel(), 0, v.sizes[at])) / scale).ravel()
+
+    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
+    own = over(kernels.matrix_of(v.corr[index], 0, v.sizes[at])) + met * (flat @ flat.T)
+    own = np.clip(own / scale, -1.0, 1.0)
+    np.fill_diagonal(own, 1.0)
+    return _kernel(made, v, token, own.ravel(), between)
+
+
+def _kernel(made: State, v: State, token: int, own: Array, between: Callable[[Array], Array]) -> Array:
+    """Return a kernel over queries, ``own`` those of one sample, and ``between`` those of different samples, or heads
+    that share values, made of the kernel of their values: each weighs these in its own way.
+    """
     axes, count = made.axes, len(made.sizes)
-    lengths = [1] * count
-    if axes[token]:
-        lengths[axes[token][0]] = 2
-    # samples, and heads that share values: two queries of different ones weigh their values each in its own way
     apart = [axis for axis in range(token) if axes[axis] and any(v.corr.shape[i] > 1 for i in v.axes[axis])]
+    lengths = [1] * count
     for axis in apart:
         lengths[axes[axis][0]] = 2
-    kernel = np.zeros(lengths)
-    for moved in itertools.product((0, 1), repeat=len(apart)):
-        where: list[int | slice] = [0] * count
-        for axis, to in zip(apart, moved, strict=True):
-            where[axes[axis][0]] = to
-        if axes[token]:
-            where[axes[token][0]] = slice(None)
-        same, other = _between(v, [axis for axis, to in zip(apart, moved, strict=True) if to], token)
-        kernel[tuple(where)] = (other + (same - other) / typical) / level if level > 0 else 0.0
-    kernel[(0,) * count] = 1.0
     if axes[token]:
-        neighbour = [0] * count
-        neighbour[axes[token][0]] = 1
-        kernel[tuple(neighbour)] = r_out
-    var = made.var
-    if ratio.size > 1 and axes[token]:
-        extent = [1] * count
-        extent[axes[token][0]] = ratio.size
-        var = var * ratio.reshape(extent)
-    else:
-        var = var * kernels.average(ratio)
-    return made.with_moments(var=var, corr=np.clip(kernel, -1.0, 1.0))
+        lengths[axes[token][0]] = len(own)
+    kernel = np.zeros(lengths)
+    for steps in itertools.product((0, 1), repeat=len(apart)):
+        where: list[int | slice] = [0] * count
+        moved = v.corr
+        for axis, step in zip(apart, steps, strict=True):
+            where[axes[axis][0]] = step
+            moved = kernels.off_diagonal_mean(moved, v.sizes, v.axes[axis][0]) if step else moved
+        where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
+        keep = v.axes[token]
+        moved = kernels.at_zero(moved, [i for i in range(moved.ndim) if i not in keep])
+        made_of = between(moved) if any(steps) else own
+        kernel[tuple(where)] = made_of if axes[token] else made_of[0]
+    return kernel
