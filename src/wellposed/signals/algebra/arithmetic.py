@@ -85,7 +85,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)
-    if x.running is not None and x.running.pairs and shift == 0.0:
+    if x.running is not None and shift == 0.0:
         result = result.amended(running=replace(x.running, weights=scale * x.running.weights))
     if shift == 0.0 or call.independent:
         return result

@@ -14,7 +14,7 @@ from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import concatenate, select
-from wellposed.signals.distributions.state import State, exchangeable, make_state
+from wellposed.signals.distributions.state import Running, State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -75,9 +75,23 @@ def _cut(call: Call, x: State, step: Cut) -> State:
     key = (step, x.serial, x.axes, x.lever, x.tag)
     if key not in call.run.memo:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
-        call.run.memo[key] = _apart(call, x, part, step.axis)
+        whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
+        call.run.memo[key] = _as_rows(whole, _apart(call, x, part, step.axis), step)
     part: State = call.run.memo[key]
     return part
+
+
+def _as_rows(whole: State, part: State, step: Cut) -> State:
+    """Return a part of an axis of correlated elements as a linear map of the whole: it does not add to another part, or
+    differ from it, like a stranger.
+    """
+    at = whole.axes[step.axis]
+    if step.drop or part.layout == whole.layout or len(at) != 1 or part.running is not None or not whole.roots:
+        return part
+    if whole.corr.shape[at[0]] == 1 or whole.running is not None or whole.sizes[at[0]] > kernels.MOST:
+        return part
+    rows = np.eye(whole.sizes[at[0]])[step.start : step.stop : step.step]
+    return part.amended(running=Running(whole, at[0], rows)) if len(rows) > 1 else part
 
 
 def _apart(call: Call, whole: State, part: State, axis: int) -> State:
