@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from wellposed.checks.chance import STEADY, Share
 from wellposed.checks.intervals import log_normal_mean, std_range, student
 from wellposed.signals.signal import Signal, Tag
@@ -100,9 +102,15 @@ class Comparison:
         )
 
 
+OVERFLOWING = 1e-3 * float(np.finfo(np.float32).max) ** 2
+"""Second moment from which on some elements overflow in single precision (scores that two masks shut out)."""
+
+
 def log2_ratio(predicted: float, measured: float) -> float:
-    """Return log2(predicted / measured) of two second moments; 0 where they are equal (also 0 and 0, inf and inf)."""
-    if predicted == measured:
+    """Return log2(predicted / measured) of two second moments; 0 where they are equal (also 0 and 0, inf and inf), and
+    where one that overflows is predicted and measured.
+    """
+    if predicted == measured or (math.isinf(measured) and predicted >= OVERFLOWING):
         return 0.0
     if math.isnan(predicted) or math.isnan(measured):
         return math.nan

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import gammaincinv
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call, dense
@@ -81,8 +80,8 @@ def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.
     """Draw Gamma-distributed numbers of mean 1 and variance kappa."""
     if kappa <= 1e-6:
         return torch.ones((), dtype=torch.float64)
-    tails = torch.rand(sizes, generator=generator, dtype=torch.float64).numpy()
-    return torch.from_numpy(kappa * gammaincinv(1.0 / kappa, tails))
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    return torch.from_numpy(np.random.default_rng(seed).gamma(1.0 / kappa, kappa, sizes))
 
 
 def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
