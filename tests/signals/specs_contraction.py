@@ -13,6 +13,8 @@ Spec = tuple[Any, list[Case]]
 TOKENS = Source((3, 5, 6), mean=0.4)
 FIELD = Source((2, 4, 7, 7), mean=0.3, reach=1.5, channels=0.4)
 LINE = Source((2, 4, 9), mean=0.3)
+ORDER = torch.ones(6, 6, dtype=torch.float64).tril()
+SLOPES = torch.linspace(0.2, 2.0, 5, dtype=torch.float64)[:, None]
 SPACE = Source((2, 2, 5, 4, 5), mean=0.3, reach=1.5)
 
 
@@ -105,6 +107,18 @@ def specs() -> Iterator[Spec]:
                 lambda x, w, v: aten.linear(torch.relu(aten.linear(x, w)), v),
                 (TOKENS,),
                 {"w": Weight((32, 6), 0.5), "v": Weight((5, 32), 0.3)},
+            ),
+            Case(
+                "linear masked, of features that differ",
+                lambda x, w, v: aten.linear(torch.relu(aten.linear(x, w * ORDER)), v * ORDER[[5, 1, 3]]),
+                (TOKENS,),
+                {"w": Weight((6, 6), 0.5), "v": Weight((3, 6), 0.7)},
+            ),
+            Case(
+                "linear masked, over two axes",
+                lambda x, w: aten.linear(torch.relu(x * SLOPES).flatten(1), w * (torch.arange(30) % 7 < 4)),
+                (TOKENS,),
+                {"w": Weight((4, 30), 0.5)},
             ),
             Case("linear vector", lambda x, w: aten.linear(x, w), (TOKENS,), {"w": Weight((6,), 0.5)}),
             Case(

@@ -18,6 +18,8 @@ from wellposed.signals.operators.schema import ref_of
 
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
+LARGEST, LARGEST_MASK = 1 << 12, 1 << 22
+"""Most elements of a constant that are followed by position, and of one that a weight is multiplied with."""
 
 
 def state_of(run: Pass, value: int) -> State | None:
@@ -35,12 +37,21 @@ def state_of(run: Pass, value: int) -> State | None:
             run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_followed else None
         )
     elif value in graph.known and info.is_followed:
-        state = known_state(graph.known[value], run.root())
+        state = known_state(graph.known[value], run.root(), _largest(run, value))
     elif info.kind == "buffer" and info.is_followed:
         tensor = graph.buffer_tensors[info.name]
-        state = _unknown_buffer(run, value) if tensor.is_meta else known_state(tensor, run.root())
+        state = _unknown_buffer(run, value) if tensor.is_meta else known_state(tensor, run.root(), _largest(run, value))
     run.states[value] = state
     return state
+
+
+def _largest(run: Pass, value: int) -> int:
+    """Return up to how many elements a constant is followed by position: many of what only weights are made with, as
+    masks are, since a product with a signal sums over them.
+    """
+    readers = [run.graph.nodes[index] for index in run.graph.users().get(value, ())]
+    of_weights = bool(readers) and all(out in run.weights.fixed for node in readers for out in node.outputs)
+    return LARGEST_MASK if of_weights else LARGEST
 
 
 def _unknown_buffer(run: Pass, value: int) -> State:
@@ -58,7 +69,7 @@ def _unknown_buffer(run: Pass, value: int) -> State:
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
 
 
-def known_state(tensor: torch.Tensor, root: int) -> State:
+def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> State:
     """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
     values = dense(tensor.detach())
     if values.is_complex():  # of mean 0, since no two phases are alike
@@ -75,7 +86,7 @@ def known_state(tensor: torch.Tensor, root: int) -> State:
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
     state = state_of_tensor(values, root)
-    if values.numel() > 4096 or values.ndim == 0:
+    if values.numel() > largest or values.ndim == 0:
         return state
     # small constants are followed position by position: nothing about them is random
     full = values.to(torch.float64).cpu().numpy()

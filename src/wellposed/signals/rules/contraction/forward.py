@@ -8,7 +8,7 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,8 +221,9 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
 def _multiply_weight(
     call: Call, data: State, weight: State, product: Product, *, centred: bool, pairs: Pairs | None
 ) -> State:
-    given = product.left_axes
-    data = laid_out(data) if data.blocks and given[data.block_axis] in product.out_axes else pooled(data)
+    given, uneven = product.left_axes, not call.independent and _is_uneven(weight, product)
+    by_part = data.blocks and (uneven or given[data.block_axis] in product.out_axes)
+    data = laid_out(data) if by_part else pooled(data)
     sizes = dict(zip(given, data.shape, strict=True))
     sizes_w = dict(zip(product.right_axes, weight.shape, strict=True))
     labels = [label for label in given if label not in product.out_axes]
@@ -230,17 +231,19 @@ def _multiply_weight(
     count = math.prod(sizes[label] for label in labels)
     q, raw = second_moments(data, centred)
     means, own = kernels.mean_over(q, summed), kernels.at_zero(raw, summed)
+    less = 1.0
     if pairs is not None:
         less, own = pairs.met(own, kernels.pair_mean(raw, data.sizes, summed))
         means = means * less
-    weight = scaled_weight(call, weight, kernels.average(means) * count, kernels.average(q))
-    unit = weight.second_moment * product.scale**2
     free = [i for i in range(len(data.sizes)) if i not in summed]
     var, kernel = kernels.rearranged(means, free), kernels.rearranged(own, free)
     corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
     layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
+    var = _met(q, data, weight, product, new) * less if uneven else var.reshape(var.shape + (1,) * len(new))
+    weight = scaled_weight(call, weight, kernels.average(var) * count, kernels.average(q))
+    unit = weight.second_moment * product.scale**2
     for label in new:
-        var, corr = var[..., None], corr[..., None]
+        corr = corr[..., None]
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
@@ -260,6 +263,34 @@ def _multiply_weight(
     for _ in new:  # all outputs see the same energy
         energies = np.concatenate([energies[..., None]] * 2, axis=-1)
     return result.amended(marginal=weighted_sizes(call, data, energies).marginal(True))
+
+
+def _is_uneven(weight: State, product: Product) -> bool:
+    """Whether a weight's elements differ from position to position, as those of a masked one do."""
+    of_either = {*product.left_axes, *product.out_axes}.issuperset(product.right_axes)
+    return weight.var.size > 1 and of_either and all(len(axis) < 2 for axis in weight.axes)
+
+
+def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[str]) -> Array:
+    """Return the mean of the second moments ``q`` that meet in each output of an uneven weight: where it is masked, of
+    what its row lets through. It has the data's atoms that are not summed, and one for each of the ``new`` indices.
+    """
+    energies, places = weight.mean**2 + weight.var, dict(zip(product.left_axes, data.axes, strict=True))
+    first = len(data.sizes)
+    places |= {label: (first + i,) for i, label in enumerate(new)}
+    order, shape = list[int](), list[int]()
+    for label, axis in zip(product.right_axes, weight.axes, strict=True):
+        for atom in places[label] if axis else ():
+            size = data.sizes[atom] if atom < first else energies.shape[axis[0]]
+            order.append(atom)
+            shape.append(size if energies.shape[axis[0]] > 1 else 1)
+    energies = energies.transpose([axis[0] for axis in weight.axes if axis]).reshape(shape)
+    summed = [i for label in product.left_axes if label not in product.out_axes for i in places[label]]
+    kept = [i for i in range(first + len(new)) if i not in summed]
+    lengths = dict(zip(order, shape, strict=True))
+    count = math.prod(max(q.shape[i], lengths.get(i, 1)) for i in summed)
+    met = np.einsum(q, list(range(first)), energies, order, kept, optimize=True)
+    return np.asarray(met / (count * kernels.average(energies)))
 
 
 def _energy(data: State, summed: list[int]) -> Array | None:
