@@ -92,6 +92,25 @@ def test_a_weight_at_several_times(name: str) -> None:
         assert error < bound + 3.0 * node.log2_std / math.sqrt(32), (node.name, node.op, error)
 
 
+def test_a_difference_of_two_times_of_few_features() -> None:
+    """Few features differ in size from sample to sample; of that, two functions of what one weight made vary alike."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), nn.Linear(256, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            slope = self.net(x)
+            return slope - self.net(x + 0.1 * slope)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Steps(), torch.randn(64, 4))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=200)[-1]
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.35
+
+
 def test_results_of_other_weights_stay_strangers() -> None:
     """The sum of W x and V x, each met twice, has the variance of four terms, of which pairs are equal."""
 

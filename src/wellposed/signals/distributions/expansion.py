@@ -185,7 +185,10 @@ def _conditioning(
 
 
 def coefficients_at(x: State) -> Array:
-    """Return the Hermite coefficients of the function that x is of its base, at the average position; the mean is 0."""
+    """Return the Hermite coefficients of the function that x is of its base, at the average position; the mean is 0.
+
+    Where the local scale of the base varies, they have the sum of squares that the variance of x asks for.
+    """
     base, fn = x.gaussian_source()
     mean, std = _rounded(kernels.average(base.mean), math.sqrt(kernels.average(base.var)))
     function = fn or IDENTITY
@@ -194,6 +197,8 @@ def coefficients_at(x: State) -> Array:
     else:
         a = hermite_many(function, np.array([mean]), np.array([std]), base.transport.values)[0][:, 0]
     a[0] = 0.0
+    if base.scales is not None and base.transport is None and (whole := float(a @ a)) > 0.0:
+        a *= math.sqrt(kernels.average(x.var) / whole)
     return a
 
 
