@@ -55,6 +55,12 @@ def focal(x: Tensor, w: Tensor) -> Tensor:
     return (1 - p) ** 2 * functional.binary_cross_entropy_with_logits(logits, torch.ones_like(p), reduction="none")
 
 
+def pairs(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    fields = aten.linear(x, v).unflatten(-1, (2, 4))
+    uneven = fields * 2 * torch.softmax(aten.linear(x, w), -1)[:, :2, None]
+    return uneven.sum(1) ** 2 - (uneven * uneven).sum(1)
+
+
 def own_bin(x: Tensor, w: Tensor) -> Tensor:
     knots = torch.cumsum(torch.softmax(aten.linear(x, w), -1), -1)
     at = (torch.sigmoid(x[:, :1]) > knots).sum(-1, keepdim=True).clamp(max=5)
@@ -101,6 +107,7 @@ def distance(x: Tensor, w: Tensor) -> Tensor:
         (likeliest, HEAD),
         (focal, HEAD),
         (own_bin, HEAD),
+        (pairs, {"w": Weight((6, 8), 8**-0.5), "v": Weight((8, 8), 8**-0.5)}),
         (spline, {}),
         (doubly_stochastic, HEAD),
     ],

@@ -23,6 +23,8 @@ from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
+from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
 from wellposed.signals.distributions.state import Marginal, State, make_state
 from wellposed.signals.integration import kernels
@@ -62,6 +64,8 @@ OF_ONE_SCALE = frozenset({
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
 })  # fmt: skip
 """Operators whose results have the scale of what they read."""
+ALIKE = 0.1
+"""Product of two means, relative to the larger second moment, from which on they cancel in a difference."""
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 """What an operator raises on draws that it does not take."""
 
@@ -146,10 +150,11 @@ def _is_heavy(draws: list[torch.Tensor]) -> bool:
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
-    """Whether a node is run on draws: it chooses among its signals, picks or masks by what it found among them, or
-    works on results that were drawn.
+    """Whether a node is run on draws: it chooses among its signals, picks or masks by what it found among them, takes
+    a difference of what it does not know to be alike, or works on results that were drawn.
     """
-    return (_chooses(run, node) or _selects(run, node) or _goes_along(run, node)) and can_run(run, node)
+    either = _chooses(run, node) or _selects(run, node) or _cancels(run, node) or _goes_along(run, node)
+    return either and can_run(run, node)
 
 
 def _chooses(run: Pass, node: Node) -> bool:
@@ -189,6 +194,26 @@ def _selects(run: Pass, node: Node) -> bool:
     states = [run.states.get(v) for v in node.inputs]
     bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
     return len(bases) != 1 or plain_name(node.op) in PICKS
+
+
+def _cancels(run: Pass, node: Node) -> bool:
+    """Whether a node takes the difference of two signals whose means cancel, and which depend on one source without any
+    covariance that the links between them tell of, being even in it: (sum x)² and sum x² of elements of uneven sizes.
+    """
+    if plain_name(node.op) != "sub" or not share_sources(run, node.inputs):
+        return False
+    states = [run.states.get(value) for value in node.inputs]
+    if len(states) != 2 or (x := states[0]) is None or (y := states[1]) is None or x.roots & y.roots <= REPEATED:
+        return False
+    alike = x.pooled_mean * y.pooled_mean > ALIKE * max(x.second_moment, y.second_moment)
+    if not alike or x.gauss or y.gauss:
+        return False
+    p, q, _ = align(x, y)
+    if p.dims is None or q.dims is None:
+        return False
+    found = run.dependence.between(x, y, p.dims, q.dims)
+    scale = math.sqrt(kernels.average(x.var) * kernels.average(y.var))
+    return scale > 0.0 and (found is None or float(np.abs(found).max()) < 1e-6 * scale)
 
 
 def _uncast(run: Pass, value: int) -> int:
@@ -488,4 +513,4 @@ def _may_start(run: Pass, node: Node) -> bool:
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
-    return name == "div" and len(node.inputs) > 1
+    return name in ("div", "sub") and len(node.inputs) > 1
