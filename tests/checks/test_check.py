@@ -129,3 +129,30 @@ def test_empty_tensors_may_be_reshaped() -> None:
             return self.first(x) + self.second(x[:0].reshape(0, 2, 4)).sum()
 
     assert plan(Nothing(), torch.randn(4, 8)).prescriptions["first.weight"].action == "write"
+
+
+class Kept(nn.Module):
+    """Keeps what a condition finds; how many that are differs from draw to draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is positive, counted."""
+        y = self.layer(x)
+        kept = y[y > 0]
+        return kept.exp() * torch.arange(len(kept))
+
+
+def test_a_shape_that_depends_on_values_ends_the_comparison_and_no_more() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Kept(), torch.randn(8, 16))
+    plan = wp.plan(graph)
+    verdict = wp.check(graph, plan=plan, draws=4)
+    assert verdict.ok
+    assert verdict.ended == "mul"
+    assert verdict.unmatched == ("mul",)
+    assert [c.name for c in verdict.comparisons][-2:] == ["index", "exp"]
+    assert "not repeated from mul on: it depends on values how many elements meet there" in verdict.summary()
+    assert wp.measure(graph, plan=plan, draws=4).ended == "mul"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,8 +14,8 @@ from wellposed.checks.batches import Inputs, batches, stream
 from wellposed.checks.differentiate import there_and_back
 from wellposed.checks.infinities import Infinities
 from wellposed.checks.moments import Accumulator
-from wellposed.errors import OptionError
-from wellposed.graphs import Graph, graph_of, run
+from wellposed.errors import OptionError, RunError
+from wellposed.graphs import Graph, Node, graph_of, run
 from wellposed.plans import Plan
 from wellposed.signals import Signals
 from wellposed.signals.operators.contraction import contractions
@@ -68,7 +68,8 @@ def measure(
         ``mean`` and ``var`` are pooled over elements and draws, ``log2_std`` is the standard deviation over draws of
         log2 of the second moment, ``log2_mean`` its mean, ``log2_error`` the standard error of log2 of the mean second
         moment. Of tensors that were masked with infinities (by constants, buffers or inputs) the finite elements count;
-        infinities that arise in the pass, and NaN, are kept.
+        infinities that arise in the pass, and NaN, are kept. Where a shape depends on values (what a condition finds),
+        and an operator refuses another one than was traced, the signals up to there are returned, with its name.
         With ``backward``, ``gradients``, ``parameter_gradients`` and ``input_gradients`` as `wellposed.propagate` gives
         them, tensors that are not differentiable left out; frozen parameters count like all others.
 
@@ -125,23 +126,49 @@ def passes(
 
     Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs.
     """
-    forward, backward = Accumulator(), Accumulator()
+    forward, backward, ended = Accumulator(), Accumulator(), len(graph)
     added = () if cotangents is None else added_parameters(graph, contractions(graph))
     for draw, batch in enumerate(batches):
         parameters = weights(draw)
         forward.next_pass(Infinities(graph, parameters, batch))
         noise = stream(seed, draw, "operators")
         if cotangents is None:
-            run(graph, parameters=parameters, inputs=batch, observe=forward.observe, seed=noise)
+            ended = min(ended, _as_far_as_it_goes(graph, parameters, batch, noise, forward))
         else:
             backward.next_pass()
             generator = torch.Generator().manual_seed(stream(seed, draw, "cotangents"))
             there_and_back(graph, added, parameters, batch, noise, cotangents, generator, forward, backward)
     signals = forward.signals(graph, node_entries(graph))
     if cotangents is None:
-        return signals
+        return replace(signals, ended=graph.nodes[ended].name) if ended < len(graph) else signals
     nodes, parameters_, inputs_ = (
         backward.signals(graph, entries(graph), centred=False)
         for entries in (node_entries, parameter_entries, input_entries)
     )
     return replace(signals, gradients=nodes, parameter_gradients=parameters_, input_gradients=inputs_)
+
+
+def _as_far_as_it_goes(
+    graph: Graph, parameters: Mapping[str, Tensor], batch: Mapping[int, Tensor], seed: int, into: Accumulator
+) -> int:
+    """Run a pass, and return the index of the node that it ended at.
+
+    That is the last one and one more, or one that refuses what it is given because a shape that depends on values (of
+    what is found by a condition, of what occurs at all) is not the one that was traced.
+    """
+    at, differs = 0, False
+
+    def observe(node: Node, outputs: Sequence[Tensor]) -> None:
+        nonlocal at, differs
+        at = node.index + 1
+        if torch.Tag.dynamic_output_shape in node.op.tags:
+            traced = (graph.values[value].shape for value in node.outputs)
+            differs |= any(tuple(tensor.shape) != shape for tensor, shape in zip(outputs, traced, strict=True))
+        into.observe(node, outputs)
+
+    try:
+        run(graph, parameters=parameters, inputs=batch, observe=observe, seed=seed)
+    except RunError:
+        if not differs:
+            raise
+    return at

@@ -38,6 +38,7 @@ class Verdict:
         weight_draws: different weights among them (1 where the model's own weights were kept).
         causes: what is off, each cause once, with the number of nodes that share it.
         heavy: names of what was not compared because no expectation means anything there.
+        ended: the first node that not every pass came to, as a shape depends on values; what follows is unmatched.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -47,6 +48,7 @@ class Verdict:
     weight_draws: int
     causes: tuple[Cause, ...] = ()
     heavy: tuple[str, ...] = ()
+    ended: str = ""
 
     @property
     def ok(self) -> bool:
@@ -111,6 +113,8 @@ class Verdict:
             lines.append(
                 f"not compared, as no expectation means anything there: {len(self.heavy)}, the first {self.heavy[0]}"
             )
+        if self.ended:
+            lines.append(f"not repeated from {self.ended} on: it depends on values how many elements meet there")
         if self.unmatched:
             lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
         return "\n".join(lines)
@@ -162,6 +166,7 @@ class Verdict:
             ],
             "unmatched": self.unmatched,
             "heavy": self.heavy,
+            "ended": self.ended,
             "nodes": nodes,
         }
         return to_json(document)
@@ -227,7 +232,9 @@ def compare(
     if not comparisons and not heavy and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
     causes = find_causes(comparisons, graph)
-    return Verdict(tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy))
+    return Verdict(
+        tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy), measured.ended
+    )
 
 
 Named = dict[str, Signal]

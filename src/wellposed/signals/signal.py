@@ -64,6 +64,7 @@ class Signals(Sequence[Signal]):
         gradients: where gradients were followed too, dL/dv for every node's output v, under the same names.
         parameter_gradients: the same for every parameter, under its name.
         input_gradients: the same for every floating-point input of the model, under its name.
+        ended: of a measurement, the first node that not every pass came to, where a shape depends on values.
     """
 
     items: tuple[Signal, ...]
@@ -71,6 +72,7 @@ class Signals(Sequence[Signal]):
     gradients: Signals | None = field(default=None, repr=False)
     parameter_gradients: Signals | None = field(default=None, repr=False)
     input_gradients: Signals | None = field(default=None, repr=False)
+    ended: str = ""
     _by_name: dict[str, Signal] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
