@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tests.signals.driver import Case, Source, Weight, examine, verify
@@ -14,6 +15,8 @@ from torch.nn import functional
 
 import wellposed as wp
 from wellposed.signals.context import joint
+from wellposed.signals.context.sampling import sample_state
+from wellposed.signals.distributions.state import make_state
 
 aten = torch.ops.aten
 ROWS = Source((12, 8))
@@ -59,6 +62,16 @@ def pairs(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     fields = aten.linear(x, v).unflatten(-1, (2, 4))
     uneven = fields * 2 * torch.softmax(aten.linear(x, w), -1)[:, :2, None]
     return uneven.sum(1) ** 2 - (uneven * uneven).sum(1)
+
+
+def linear_attention(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    queries, keys = torch.relu(aten.linear(x, w)), torch.relu(aten.linear(x, v))
+    sums = functional.pad(x, (0, 1), value=1.0).mT @ keys @ queries.mT
+    return sums[:-1] / (sums[-1:] + 1e-9)
+
+
+def of_mean_of_erf(x: Tensor) -> Tensor:
+    return torch.erfinv(torch.erf(x[..., None] * torch.tensor([0.5, 1.0, 4.0]) + 0.1).mean(-1))
 
 
 def own_bin(x: Tensor, w: Tensor) -> Tensor:
@@ -117,6 +130,31 @@ def test_operands_that_depend_on_one_another_are_drawn_together(run, weights) ->
     left = run is log_probability  # its last operator, a quotient, has a rule, which passes
     found = verify(None, Case(run.__name__, run, (ROWS,), weights, sampled=left, **SAMPLED))
     assert found.states[0].tag == "sampled"
+
+
+def test_what_never_changes_sign_is_not_drawn_as_a_gaussian() -> None:
+    state = examine(Case("linear attention", linear_attention, (ROWS,), HEADS)).states[0]
+    assert state.tag == "sampled"
+    assert state.second_moment < 1.0  # weighted means of numbers of variance 1
+
+
+def test_the_inverse_of_a_bounded_function_takes_no_number_beyond_the_bounds() -> None:
+    case = Case("inverse", of_mean_of_erf, (ROWS,))
+    state, seen = examine(case).states[0], torch.stack([of_mean_of_erf(x) for x in ROWS.draw(400, torch.Generator())])
+    assert state.tag == "sampled"
+    assert state.second_moment == pytest.approx(float(seen.square().mean()), rel=0.1)
+
+
+def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
+    """Along the first axis more than along the second, and most of all along neither."""
+    told = np.array([[[1.0], [0.3]], [[0.79], [0.2]]])
+    state = make_state((4, 5, 3), 0.0, 1.0).with_moments(corr=told)
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([sample_state(state, generator, torch.float64) for _ in range(20000)])
+    for at in np.ndindex(2, 2):
+        seen = float((draws[:, 0, 0, 0] * draws[:, at[0], at[1], 0]).mean())
+        assert seen == pytest.approx(told[at][0], abs=5 * 2**0.5 / 20000**0.5)
+    assert abs(float((draws[:, 0, 0, 0] * draws[:, 0, 0, 1]).mean())) < 5 / 20000**0.5
 
 
 def test_the_distance_of_a_row_from_itself_is_zero() -> None:

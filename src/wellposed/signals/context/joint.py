@@ -59,6 +59,8 @@ CHOICES = frozenset({
 """Operators whose results are drawn together with what they are made of."""
 PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
 """Operators that pick elements, or write to places, by index."""
+PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
+"""Operators that multiply two signals and sum."""
 OF_ONE_SCALE = frozenset({
     "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
@@ -299,6 +301,7 @@ def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
         if run.dependent.get(value, 0) & earlier:
             return value
         stop = _has_shape(state) and _is_drawn_well(state) and _has_profiles(run, run.graph.nodes[at])
+        stop = stop and not _stands_in(run, at, state)
         if climbed < NEAR and not stop:
             return value
     return None
@@ -317,6 +320,14 @@ def _is_origin(run: Pass, node: Node) -> bool:
 def _has_shape(state: State) -> bool:
     """Whether draws of a state have its distribution; by its moments alone, weights of a softmax may be negative."""
     return state.gauss or state.fn is not None or state.transport is not None
+
+
+def _stands_in(run: Pass, at: int, state: State) -> bool:
+    """Whether a state is the Gaussian in whose place few products of signals are, and that these may never be negative
+    (linear attention divides by sums of positive keys).
+    """
+    product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
+    return product and plain_name(run.graph.nodes[at].op) in PRODUCTS and kernels.nonzero(state.mean)
 
 
 def _is_drawn_well(state: State) -> bool:

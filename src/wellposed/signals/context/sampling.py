@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from wellposed.signals.integration.kernels import Array
 
 LIMIT = 1 << 22
 """Most elements that are drawn for one operator."""
+LEAST = 1e-6
+"""Share of the variance from which on it is drawn that elements have it in common."""
 
 
 def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -88,19 +90,32 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     """Draw standard Gaussian elements, by atoms."""
     sizes = state.sizes
     noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
-    correlated = [i for i, n in enumerate(state.corr.shape) if n > 1]
-    if not correlated:
-        return noise
-    paired = [i for i in correlated if kernels.positions(state.corr.shape[i])]
+    paired = [i for i, n in enumerate(state.corr.shape) if kernels.positions(n)]
     if paired:
         return _noise_by_pair(state, noise, paired[0], generator)
-    total = math.prod(sizes[i] for i in correlated)
-    average = float(kernels.pair_mean(state.corr, sizes, correlated).ravel()[0])
-    rho = min(max((average * total - 1.0) / max(total - 1, 1), 0.0), 1.0)
-    common = [1 if i in correlated else n for i, n in enumerate(sizes)]
-    shared = torch.randn(common, generator=generator, dtype=torch.float64)
-    mixed: torch.Tensor = rho**0.5 * shared + (1 - rho) ** 0.5 * noise
-    return mixed
+    shares = _in_common(state.corr, sizes)
+    result: torch.Tensor = max(1.0 - sum(shares.values()), 0.0) ** 0.5 * noise
+    for along, share in shares.items():
+        common = [1 if i in along else n for i, n in enumerate(sizes)]
+        result = result + share**0.5 * torch.randn(common, generator=generator, dtype=torch.float64)
+    return result
+
+
+def _in_common(corr: Array, sizes: Sequence[int]) -> dict[tuple[int, ...], float]:
+    """Return which share of the variance elements have in common along which atoms, and along no others.
+
+    Elements whose indices differ in the atoms D are then correlated by the sum of the shares of all sets that hold D:
+    shares are told from the average correlations for each D (Möbius inversion), as far as none is negative.
+    """
+    shares, atoms = corr, [i for i, n in enumerate(corr.shape) if n > 1]
+    for i in atoms:
+        same, n = np.take(shares, [0], axis=i), sizes[i]
+        other = (n * kernels.pair_mean(shares, sizes, [i]) - same) / (n - 1)
+        shares = np.concatenate([same - other, other], axis=i)
+    found = {tuple(i for i, inside in enumerate(at) if inside): float(share) for at, share in np.ndenumerate(shares)}
+    kept = {along: share for along, share in found.items() if along and share > LEAST}
+    total = sum(kept.values())
+    return {along: share / max(total, 1.0) for along, share in kept.items()}
 
 
 def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import function_within
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
+from wellposed.signals.context.joint import can_run
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
 from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
 from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import overloads, rule
 
 ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
 """Functions for which it matters that what is positive stays so."""
+INVERSES = frozenset({"acos", "arccos", "arcsin", "arctanh", "asin", "atanh", "erfinv", "logit"})
+"""Functions of numbers within bounds, that rise without end, or steeply, towards these."""
 
 
 def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
@@ -30,7 +36,20 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
     function = elementary(call.node.op, *rest, **kwargs)
     if plain_name(call.node.op) in ROOTED:
         x = kept_positive(call, x, 0)
+    if plain_name(call.node.op) in INVERSES and _leaves_bounds(x, function) and can_run(call.run, call.node):
+        return None
     return function_within(call, x, function) or apply_pointwise(call, x, function)
+
+
+def _leaves_bounds(x: State, function: Pointwise) -> bool:
+    """Whether x, or what it is a function of, is known by moments alone, and a Gaussian of these lies in part where
+    there is no function.
+    """
+    base, inner = x.gaussian_source()
+    if base.transport is not None or not kernels.nonzero(base.var):
+        return False
+    ends = base.pooled_mean + np.array([-3.0, 3.0]) * math.sqrt(base.pooled_var)
+    return not np.isfinite((function if inner is None else inner.then(function))(ends)).all()
 
 
 def _plain(value: Any) -> bool:
