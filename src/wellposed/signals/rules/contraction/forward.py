@@ -8,6 +8,7 @@ eq. 3 to 6); zero padding takes taps away near the borders (signals.md 5.2).
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -289,7 +290,8 @@ def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[s
     kept = [i for i in range(first + len(new)) if i not in summed]
     lengths = dict(zip(order, shape, strict=True))
     count = math.prod(max(q.shape[i], lengths.get(i, 1)) for i in summed)
-    met = np.einsum(q, list(range(first)), energies, order, kept, optimize=True)
+    terms = ["".join(string.ascii_letters[atom] for atom in of) for of in (range(first), order, kept)]
+    met = np.einsum(f"{terms[0]},{terms[1]}->{terms[2]}", q, energies, optimize=True)
     return np.asarray(met / (count * kernels.average(energies)))
 
 
