@@ -23,6 +23,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import Transport, of_few
 
 ROUNDING = 1e-12
 """Share of a variance below which what is left of it, once the mean is taken out, is rounding."""
@@ -58,13 +59,27 @@ def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: boo
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
+    few = _of_few(x, dims, centre)
     return x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, x.alike, _evenness(x, dims)),
         # taking out little leaves the marginal's shape
-        marginal=Marginal(x.gauss, base, fn, transport=x.transport if little else None),
+        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or (x.transport if little else None)),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
     )
+
+
+FEW = 12
+"""Elements up to which what is divided by their root mean square is no Gaussian."""
+
+
+def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
+    """Return the shape of one of few Gaussians divided by their root mean square; None of many, or of a profile."""
+    count = math.prod(x.sizes[i] for i in dims)
+    alike = max((x.corr.shape[i] for i in dims), default=1)
+    if not 1 < count <= FEW or not x.gauss or alike > (2 if centre else 1) or x.mean.size > 1 or x.var.size > 1:
+        return None
+    return of_few(count - 1 if centre else count)
 
 
 def _evenness(x: State, dims: list[int]) -> float:

@@ -24,6 +24,10 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         means = [averaged(call, block, over, keepdim=keepdim) for block in x.blocks]
         return concatenate(means, x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over)))
     x = pooled(x)
+    key = ("mean", x.serial, x.axes, tuple(over), keepdim)
+    if key in call.run.memo:  # worked out twice, it is one tensor
+        again: State = call.run.memo[key]
+        return again
     dims = [i for axis in over for i in x.axes[axis]]
     count = math.prod(x.sizes[i] for i in dims)
     if is_centred(x, dims):
@@ -53,7 +57,9 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     )
     if call.independent:
         return result
-    return as_mean(x, dims, result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result)))
+    result = result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result))
+    call.run.memo[key] = result = as_mean(x, dims, result)
+    return result
 
 
 def _correlation(covariance: Array, spread: Array, here: float) -> Array:

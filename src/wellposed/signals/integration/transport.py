@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
-from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
+from scipy.special import betaincinv, gammainccinv, gammaincinv, ndtr, ndtri
 
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
@@ -201,6 +201,17 @@ def of_mean_of_squares(relative_variance: float) -> Transport:
     shape = 1.0 / relative_variance
     tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
     return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
+
+
+@lru_cache(maxsize=64)
+def of_few(free: int) -> Transport:
+    """Return the transport of one of several Gaussians divided by the root of their mean square, ``free`` of them being
+    independent: its square is ``free`` times a Beta variable, and is 1 where it is the only one.
+    """
+    if free < 2:
+        return standardised(np.sign(NODES) + 0.0)
+    inside = 1.0 - 2.0 * ndtr(-np.abs(NODES))
+    return standardised(np.sign(NODES) * np.sqrt(free * betaincinv(0.5, 0.5 * (free - 1), inside)))
 
 
 def skewness(values: Array) -> float:
