@@ -28,7 +28,7 @@ class Gate(nn.Module):
 
 def predicted_and_measured(net, x, draws=DRAWS):
     torch.manual_seed(0)
-    graph = wp.trace(net, x)
+    graph = wp.trace(net, *(x if isinstance(x, tuple) else (x,)))
     plan = wp.plan(graph)
     return wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
 
@@ -182,3 +182,58 @@ def test_attention_over_channels(written):
 
     predicted, measured = predicted_and_measured(OverChannels(), torch.randn(8, 8, 64), 40)
     assert_alike(predicted[-1], measured[-1], 0.1)
+
+
+class Gates(nn.Module):
+    """Products of two maps of one signal of few features, and their mean over positions."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+        self.first, self.second = nn.Conv2d(5, FEW, 3, padding=1), nn.Conv2d(FEW, 2 * FEW, 1)
+        self.other = nn.Conv2d(FEW, 2 * FEW, 1)
+        self.third = nn.Conv2d(2 * FEW, 2 * FEW, 3, padding=1, groups=2 * FEW)
+
+    def forward(self, x):
+        hidden = F.group_norm(self.first(x), 1)
+        both = self.second(hidden)
+        if self.form == "two weights":
+            gate, value = both, self.other(hidden)
+        else:
+            gate, value = (self.third(both) if self.form == "depthwise" else both).chunk(2, 1)
+        product = gate * value
+        return product, product.mean((2, 3))
+
+
+FEW = 16
+
+
+@pytest.mark.parametrize("form", ["halves", "two weights", "depthwise"])
+def test_gates_are_alike_by_chance_at_all_positions(form):
+    x = torch.randn(4, 5, 16, 16)
+    signals, measured = predicted_and_measured(Gates(form), x, 60)
+    at = [signal.name for signal in measured][-1]
+    assert_alike(signals[at], measured[at], 0.35 if form == "depthwise" else 0.15)
+
+
+class Squeezed(nn.Module):
+    """A branch whose channels a number of the sample's own gates, added to another and rectified; what a batch norm
+    leaves of the mean over positions.
+    """
+
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+        self.first, self.second = (nn.Conv2d(96, 64, 1, bias=False) for _ in range(2))
+        self.gate = nn.Linear(32, 64, bias=False)
+
+    def forward(self, x, z):
+        gates = torch.sigmoid(2.0 * self.gate(z))[..., None, None]
+        rectified = F.relu(self.trunk(self.first(x)) + gates * self.second(x))
+        return F.batch_norm(rectified, None, None, training=True).mean((2, 3))
+
+
+@pytest.mark.parametrize("trunk", [nn.Identity(), nn.ReLU()], ids=["signed", "rectified"])
+def test_a_gate_of_a_sample_moves_means_over_its_positions(trunk):
+    signals, measured = predicted_and_measured(Squeezed(trunk), (torch.randn(8, 96, 24, 24), torch.randn(8, 32)))
+    assert_alike(signals["mean"], measured["mean"], 0.2)

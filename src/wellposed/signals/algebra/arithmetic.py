@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.signals.algebra.chance import alike_by_chance
 from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
@@ -385,6 +386,8 @@ def _product(call: Call, x: State, y: State) -> State:
     sizes, together = (STEADY_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
     squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
+    by_chance = alike_by_chance(call, x, y, of_x, of_y, layout)
+    kernel = kernel if by_chance is None else kernels.total(kernel, by_chance)
     cross = _cross(call, x, y, p, q)
     if cross is not None:
         c = _common(cross, np.sqrt(p.var) * np.sqrt(q.var))

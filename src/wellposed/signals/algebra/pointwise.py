@@ -38,6 +38,7 @@ from wellposed.signals.distributions.state import (
 )
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
 
@@ -105,7 +106,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
     else:
         powers = _without_mean(expansion)
-        corr = _correlation(kernels.polynomial(powers, latent), float(powers.sum()), base)
+        raw = kernels.total(kernels.polynomial(powers, latent), *_by_sizes_of_parts(base, clipped))
+        corr = _correlation(raw, float(powers.sum()), base)
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),
@@ -184,6 +186,33 @@ def _alike(base: State, expansion: Expansion) -> Sources:
     powers = _without_mean(expansion)
     total = float(powers.sum())
     return base.alike.times(float(powers[1]) / total) if total > 0.0 else NONE
+
+
+STEP = 0.1
+"""Shift of the mean, in standard deviations, that a function's curvature is measured by."""
+
+
+def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
+    """Return what E[f | tau] varies by, to first order, where summands of the tensor have local scales tau (channels
+    that one number of their sample gates): positions that share the scale share it, and no correlation tells it.
+
+    For a Gaussian summand of variance v, d E f(x) / d ln tau = v E f'' / 2.
+    """
+    same = tuple(range(len(base.sizes)))
+    found = []
+    for link in base.links:
+        parent, scales = link.parent, read(link.parent.scales)
+        if scales is not None and parent.sizes == base.sizes and link.dims in (None, same):
+            factor = float(link.operate(np.ones((1,) * len(same)), same).ravel()[0])
+            found.append((factor * factor * kernels.average(parent.var), scales))
+    if not found:
+        return []
+    z = NODES if base.transport is None else base.transport.values
+    mean, std = kernels.average(base.mean), kernels.average(base.var) ** 0.5
+    with np.errstate(all="ignore"):
+        before, at, after = (float(WEIGHTS @ function(mean + std * (z + shift))) for shift in (-STEP, 0.0, STEP))
+    curvature = (before - 2.0 * at + after) / (STEP * std) ** 2
+    return [(0.5 * var * curvature) ** 2 * scales for var, scales in found] if np.isfinite(curvature) else []
 
 
 def _correlation(raw: Array, total: float, base: State) -> Array:

@@ -78,17 +78,28 @@ class Likeness(NamedTuple):
             to it.
         groups: how many groups of features have sums of their own. Each is alike by its own chance; over all of them
             it averages out.
+        window: whether the sum is over windows that overlap.
     """
 
     inherited: Sources = NONE
     chance: float = 0.0
     share: float = 0.0
     groups: int = 1
+    window: bool = False
 
 
-def chance_likeness(data: State, summed: dict[int, int], window: Collection[int] = ()) -> Likeness:
+def overlapping(call: Call) -> set[int]:
+    """Return the numbers of the chances that windows of several positions brought: neighbours share them in part."""
+    numbers: set[int] = call.run.memo.setdefault("overlapping", set())
+    return numbers
+
+
+def chance_likeness(
+    data: State, summed: dict[int, int], window: Collection[int] = (), overlapping: Collection[int] = ()
+) -> Likeness:
     """Return how alike two positions are by chance beyond their correlation, ``summed`` being the atoms that a product
-    sums and over how many positions, those of a sliding ``window`` among them.
+    sums and over how many positions, those of a sliding ``window`` among them. The chances ``overlapping`` are those of
+    windows before.
     """
     if not data.corr.size or not (q := data.second_moment) > 0.0:
         return Likeness()
@@ -103,10 +114,22 @@ def chance_likeness(data: State, summed: dict[int, int], window: Collection[int]
     apart = [i for i in range(squares.ndim) if not np.delete(squares, 0, axis=i).any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
-    # windows of windows: neighbours of no correlation in expectation were computed from overlapping positions
-    for i in window:
-        kept *= (2.0 * sizes[i] ** 2 + 1.0) / (3.0 * sizes[i] ** 2) if kernel.shape[i] == 1 else 1.0
-    return Likeness(data.alike.times(math.sqrt(kept)), chance, share)
+    # neighbours of no correlation in expectation: computed from windows that overlap, or alike by chances of their own
+    apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
+    shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
+    own = 1.0 / math.prod(apart_by)
+    start = data.alike.start
+    factors = [shared if number in overlapping else own for number in range(start, start + data.alike.amounts.size)]
+    return Likeness(Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors))), chance, share)
+
+
+def _of_features(call: Call, data: State) -> int:
+    """Return the number of the chance by which the features of two positions are alike: one for all that read them."""
+    key = ("likeness", data.serial)
+    if key not in call.run.memo:
+        call.run.memo[key] = call.source()
+    number: int = call.run.memo[key]
+    return number
 
 
 def _of_features(call: Call, data: State) -> int:
@@ -130,6 +153,8 @@ def fresh(
     if corr.size:
         corr = kernels.with_diagonal(corr)
     spread, by_chance = data.spread + Spread(weight.inherited), likeness.inherited
+    if likeness.window:
+        overlapping(call).add(_of_features(call, data))
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()

@@ -8,9 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.boxes import box, filtered
-from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
+from wellposed.signals.algebra.weighted import (
+    Likeness,
+    Pairs,
+    chance_likeness,
+    fresh,
+    overlapping,
+    scaled_weight,
+    second_moments,
+)
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
+from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import Later, Layout, State, read
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
@@ -85,12 +94,6 @@ def convolve(
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())
     var = kernels.rearranged(total, order) * unit
-    features = {i: data.sizes[i] // product.groups for i in data.axes[sliding.channel_axis]}
-    taps = {
-        i: min(size, data.sizes[i])
-        for axis, size in zip(sliding.space, window.kernel, strict=True)
-        for i in data.axes[axis]
-    }
     result = fresh(
         call,
         layout,
@@ -99,9 +102,7 @@ def convolve(
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        likeness=Likeness()
-        if call.independent
-        else chance_likeness(data, features | taps, taps)._replace(groups=product.groups),
+        likeness=Likeness() if call.independent else _likeness(call, sliding, product, window),
     )
     if call.independent or product.transposed:
         return result
@@ -126,6 +127,28 @@ def convolve(
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
     return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges))
+
+
+def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window) -> Likeness:
+    """Return how alike two positions are by chance after windows slid over ``data``."""
+    data = sliding.data
+    features = {i: data.sizes[i] // product.groups for i in sliding.members}
+    taps = {
+        i: min(size, data.sizes[i])
+        for axis, size in zip(sliding.space, window.kernel, strict=True)
+        for i in data.axes[axis]
+    }
+    likeness = chance_likeness(data, features | taps, taps, overlapping(call))
+    likeness = likeness._replace(
+        groups=product.groups, window=any(step.kernel > step.stride for _, step in sliding.moving)
+    )
+    if all(step.stride == 1 for _, step in sliding.moving):
+        return likeness
+    # positions that were not neighbours before share no windows
+    key = ("apart", data.serial)
+    if key not in call.run.memo:
+        call.run.memo[key] = call.source()
+    return likeness._replace(inherited=source(call.run.memo[key], likeness.inherited.variance))
 
 
 def _is_known_filter(call: Call, weight: State, product: Product) -> bool:
