@@ -185,6 +185,7 @@ def _descriptor(given: Input | torch.Tensor) -> Input:
 
 def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
     value = graph.values[out]
+    spread = state.spread.variance + average_of_sizes(state) if state.second_moment > 0.0 else 0.0  # zeros stay zeros
     return Signal(
         value.name,
         node.module,
@@ -193,7 +194,7 @@ def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
         state.pooled_mean,
         state.pooled_var,
         state.tag,
-        log2_std=math.sqrt(state.spread.variance + average_of_sizes(state)) / math.log(2.0),
+        log2_std=math.sqrt(spread) / math.log(2.0),
     )
 
 
