@@ -327,7 +327,7 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
         centred = values - values.mean()
     else:
         centred = (values - values.mean(axis=0)) * np.sqrt(draws / (draws - 1))
-    covariance = state.covariance()
+    covariance = _by_lag(state.covariance())
     rank = len(state.axes)
     for axis in range(rank):
         members = state.axes[axis]
@@ -338,7 +338,7 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
         if len(members) == 1:
             lengths = [min(4, size) if i == atom and n > 1 else n for i, n in enumerate(state.corr.shape)]
             corr = kernels.promote(state.corr, lengths)
-            kernel = corr * kernels.autocorrelation(state.std(), corr.shape)
+            kernel = _by_lag(corr * kernels.autocorrelation(state.std(), corr.shape))
             for lag in (1, 2):
                 if lag >= size:
                     continue
@@ -357,6 +357,16 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
         # which positions are hit is not random here, as the rule takes it to be: at most var / n of the covariance
         slack = state.pooled_var / values[0].size if case.flat else 0.0
         yield from judge(f"covariance averaged over axes {list(group)}", expected, seen, rms**2, slack)
+
+
+def _by_lag(kernel: Array) -> Array:
+    """Return a kernel by displacement along atoms whose pairs of positions it tells apart."""
+    for dim in range(kernel.ndim):
+        if size := kernels.positions(kernel.shape[dim]):
+            pairs = kernels.matrix_of(kernel, dim, size)
+            lags = [np.diagonal(pairs, lag, axis1=-2, axis2=-1).mean(axis=-1) for lag in range(size)]
+            kernel = np.moveaxis(np.stack(lags, axis=-1), -1, dim)
+    return kernel
 
 
 class Judge:
