@@ -19,6 +19,7 @@ from wellposed.signals.distributions.views import merge_atoms, permute, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import Product
+from wellposed.signals.structure.patches import positions
 from wellposed.signals.structure.widths import channels
 
 
@@ -89,17 +90,16 @@ def _alike_together(call: Call, left: State, right: State, product: Product, lab
     """
     axes = product.left_axes, product.right_axes
     summed = [label for label in product.left_axes if label in product.right_axes and label not in product.out_axes]
-    made = channels(call.graph)
+    told = positions(call.graph)
     flags = [
-        dict(zip(own, made[value], strict=True)) for own, value in zip(axes, (product.left, product.right), strict=True)
+        dict(zip(own, told[value], strict=True)) for own, value in zip(axes, (product.left, product.right), strict=True)
     ]
-    if not summed or any(flag[label] for label in summed for flag in flags):
+    if not summed or not all(flag[label] for label in summed for flag in flags):
         return None
     share = overlap(left.alike, right.alike)
     if share <= 0.0:
         return None
-    positions = [all(label in flag and not flag[label] for flag in flags) for label in labels]
-    pattern = np.ones([2 if is_position else 1 for is_position in positions])
+    pattern = np.ones([2 if all(flag.get(label) for flag in flags) else 1 for label in labels])
     pattern[(0,) * pattern.ndim] = 0.0
     apart = (
         1.0 - _average_correlation(x, own, labels, [labels.index(label) for label in summed])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -138,9 +139,15 @@ def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torc
 
 def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor:
     """Return noise with a covariance along one dimension (what of it is no covariance, being rounded, left out)."""
-    values, vectors = np.linalg.eigh(covariance)
-    root = torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
+    root = _root(np.ascontiguousarray(covariance).tobytes(), len(covariance))
     return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
+
+
+@lru_cache(maxsize=16)
+def _root(content: bytes, size: int) -> torch.Tensor:
+    """Return a root of a covariance: one for all draws of a state."""
+    values, vectors = np.linalg.eigh(np.frombuffer(content).reshape(size, size))
+    return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:

@@ -1,4 +1,4 @@
-"""Where positions become features: merged patches, pixels moved into channels."""
+"""Which axes are positions, and where these become features: merged patches, pixels moved into channels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from wellposed.signals.operators.views import is_cut, is_view
 from wellposed.signals.structure.widths import axes_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
+
+
+@once
+def positions(graph: Graph) -> dict[int, tuple[bool, ...]]:
+    """Return for each value which of its axes are positions alone: indices that no weight makes."""
+    return {value: tuple(not _features(axis) for axis in own) for value, own in axes_of(graph).items()}
 
 
 @once
