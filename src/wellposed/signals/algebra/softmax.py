@@ -215,6 +215,18 @@ def interpolated_participations(keys: Array, sigma2: float) -> Array:
     return np.asarray(np.exp(np.interp(np.log(keys), np.log(unique), np.log(table))))
 
 
+def variance_of(keys: Array, second: Array) -> float:
+    """Return the variance of Gaussian logits that would leave, on average, the sums of squared weights ``second`` to so
+    many keys: what known biases of the logits amount to.
+    """
+    column = [float(interpolated_participations(keys, float(variance)).mean()) for variance in VARIANCES]
+    return float(np.interp(float(second.mean()), np.maximum.accumulate(column), VARIANCES))
+
+
+VARIANCES = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, 32)])
+"""Variances of logits among which that of a bias is looked for."""
+
+
 def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     """`choices` for many numbers of keys, interpolated in ln T as multiples of 1/T² and of 1/T."""
     unique = typical_keys(keys)

@@ -17,7 +17,16 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, Places, interpolated, is_uneven, law_of, off_diagonal, summed
+from wellposed.signals.algebra.softmax import (
+    Logits,
+    Places,
+    interpolated,
+    is_uneven,
+    law_of,
+    off_diagonal,
+    summed,
+    variance_of,
+)
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.spread import Sources
@@ -51,8 +60,9 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         second = math.exp(min(x.pooled_var, 50.0)) / total**2
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys = _kept(mask, axis, x.shape)
-    law = Logits(sigma2, *x.logits)
+    keys, told = _seen(x, axis, mask)
+    law = Logits(sigma2 + told, *(summed([(sigma2, x.logits), (told, ())]) if told else x.logits))
+    sigma2 = law.variance
     shares, pull, picked = interpolated(keys, law)
     a2 = kernels.average(shares)
     typical = float(np.exp(np.mean(np.log(keys))))
@@ -87,15 +97,35 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     )
 
 
-def _kept(mask: torch.Tensor | None, axis: int, shape: tuple[int, ...]) -> Array:
-    """Number of keys that each query may see; of each query along its axis, where the mask has it."""
-    total = shape[axis]
-    if mask is None or axis != len(shape) - 1 or mask.shape[-1] != total:
-        return np.array([float(total)])
-    counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-    if counts.ndim and axis and counts.shape[-1] == shape[axis - 1]:
-        counts = counts.reshape(-1, counts.shape[-1]).mean(dim=0)
-    return np.asarray(counts.flatten().numpy(), dtype=np.float64)
+def _seen(x: State, axis: int, mask: torch.Tensor | None) -> tuple[Array, float]:
+    """Return how many keys each query may see along its axis, where that is told apart, and what the differences of
+    known means of the logits add to their variance.
+    """
+    at, total = x.axes[axis][0], x.shape[axis]
+    query = x.axes[axis - 1] if axis else ()
+    shown, counts = None, np.array([float(total)])
+    if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total:
+        shown = mask.to(torch.float64).numpy()
+        counts = np.maximum(shown.sum(axis=-1), 1.0)
+        if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
+            counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
+        counts = np.asarray(counts, dtype=np.float64).ravel()
+    if x.mean.shape[at] == 1 or not np.ptp(x.mean, axis=at).any():
+        return counts, 0.0
+    weights = np.exp(x.mean - x.mean.max(axis=at, keepdims=True))
+    if shown is not None and len(query) == 1 and shown.ndim > 1:
+        table = shown.reshape(-1, *shown.shape[-2:]).mean(axis=0)
+        weights = weights * np.moveaxis(table.reshape(*table.shape, *(1,) * (weights.ndim - 2)), (0, 1), (query[0], at))
+    second = (weights**2).sum(axis=at) / np.maximum(weights.sum(axis=at) ** 2, 1e-300)
+    second = second.mean(
+        axis=tuple(i for i in range(second.ndim) if len(query) != 1 or i != query[0] - (query[0] > at))
+    )
+    second = np.asarray(second).ravel()
+    if counts.size != second.size:
+        counts_of = np.full(second.size, float(np.exp(np.log(counts).mean())))
+    else:
+        counts_of = counts
+    return counts, variance_of(counts_of, second)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -233,7 +263,7 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         return None, 0.0
     known = call.graph.known.get(raw.value)
     if known is not None:
-        return (known if known.dtype == torch.bool else known > MASKED), 0.0
+        return (known, 0.0) if known.dtype == torch.bool else _of_bias(known)
     drawn = call.run.draws.get(raw.value)
     if drawn is not None:
         masks = torch.stack(drawn).double()
@@ -252,6 +282,17 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
         return given.mask, kernels.average(bias.var) * apart
     return None, 0.0
+
+
+def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return where a known bias of logits lets keys through, and the variance that it adds to the logits."""
+    through = bias > MASKED
+    if bias.ndim < 2 or not bool(bias[through].any()):
+        return through, 0.0
+    weights = torch.where(through, bias.double() - bias.double().amax(dim=-1, keepdim=True), -math.inf).exp()
+    second = weights.square().sum(dim=-1) / weights.sum(dim=-1).square().clamp(min=1e-300)
+    counts = through.sum(dim=-1).clamp(min=1).double()
+    return through, variance_of(counts.flatten(0, -2).mean(dim=0).numpy(), second.flatten(0, -2).mean(dim=0).numpy())
 
 
 def _output(call: Call, q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:

@@ -1,0 +1,261 @@
+"""What tokens have in common: by chance, by pair of positions, and as windows of one image, against samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+
+from .test_sizes import assert_alike, predicted_and_measured
+
+
+class Causal(nn.Module):
+    """Causal attention with a skip, heads that share keys and values or not."""
+
+    def __init__(self, width=64, heads=4):
+        super().__init__()
+        self.norm, self.heads = nn.RMSNorm(width), heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        split = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(made.transpose(1, 2).reshape(batch, length, width))
+
+
+def test_what_early_tokens_share_all_later_ones_see():
+    predicted, measured = predicted_and_measured(nn.Sequential(*(Causal() for _ in range(4))), torch.randn(8, 32, 64))
+    for name in ("1", "2", "3"):
+        assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.1)
+
+
+def test_windows_and_masks_of_other_kinds_are_told_by_pair():
+    near = torch.ones(32, 32, dtype=torch.bool).tril() & ~torch.ones(32, 32, dtype=torch.bool).tril(-5)
+
+    class Local(Causal):
+        def forward(self, x):
+            batch, length, width = x.shape
+            split = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+            q, k, v = split.permute(2, 0, 3, 1, 4)
+            made = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
+            return x + self.out(made.transpose(1, 2).reshape(batch, length, width))
+
+    predicted, measured = predicted_and_measured(nn.Sequential(Local(), Local(), Local()), torch.randn(8, 32, 64))
+    for name in ("0", "1", "2"):
+        assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.1)
+
+
+class OverTokens(nn.Module):
+    """Products of features summed over tokens: linear attention, or attention between channels."""
+
+    def __init__(self, width, heads, normed):
+        super().__init__()
+        self.norm, self.heads, self.normed = nn.LayerNorm(width), heads, normed
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        split = self.qkv(self.norm(x)).reshape(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = split.permute(2, 0, 3, 4, 1)
+        if self.normed:
+            return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-1, -2)
+        return (v @ k.transpose(-1, -2)) / length @ q
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_features_of_the_same_tokens_are_alike_by_chance(normed):
+    net = OverTokens(64, 4, normed)
+    predicted, measured = predicted_and_measured(net, torch.randn(4, 196, 64), 60)
+    assert_alike(predicted["matmul"], measured["matmul"], 0.1)  # three octaves beyond that of strangers
+    assert predicted["matmul"].second_moment > 4.0 * (1 / 196 if normed else 196)
+
+
+def test_features_that_weights_make_are_no_positions():
+    """A sum over streams that a weight mixes is no sum over tokens."""
+
+    class Streams(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.mix = nn.LayerNorm(64), nn.Linear(64, 16)
+
+        def forward(self, x):
+            streams = torch.stack([x, x.flip(1), -x, x.roll(1, 1)], dim=-1)
+            return streams @ self.mix(self.norm(x)).reshape(*x.shape[:2], 4, 4)
+
+    predicted, measured = predicted_and_measured(Streams(), torch.randn(8, 16, 64), 60)
+    assert_alike(predicted["matmul"], measured["matmul"], 0.15)
+
+
+class Biased(nn.Module):
+    """Attention over few dimensions with a bias of the logits that is much larger than they are."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.register_buffer("bias", 3.0 * torch.randn(49, 49, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        return (scores + self.bias).softmax(-1) @ v
+
+
+def test_values_know_nothing_of_a_bias_of_the_logits():
+    predicted, measured = predicted_and_measured(Biased(), torch.randn(32, 49, 16), 60)
+    assert_alike(predicted["matmul#2"], measured["matmul#2"], 0.12)
+
+
+class Merged(nn.Module):
+    """Tokens of few numbers, four of which become one."""
+
+    def __init__(self, written):
+        super().__init__()
+        self.embed, self.norm, self.written = nn.Linear(4, 16), nn.LayerNorm(64), written
+        self.qkv = nn.Linear(64, 3 * 64)
+
+    def forward(self, x):
+        x = self.embed(x)
+        batch, side, _, width = x.shape
+        if self.written == "slices":
+            x = torch.cat([x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)], -1)
+        else:
+            x = x.reshape(batch, side // 2, 2, side // 2, 2, width).permute(0, 1, 3, 4, 2, 5)
+        q, k, v = self.qkv(self.norm(x.reshape(batch, side * side // 4, 4 * width))).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("written", ["slices", "views"])
+def test_merged_patches_fill_more_dimensions(written):
+    predicted, measured = predicted_and_measured(Merged(written), torch.randn(8, 14, 14, 4), 60)
+    name = "scaled_dot_product_attention"
+    assert_alike(predicted[name], measured[name], 0.12)
+
+
+class Columns(nn.Module):
+    """Overlapping windows of a correlated image as tokens."""
+
+    def __init__(self, kernel, stride, padding, dilation):
+        super().__init__()
+        self.stem, self.window = nn.Conv2d(3, 8, 5, padding=2), (kernel, dilation, padding, stride)
+        self.project = nn.Linear(8 * kernel**2, 32)
+
+    def forward(self, x):
+        columns = F.unfold(F.relu(self.stem(x)), *self.window)
+        return self.project(columns.transpose(1, 2)).mean(1)
+
+
+@pytest.mark.parametrize("window", [(3, 2, 1, 1), (3, 1, 1, 2), (4, 2, 1, 1), (2, 2, 0, 1)])
+def test_windows_as_columns_keep_what_neighbours_share(window):
+    torch.manual_seed(0)
+    graph = wp.trace(Columns(*window), torch.randn(4, 3, 16, 16))
+    plan = wp.plan(graph)
+    inputs = wp.Input.white()
+    predicted = wp.propagate(graph, weights=plan, inputs=inputs)
+    measured = wp.measure(graph, plan=plan, draws=200, inputs=inputs)
+    for name in ("im2col", "project", "mean"):
+        assert_alike(predicted[name], measured[name], 0.08)
+
+
+def test_frames_of_a_series():
+    class Frames(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.project = nn.Conv1d(3, 8, 5, padding=2), nn.Linear(16, 32)
+
+        def forward(self, x):
+            return self.project(F.relu(self.stem(x)).unfold(-1, 16, 8)).mean((1, 2))
+
+    predicted, measured = predicted_and_measured(Frames(), torch.randn(8, 3, 96), 100)
+    for one in predicted:
+        assert_alike(one, measured[one.name], 0.08)
+
+
+def test_one_part_cut_out_twice_cancels():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            streams = torch.stack([x, self.a(x)])
+            return (streams[0] + self.b(streams[1])) - streams[0]
+
+    predicted, measured = predicted_and_measured(Twice(), torch.randn(64, 16))
+    assert_alike(predicted["sub"], measured["sub"], 0.1)
+
+
+def test_two_parts_of_one_axis_share_what_the_axis_shares():
+    class Difference(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(16, 32)
+
+        def forward(self, x):
+            values = F.relu(self.a(x))  # positive: positions share a mean
+            first, second = values.mean(-1, keepdim=True).expand(-1, -1, 8).add(values[..., :8]).chunk(2, dim=1)
+            return first - 0.9 * second
+
+    predicted, measured = predicted_and_measured(Difference(), torch.randn(32, 8, 16), 100)
+    assert_alike(predicted["sub"], measured["sub"], 0.15)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose filters have mean 0 and one size, by a batch norm or written out."""
+
+    def __init__(self, *args, by_norm, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.by_norm = by_norm
+
+    def forward(self, x):
+        rows = self.weight.flatten(1)
+        size = rows.shape[1] ** -0.5
+        if self.by_norm:
+            scale = torch.full((len(rows),), size)
+            rows = F.batch_norm(rows[None], None, None, weight=scale, training=True).squeeze(0)
+        else:
+            rows = (rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True) * size
+        return F.conv2d(x, rows.view_as(self.weight), self.bias)
+
+
+@pytest.mark.parametrize("by_norm", [True, False])
+def test_centred_filters_see_no_mean(by_norm):
+    net = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), Standardised(32, 64, 3, by_norm=by_norm))
+    predicted, measured = predicted_and_measured(net, torch.randn(8, 3, 12, 12))
+    assert_alike(predicted["2:conv2d"], measured["2:conv2d"], 0.15)
+    assert predicted["2:conv2d"].second_moment < 0.8 * predicted["1"].second_moment
+
+
+def test_a_norm_over_two_axes_meets_its_groups():
+    """Features normalised over the positions of an image, height and width being one axis."""
+
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Conv2d(3, 16, 3, padding=1)
+
+        def forward(self, x):
+            return F.normalize(self.a(x).flatten(2), dim=-1)
+
+    predicted, _ = predicted_and_measured(Normalised(), torch.randn(4, 3, 12, 12))
+    assert predicted["div"].tag != "sampled"
+    assert predicted["div"].second_moment == pytest.approx(1 / 144, rel=1e-3)
+
+
+def test_scores_that_two_masks_shut_out_overflow_as_predicted():
+    least = torch.finfo(torch.float32).min
+
+    class Masked(nn.Module):
+        def forward(self, x):
+            mask = torch.full((16, 16), least).triu(1)
+            scores = x @ x.transpose(-1, -2)
+            return (scores + mask + mask).softmax(-1)
+
+    verdict = wp.check(Masked(), torch.randn(4, 16, 8), draws=4)
+    assert not [one for one in verdict.comparisons if math.isinf(one.error)]
