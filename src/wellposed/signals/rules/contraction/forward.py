@@ -130,7 +130,8 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
         if values is None:
             return None
         values = values.double()
-        share = float(values.sum(dim=summed).square().mean() / values.square().sum(dim=summed).mean().clamp(min=1e-300))
+        power = float(values.square().sum(dim=summed).mean())
+        share = float(values.sum(dim=summed).square().mean()) / power if power > 0.0 else 1.0
     else:
         return None
     return Pairs(share, count) if share < LITTLE else None
@@ -269,7 +270,8 @@ def _multiply_weight(
 def _is_uneven(weight: State, product: Product) -> bool:
     """Whether a weight's elements differ from position to position, as those of a masked one do."""
     of_either = {*product.left_axes, *product.out_axes}.issuperset(product.right_axes)
-    return weight.var.size > 1 and of_either and all(len(axis) < 2 for axis in weight.axes)
+    uneven = weight.var.size > 1 and kernels.average(weight.mean**2) + kernels.average(weight.var) > 0.0
+    return uneven and of_either and all(len(axis) < 2 for axis in weight.axes)
 
 
 def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[str]) -> Array:
