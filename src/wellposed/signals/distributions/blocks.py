@@ -37,11 +37,12 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     part = range(size)[start:stop:step]
     if len(part) == size and step == 1 and not drop:
         return state
-    if state.blocks and axis == state.block_axis and step == 1 and not drop:
-        return _part_of_blocks(state, axis, part)
-    state = merge_atoms(state, axis)
-    if state.axes[axis]:
-        state = _part_of_atom(state, state.axes[axis][0], part)
+    if state.blocks and axis == state.block_axis and step == 1:
+        state = _part_of_blocks(state, axis, part)
+    else:
+        state = merge_atoms(state, axis)
+        if state.axes[axis]:
+            state = _part_of_atom(state, state.axes[axis][0], part)
     return state.amended(layout=state.layout.dropping([axis])) if drop else state
 
 
