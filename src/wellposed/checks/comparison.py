@@ -103,14 +103,14 @@ class Comparison:
 
 
 OVERFLOWING = 1e-3 * float(np.finfo(np.float32).max) ** 2
-"""Second moment from which on some elements overflow in single precision (scores that two masks shut out)."""
+"""Second moment that only numbers at the end of single precision have: scores that are shut out."""
 
 
 def log2_ratio(predicted: float, measured: float) -> float:
     """Return log2(predicted / measured) of two second moments; 0 where they are equal (also 0 and 0, inf and inf), and
-    where one that overflows is predicted and measured.
+    where both are of numbers at the end of the range.
     """
-    if predicted == measured or (math.isinf(measured) and predicted >= OVERFLOWING):
+    if predicted == measured or (min(predicted, measured) >= OVERFLOWING and math.isfinite(measured)):
         return 0.0
     if math.isnan(predicted) or math.isnan(measured):
         return math.nan

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
@@ -38,14 +39,23 @@ class Infinities:
         return value in self._values
 
 
+LEAST = 0.5 * float(torch.finfo(torch.float32).min)
+"""Number below which two of its like are infinite together: what masks shut out with."""
+
+
 def _infinite(tensor: Tensor) -> bool:
-    """Whether a tensor holds infinities."""
-    return tensor.is_floating_point() and bool(dense(tensor).isinf().any())
+    """Whether a tensor holds infinities, or what becomes one where another mask is added."""
+    if not tensor.is_floating_point():
+        return False
+    values = dense(tensor)
+    return bool(values.isinf().any()) or bool((values < max(LEAST, 0.5 * torch.finfo(values.dtype).min)).any())
 
 
 def _holds_infinity(arguments: Iterable[Any]) -> bool:
     """Whether there is an infinite number among arguments, or in lists among them."""
     return any(
-        math.isinf(item) if isinstance(item, float) else isinstance(item, list | tuple) and _holds_infinity(item)
+        item < LEAST or item == math.inf
+        if isinstance(item, float)
+        else isinstance(item, list | tuple) and _holds_infinity(item)
         for item in arguments
     )

@@ -43,6 +43,8 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
+SINGLE = float(np.finfo(np.float32).max)
+"""Largest number in single precision."""
 VARYING = 1e-3
 """Share of the variance in a divisor's second moment from which on what it has in common with the dividend counts."""
 SMALL, PAIRS = 1 << 12, 1 << 16
@@ -254,7 +256,10 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
         before, mask = x.mask.broadcast_to(x.shape), mask.broadcast_to(x.shape)
         if torch.equal(before, mask):  # the numbers of both add up, in the same places
             var += 2.0 * math.sqrt(var * max(x.pooled_var - x.scores.pooled_var, 0.0))
-        return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=before & mask, scores=x.scores, gauss=False)
+        both = x.with_moments(mean=x.mean + mean, var=x.var + var, mask=before & mask, scores=x.scores, gauss=False)
+        if torch.equal(before, mask) and outside(both) < -1.01 * SINGLE:  # infinite: what is let through remains
+            return masked(x.scores, mask, 0.0, 0.0)
+        return both
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 

@@ -200,7 +200,7 @@ def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
     """
     same = tuple(range(len(base.sizes)))
     found = []
-    for link in base.links:
+    for link in base.links if len(base.links) > 1 else ():  # a norm has one, and takes its scale out
         parent, scales = link.parent, read(link.parent.scales)
         if scales is not None and parent.sizes == base.sizes and link.dims in (None, same):
             factor = float(link.operate(np.ones((1,) * len(same)), same).ravel()[0])
