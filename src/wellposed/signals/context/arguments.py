@@ -97,6 +97,8 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
 def is_mask(values: torch.Tensor) -> bool:
     """Whether a tensor, added to scores, shuts some of them out and leaves the others as they are."""
     shut = values <= MASKED
+    if values.numel() and bool(shut.all()):  # one number for all, or numbers that happen to be low
+        return bool((values == values.amin()).all())
     return bool(shut.any()) and not bool(values[~shut].any())
 
 
