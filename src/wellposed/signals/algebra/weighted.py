@@ -51,19 +51,19 @@ def _needed(mean_length: int, size: int) -> int:
 
 class Pairs(NamedTuple):
     """How the elements of a weight that one output sums go together: ``share`` is E (sum w)² / E sum w², 1 for
-    independent ones and 0 where the mean is taken out of each filter, of ``count`` elements.
+    independent ones and 0 where the mean is taken out of each filter, of ``terms`` elements.
     """
 
     share: float
-    count: int
+    terms: int
 
     def met(self, own: Array, common: Array) -> tuple[float, Array]:
         """Return how much less meets in an output than with independent elements, and its kernel by displacement,
         given that of each element with itself (``own``) and of the mean over all with itself (``common``).
         """
-        rho = (self.share - 1.0) / max(self.count - 1, 1)
+        rho = (self.share - 1.0) / max(self.terms - 1, 1)
         own, common = kernels.common(own, common)
-        made = (1.0 - rho) * own + rho * self.count * common
+        made = (1.0 - rho) * own + rho * self.terms * common
         level = float(own.ravel()[0])
         return (max(float(made.ravel()[0]) / level, 0.0) if level > 0.0 else 1.0), made
 
@@ -121,15 +121,6 @@ def chance_likeness(
     start = data.alike.start
     factors = [shared if number in overlapping else own for number in range(start, start + data.alike.amounts.size)]
     return Likeness(Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors))), chance, share)
-
-
-def _of_features(call: Call, data: State) -> int:
-    """Return the number of the chance by which the features of two positions are alike: one for all that read them."""
-    key = ("likeness", data.serial)
-    if key not in call.run.memo:
-        call.run.memo[key] = call.source()
-    number: int = call.run.memo[key]
-    return number
 
 
 def _of_features(call: Call, data: State) -> int:

@@ -217,7 +217,7 @@ def _flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys
         shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
     else:
         return None
-    return shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))
 
 
 def _common(v: State, token: int, flat: Array) -> Array:

@@ -88,7 +88,7 @@ def convolve(
         total, corr = _meeting(sliding, q, raw)
         if pairs is not None:
             level = kernels.average(total)
-            less, kernel = pairs.met(corr * (level / pairs.count), _mean_of_windows(sliding, every))
+            less, kernel = pairs.met(corr * (level / pairs.terms), _mean_of_windows(sliding, every))
             total, corr = total * less, kernel / max(float(kernel.ravel()[0]), 1e-300)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment

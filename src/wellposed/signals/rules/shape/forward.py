@@ -77,8 +77,8 @@ def _cut(call: Call, x: State, step: Cut) -> State:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
         call.run.memo[key] = _as_rows(whole, _apart(call, x, part, step.axis), step)
-    part: State = call.run.memo[key]
-    return part
+    found: State = call.run.memo[key]
+    return found
 
 
 def _as_rows(whole: State, part: State, step: Cut) -> State:
