@@ -166,7 +166,9 @@ FACTORS = 16
 
 
 def of_product(first: Array, second: Array) -> Transport:
-    """Return the transport of x y for independent x and y, given as for `of_sum`."""
+    """Return the transport of x y for independent x and y, given as for `of_sum`; a Gaussian if one has none."""
+    if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN: a root below 0
+        return standardised(NODES)
     return _of_product(_rounded(first), _rounded(second))
 
 
