@@ -303,5 +303,7 @@ def test_elements_of_a_small_group_are_no_gaussians(norm, width, samples):
     torch.manual_seed(0)
     predicted, measured = compared(OfFew(norm, width), torch.randn(samples, 40), 120)
     for name in ("pow", "gelu"):
-        assert predicted[name].mean == pytest.approx(measured[name].mean, rel=0.02)
-        assert predicted[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.04)
+        # two samples may be so near each other that what is added to their variance counts
+        allowed = 0.02 + 4.0 * measured[name].log2_error
+        assert abs(math.log2(predicted[name].mean / measured[name].mean)) < allowed
+        assert abs(math.log2(predicted[name].second_moment / measured[name].second_moment)) < allowed

@@ -45,10 +45,10 @@ LEAST = 0.5 * float(torch.finfo(torch.float32).min)
 
 def _infinite(tensor: Tensor) -> bool:
     """Whether a tensor holds infinities, or what becomes one where another mask is added."""
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or not tensor.numel():
         return False
-    values = dense(tensor)
-    return bool(values.isinf().any()) or bool((values < max(LEAST, 0.5 * torch.finfo(values.dtype).min)).any())
+    low, high = (float(end) for end in dense(tensor).aminmax())
+    return low < max(LEAST, 0.5 * torch.finfo(tensor.dtype).min) or high == math.inf
 
 
 def _holds_infinity(arguments: Iterable[Any]) -> bool:

@@ -131,9 +131,14 @@ def of_sum(first: Array, second: Array) -> Transport | None:
     ``first`` and ``second`` are x and y as functions of a standard Gaussian each, at the nodes. Both distributions are
     laid on one grid and convolved there.
     """
-    if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN
+    if not (_has_values(first) and _has_values(second)):
         return None
     return _of_sum(_rounded(first), _rounded(second))
+
+
+def _has_values(values: Array) -> bool:
+    """Whether a function has values at all nodes: a root has none below 0."""
+    return bool(np.abs(values).max() < LARGEST)
 
 
 def _rounded(values: Array) -> bytes:
@@ -167,7 +172,7 @@ FACTORS = 16
 
 def of_product(first: Array, second: Array) -> Transport:
     """Return the transport of x y for independent x and y, given as for `of_sum`; a Gaussian if one has none."""
-    if not (np.abs(first).max() < LARGEST and np.abs(second).max() < LARGEST):  # or NaN: a root below 0
+    if not (_has_values(first) and _has_values(second)):
         return standardised(NODES)
     return _of_product(_rounded(first), _rounded(second))
 

@@ -121,11 +121,8 @@ def _seen(x: State, axis: int, mask: torch.Tensor | None) -> tuple[Array, float]
         axis=tuple(i for i in range(second.ndim) if len(query) != 1 or i != query[0] - (query[0] > at))
     )
     second = np.asarray(second).ravel()
-    if counts.size != second.size:
-        counts_of = np.full(second.size, float(np.exp(np.log(counts).mean())))
-    else:
-        counts_of = counts
-    return counts, variance_of(counts_of, second)
+    same = counts.size == second.size
+    return counts, variance_of(counts if same else np.full(second.size, np.exp(np.log(counts).mean())), second)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")

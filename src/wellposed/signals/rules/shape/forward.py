@@ -301,7 +301,7 @@ def _picked(call: Call, x: State) -> State:
     return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, lever=x.lever)
 
 
-@rule(overloads("unfold.default"), source="definition, windows as elements picked alike", tensors=True)
+@rule(overloads("unfold.default"), source="definition: every element at each tap that reads it", tensors=True)
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
     steps = view_of(call.graph, call.node)
