@@ -152,13 +152,17 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
 
 
 def _own(base: State, expansion: Expansion, latent: Array) -> Sources:
-    """Return what the last draw contributes to the spread, after the function."""
+    """Return what the last draw contributes to the spread, after the function: what positions are alike in expectation
+    by the function's own expansion; what is beyond that, by the sizes of filters, by its effect on scales.
+    """
     if not base.own.amounts.size:
         return base.own
+    whole = base.own.variance
     before = fluctuation(expansion.identity_powers, latent, base.sizes)
     after = fluctuation(expansion.square_powers, latent, base.sizes)
-    factor = math.sqrt(max(after, 0.0) / before) if before > 0 else 1.0
-    return base.own.times(math.copysign(factor, expansion.sensitivity))
+    part = min(before, whole)
+    factor = (max(after, 0.0) / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
+    return base.own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
 
 
 def _finite(expansion: Expansion) -> tuple[Array, Array]:

@@ -67,6 +67,30 @@ class Pairs(NamedTuple):
         level = float(own.ravel()[0])
         return (max(float(made.ravel()[0]) / level, 0.0) if level > 0.0 else 1.0), made
 
+    def energies(self, kernel: Array, common: Array, level: float) -> Array:
+        """Return how the energies that meet in outputs vary, given the kernel of those of all terms, that of the mean
+        over them (``common``, as of `met`), relative to their second moment, and the share ``level`` of what all
+        elements have in common.
+
+        Of Gaussian terms of correlation R, Var(sum x²) / n² = 2 mean R²; where means are taken out, 2 (mean R² - r²), r
+        being the mean of R.
+        """
+        kernel, common = kernels.common(kernel, common)
+        left = 1.0 - (1.0 - self.share) * float(common.ravel()[0])
+        if not left > 0.0:
+            return np.zeros_like(kernel)
+        lost = 2.0 * (1.0 - self.share**2) * (common**2 - level**2)
+        return np.maximum(kernel - lost, 0.0) / left**2
+
+    def alike(self, square: float, mean: float) -> float:
+        """Return the mean square of the correlations of the terms that meet, of ``square`` before and this ``mean``."""
+        kept = 1.0 - (1.0 - self.share) * mean
+        return max(square - (1.0 - self.share**2) * mean**2, 0.0) / kept**2 if kept > 0.0 else 0.0
+
+
+INDEPENDENT = Pairs(1.0, 1)
+"""Elements of a weight that have nothing to do with one another."""
+
 
 class Likeness(NamedTuple):
     """How alike two positions of one draw are by chance, where a product with a weight sums over them.
@@ -95,25 +119,37 @@ def overlapping(call: Call) -> set[int]:
 
 
 def chance_likeness(
-    data: State, summed: dict[int, int], window: Collection[int] = (), overlapping: Collection[int] = ()
+    data: State,
+    summed: dict[int, int],
+    window: Collection[int] = (),
+    overlapping: Collection[int] = (),
+    pairs: Pairs | None = None,
 ) -> Likeness:
     """Return how alike two positions are by chance beyond their correlation, ``summed`` being the atoms that a product
     sums and over how many positions, those of a sliding ``window`` among them. The chances ``overlapping`` are those of
-    windows before.
+    windows before; ``pairs`` tells how the elements of the weight go together.
     """
+    pairs = pairs or INDEPENDENT
     if not data.corr.size or not (q := data.second_moment) > 0.0:
         return Likeness()
     kernel = kernels.by_displacement(data.corr, summed)
     kernel = kernel[tuple([slice(summed.get(i, 1)) for i in range(kernel.ndim)])]
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
-    squares = kernel * kernel
-    chance = float(kernels.pair_mean(squares, sizes).ravel()[0])
+
+    def alike(among: Array, lengths: list[int]) -> float:
+        square = float(kernels.pair_mean(among * among, lengths).ravel()[0])
+        return pairs.alike(square, float(kernels.pair_mean(among, lengths).ravel()[0]))
+
+    chance = alike(kernel, sizes)
+    if pairs is not INDEPENDENT:  # what is the same in all terms falls out, their mean before all
+        left = share * (1.0 - (1.0 - pairs.share) * float(kernels.pair_mean(kernel, sizes).ravel()[0]))
+        share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     if not data.alike.amounts.size:
         return Likeness(NONE, chance, share)
-    apart = [i for i in range(squares.ndim) if not np.delete(squares, 0, axis=i).any()]
+    apart = [i for i in range(kernel.ndim) if not np.delete(kernel, 0, axis=i).any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
-    kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
+    kept = alike(kernels.at_zero(kernel, apart), near)
     # neighbours of no correlation in expectation: computed from windows that overlap, or alike by chances of their own
     apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)

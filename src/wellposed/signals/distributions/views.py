@@ -138,6 +138,7 @@ def reshape(state: State, shape: Sequence[int]) -> State:
         if state.shape == shape:
             return state
         state = pooled(state)
+    state = _regrouped(state, shape)
     atoms = [i for axis in state.axes for i in axis]
     pieces, counts = _cuts([state.sizes[i] for i in atoms], shape)
     for at, cuts in enumerate(pieces):
@@ -149,6 +150,19 @@ def reshape(state: State, shape: Sequence[int]) -> State:
         return _collapsed(state, shape)
     places = (i for axis in state.axes for i in axis)
     return state.amended(axes=tuple(tuple(itertools.islice(places, count)) for count in counts))
+
+
+def _regrouped(state: State, shape: Sequence[int]) -> State:
+    """Merge the atoms of the axes that new axes would end within (windows of 7 x 7 become patches of 2 x 2)."""
+    ends = sorted(set(itertools.accumulate(shape, operator.mul, initial=1)))
+    for axis in range(len(state.axes)):
+        atoms, start = state.axes[axis], math.prod(state.shape[:axis])
+        stop = start * state.shape[axis]
+        within = [b // a for a, b in itertools.pairwise(end for end in ends if start <= end <= stop)]
+        if len(atoms) > 1 and start in ends and stop in ends:
+            sizes = [state.sizes[i] for i in atoms]
+            state = state if _cuts(sizes, within)[1] else merge_atoms(state, axis)
+    return state
 
 
 def _cuts(sizes: Sequence[int], shape: Sequence[int]) -> tuple[list[list[int]], list[int] | None]:

@@ -388,9 +388,15 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
 
 
 def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """Replace the atoms ``dim`` and ``dim + 1`` by one, which knows only equal and different positions."""
+    """Replace the atoms ``dim`` and ``dim + 1`` by one (position = inner size * outer index + inner index).
+
+    It knows displacements where one of the two does, else only equal and different positions. The mean over pairs stays
+    as it is.
+    """
     outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
     a, b = sizes[dim], sizes[dim + 1]
+    if max(outer, inner) > 2:
+        return _displacements(by_displacement(kernel, (dim, dim + 1)), dim, a, b)
     same: Array = np.squeeze(at_zero(kernel, (dim, dim + 1)), axis=dim + 1)
     if outer == 1 and inner == 1:
         return same
@@ -398,6 +404,28 @@ def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     total = a * b
     other = (mean * total - same) / (total - 1)
     return np.concatenate([same, other], axis=dim)
+
+
+def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
+    """Merge an outer atom of size a and an inner one of size b, by displacement."""
+    others = [length for i, length in enumerate(kernel.shape) if i not in (dim, dim + 1)]
+    lags = min(a * b, lag_cap(sum(length > 2 for length in others) + 1))
+    for i in (dim, dim + 1):
+        if kernel.shape[i] == 1:
+            kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=i)
+    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
+    flat = kernel.reshape(*kernel.shape[:dim], outer * inner, *kernel.shape[dim + 2 :])
+    # displacement b q + r: q cells and r places on, or q + 1 cells on and b - r places back
+    cells, rest = np.divmod(np.arange(a * b), b)
+    weights = np.zeros((lags, outer * inner))
+    counts = np.zeros(lags)
+    for apart, places, pairs in ((cells, rest, (b - rest) * (a - cells)), (cells + 1, b - rest, rest * (a - cells - 1))):
+        at = np.minimum(apart, outer - 1) * inner + np.minimum(places, inner - 1)
+        row = np.minimum(np.arange(a * b), lags - 1)
+        np.add.at(weights, (row, at), pairs)
+        np.add.at(counts, row, pairs)
+    merged = np.tensordot(weights / counts[:, None], flat, axes=(1, dim))
+    return np.ascontiguousarray(np.moveaxis(merged, 0, dim))
 
 
 POWERS = 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +79,7 @@ def convolve(
         if result is not None:
             return result
     q, raw = second_moments(data, centred)
-    every = raw
+    every, common = raw, None
     q, raw = kernels.mean_over(q, sliding.members), kernels.at_zero(raw, sliding.members)
     before = kernels.average(q)
     if call.independent:
@@ -87,8 +88,8 @@ def convolve(
     else:
         total, corr = _meeting(sliding, q, raw)
         if pairs is not None:
-            level = kernels.average(total)
-            less, kernel = pairs.met(corr * (level / pairs.terms), _mean_of_windows(sliding, every))
+            level, common = kernels.average(total), _mean_of_windows(sliding, every)
+            less, kernel = pairs.met(corr * (level / pairs.terms), common)
             total, corr = total * less, kernel / max(float(kernel.ravel()[0]), 1e-300)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment
@@ -102,7 +103,7 @@ def convolve(
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        likeness=Likeness() if call.independent else _likeness(call, sliding, product, window),
+        likeness=Likeness() if call.independent else _likeness(call, sliding, product, window, pairs),
     )
     if call.independent or product.transposed:
         return result
@@ -114,8 +115,13 @@ def convolve(
         made = _uneven_filters(sliding)
         return None if made is None else kernels.rearranged(made, order)
 
+    def centre(kernel: Array) -> Array:
+        if pairs is None or common is None:
+            return kernel
+        return pairs.energies(kernel, common / before, 1.0 - kernels.average(data.var) / before)
+
     def energies() -> Array | None:
-        pair = _local_scales(sliding, outputs)
+        pair = _local_scales(sliding, outputs, centre)
         if pair is None:
             return None
         single, between = (kernels.rearranged(kernel, order) for kernel in pair)
@@ -129,7 +135,7 @@ def convolve(
     return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges))
 
 
-def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window) -> Likeness:
+def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window, pairs: Pairs | None) -> Likeness:
     """Return how alike two positions are by chance after windows slid over ``data``."""
     data = sliding.data
     features = {i: data.sizes[i] // product.groups for i in sliding.members}
@@ -138,7 +144,7 @@ def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window) -
         for axis, size in zip(sliding.space, window.kernel, strict=True)
         for i in data.axes[axis]
     }
-    likeness = chance_likeness(data, features | taps, taps, overlapping(call))
+    likeness = chance_likeness(data, features | taps, taps, overlapping(call), pairs)
     likeness = likeness._replace(
         groups=product.groups, window=any(step.kernel > step.stride for _, step in sliding.moving)
     )
@@ -208,11 +214,11 @@ WIDE = 64
 """Channels that one filter spans above which the sum counts as Gaussian."""
 
 
-def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None:
+def _local_scales(sliding: _Sliding, outputs: int, centre: Callable[[Array], Array]) -> tuple[Array, Array] | None:
     """Return how the energy that meets in one output varies: its kernel, relative to its mean, and that of two outputs.
 
-    kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7).
-    Outputs that see the same channels see the same energy.
+    kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7),
+    less what filters that are centred do not see (``centre``). Outputs that see the same channels see the same energy.
     """
     data, members, channels = sliding.data, sliding.members, sliding.channels
     before = read(data.scales)
@@ -225,7 +231,8 @@ def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None
         other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else np.zeros_like(kernel)
         kernel = np.take(kernel, [0], axis=i) / channels + (1 - 1 / channels) * other
     dims, steps = [i for i, _ in sliding.moving], [step for _, step in sliding.moving]
-    kernel = box(kernel, dims, steps, sliding.cap)
+    whole = box(kernel, dims, steps, sliding.cap)
+    kernel = centre(whole)
     if float(kernel.ravel()[0]) <= UNEVEN:
         return None
     groups = data.shape[sliding.channel_axis] // channels
@@ -233,7 +240,7 @@ def _local_scales(sliding: _Sliding, outputs: int) -> tuple[Array, Array] | None
         return kernel, kernel
     # two outputs of one group see the same channels, two of different groups see others
     together = (outputs / groups - 1.0) / max(outputs - 1, 1)
-    other = box(other, dims, steps, sliding.cap)
+    other = box(other, dims, steps, sliding.cap) * kernels.quotient(kernel, whole)
     return kernel, together * kernel + (1.0 - together) * other
 
 

@@ -233,9 +233,10 @@ def _multiply_weight(
     count = math.prod(sizes[label] for label in labels)
     q, raw = second_moments(data, centred)
     means, own = kernels.mean_over(q, summed), kernels.at_zero(raw, summed)
-    less = 1.0
+    less, common = 1.0, None
     if pairs is not None:
-        less, own = pairs.met(own, kernels.pair_mean(raw, data.sizes, summed))
+        common = kernels.pair_mean(raw, data.sizes, summed)
+        less, own = pairs.met(own, common)
         means = means * less
     free = [i for i in range(len(data.sizes)) if i not in summed]
     var, kernel = kernels.rearranged(means, free), kernels.rearranged(own, free)
@@ -249,7 +250,9 @@ def _multiply_weight(
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
     corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
-    likeness = Likeness() if call.independent else chance_likeness(data, {i: data.sizes[i] for i in summed})
+    likeness = Likeness()
+    if not call.independent:
+        likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
     one_size = data.even > 0.0 and data.spread.variance == 0.0  # a norm is all that has been made of it
@@ -259,6 +262,9 @@ def _multiply_weight(
     if count > WIDE and not product_of_two and read(data.scales) is None:
         return result
     energies = _energy(data, summed)
+    if energies is not None and pairs is not None and common is not None:
+        level = kernels.average(q)
+        energies = pairs.energies(energies, common / level, 1.0 - kernels.average(data.var) / level)
     if energies is None:
         return result
     energies = kernels.rearranged(energies, free)
