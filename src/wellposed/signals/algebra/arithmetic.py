@@ -189,6 +189,10 @@ def _known_difference(call: Call, x: State, y: State, a: float) -> State | None:
     return None
 
 
+LITTLE = 1e-3
+"""Share of a sum's variance below which a part leaves its shape as it is."""
+
+
 def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     p, q, layout = align(x, y)
     mean = a * p.mean + b * q.mean
@@ -199,13 +203,15 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     if cross is not None:
         var = np.maximum(var + 2 * a * b * _common(cross, np.sqrt(p.var) * np.sqrt(q.var)), 0.0)
         kernel = kernels.total(kernel, 2 * a * b * cross)
+    first, second = a * a * kernels.average(p.var), b * b * kernels.average(q.var)
+    little = LITTLE * kernels.average(var)
+    gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
-    if cross is None and not (x.gauss and y.gauss) and not call.independent and mean.size:
+    if cross is None and not gauss and not call.independent and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
     sizes = STEADY_SIZES
-    if not (call.independent or kernels.nonzero(mean)):
-        sizes = sizes_of_sum(call, x, y, p, q, a * a * kernels.average(p.var), b * b * kernels.average(q.var))
-    gauss = (x.gauss or not kernels.nonzero(x.var)) and (y.gauss or not kernels.nonzero(y.var))
+    if not call.independent and kernels.average(mean * mean) <= little:
+        sizes = sizes_of_sum(call, x, y, p, q, first, second)
     result = State(
         layout,
         Moments(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.algebra.sizes import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import (
@@ -45,7 +46,15 @@ def normalise(
     dims = [i for axis in over for i in x.axes[axis]]
     parts = _centred(x, dims, read(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
-    return _divided(x, dims, parts, np.where(scale > 0, scale, 1.0), centre, read(x.excess) if per_channel else None)
+    scale = np.where(scale > 0, scale, 1.0)
+    result = _divided(x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
+    if not per_channel:
+        return result
+    left = read(x.likeness)
+    left = 1.0 if left is None else kernels.average(left)
+    if x.gauss and result.gauss:
+        result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], left).marginal(True))
+    return result.amended(alike=x.alike.times(math.sqrt(left)))
 
 
 def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None) -> State:

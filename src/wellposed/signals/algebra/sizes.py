@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class Sizes(NamedTuple):
 
     def marginal(self, gauss: bool) -> Marginal:
         """Return the shape of a marginal with this local scale, if it varies enough to count."""
-        if not self.kernel.size or float(self.kernel.ravel()[0]) <= UNEVEN:
+        if not self.kernel.size or float(self.kernel.max()) <= UNEVEN:
             return Marginal(gauss)
         return Marginal(gauss, scales=known(self.kernel), sizes_by=self.sources)
 
@@ -159,6 +160,27 @@ def sizes_after_attention(values: State, axis: int, made: State, at: int, lifted
     here = np.array(far)
     here[(0,) * here.ndim] = math.expm1(math.log1p(float(full.ravel()[0])) + apart)
     return Sizes(here, _of_variance(values.sizes_by, here))
+
+
+def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], left: float) -> Sizes:
+    """Return the sizes of what filters made, each channel divided by its root mean square over the atoms ``dims``.
+
+    What all elements that are averaged together share is gone. Of Gaussian patches of D dimensions one filter makes
+    Gaussian numbers: the 2 / D by which products with random filters vary in size are the filters' in one channel,
+    which its norm takes out; at one position channels share the part ``left`` of them, as all see the same patch.
+    """
+    scales = read(x.scales)
+    if scales is None or not float(scales.ravel()[0]) > UNEVEN:
+        return STEADY
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+    of_filters = min(math.log1p(2.0 * x.alike.variance) / float(kernel.ravel()[0]), 1.0)
+    kernel = kernel - kernels.pair_mean(kernel, x.sizes, list(dims))
+    within = tuple(slice(0, 1) if i in channels else slice(None) for i in range(kernel.ndim))
+    own = kernel[within] * (1.0 - of_filters)
+    kernel = kernel * (1.0 - of_filters * (1.0 - left))
+    kernel[within] = own
+    left = np.expm1(kernel)
+    return Sizes(left, _of_variance(x.sizes_by, left))
 
 
 def _of_variance(sources: Sources, kernel: Array) -> Sources:

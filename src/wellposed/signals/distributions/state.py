@@ -260,11 +260,13 @@ class Filters:
         excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         padded: what lies inside constant padding.
+        likeness: the share that a norm leaves of what channels, and positions, are alike by chance (see `quadratic`).
     """
 
     excess: Later | None = None
     margin: Later | None = None
     padded: Padded | None = None
+    likeness: Later | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,6 +365,7 @@ class Changes(TypedDict, total=False):
     excess: Later | None
     margin: Later | None
     padded: Padded | None
+    likeness: Later | None
     ancestry: Ancestry
     links: tuple[Link, ...]
     roots: int
@@ -437,6 +440,7 @@ class State:
     scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
     sizes_by: ClassVar[Sources] = _read(lambda x: x.marginal.sizes_by)
     excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
+    likeness: ClassVar[Later | None] = _read(lambda x: x.filters.likeness)
     margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
     padded: ClassVar[Padded | None] = _read(lambda x: x.filters.padded)
     links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)

@@ -419,7 +419,10 @@ def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
     cells, rest = np.divmod(np.arange(a * b), b)
     weights = np.zeros((lags, outer * inner))
     counts = np.zeros(lags)
-    for apart, places, pairs in ((cells, rest, (b - rest) * (a - cells)), (cells + 1, b - rest, rest * (a - cells - 1))):
+    for apart, places, pairs in (
+        (cells, rest, (b - rest) * (a - cells)),
+        (cells + 1, b - rest, rest * (a - cells - 1)),
+    ):
         at = np.minimum(apart, outer - 1) * inner + np.minimum(places, inner - 1)
         row = np.minimum(np.arange(a * b), lags - 1)
         np.add.at(weights, (row, at), pairs)

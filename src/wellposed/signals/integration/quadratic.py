@@ -102,15 +102,38 @@ def inverse_variance(
 
     Integrals end where a norm's epsilon ends them.
     """
+    values, spectrum, often = _spectrum(kernel, dims, taps, dilations, channels, rho)
+    alone = float(_falls(values, spectrum)[0].sum() + _T[0])
+    return Inverse(alone, float(_ratios(values, spectrum) @ often) / (math.prod(taps) * channels))
+
+
+def likeness_left(
+    kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
+) -> float:
+    """Return which share a norm per channel leaves of E[(w'Su)²] / (tr S)², by which two filters' outputs are alike.
+
+    E[(w'Su)² / (w'Sw u'Su)] = tr (S P)² with P = E[w w' / w'Sw]; arguments as for `excess`.
+    """
+    values, spectrum, often = _spectrum(kernel, dims, taps, dilations, channels, rho)
+    before = np.concatenate([values * factor for factor, _ in spectrum])
+    after = before * _ratios(values, spectrum)
+    whole = float(before**2 @ often)
+    return min(float(after**2 @ often) / whole, 1.0) if whole > 0.0 else 1.0
+
+
+def _spectrum(
+    kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
+) -> tuple[Array, list[tuple[float, int]], Array]:
+    """Return the eigenvalues of what one channel's taps see, the factors of channels, and how often each product
+    occurs; arguments as for `excess`. All are alike where there are too many taps.
+    """
     count, spectrum = math.prod(taps), _channel_factors(channels, rho)
     values = np.full(count, 1.0 / count)
     if dims and 1 < count <= LARGEST and kernel.ravel()[0] > 0.0:
         offset, _, _ = _tap_pairs(tuple(taps), tuple(dilations))
         matrix = _lookup(_profile(kernel, dims), list(np.moveaxis(offset, -1, 0))) / count
         values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
-    often = np.repeat([float(times) for _, times in spectrum], values.size)
-    alone = float(_falls(values, spectrum)[0].sum() + _T[0])
-    return Inverse(alone, float(_ratios(values, spectrum) @ often) / (count * channels))
+    return values, spectrum, np.repeat([float(times) for _, times in spectrum], values.size)
 
 
 def _profile(kernel: Array, dims: list[int]) -> Array:

@@ -26,7 +26,7 @@ from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.margins import margin
-from wellposed.signals.integration.quadratic import Inverse, excess, inverse_variance
+from wellposed.signals.integration.quadratic import Inverse, excess, inverse_variance, likeness_left
 from wellposed.signals.integration.windows import Axis
 from wellposed.signals.operators.product import Product, Window
 
@@ -132,7 +132,10 @@ def convolve(
         edge = margin(data.mean, total, [i for i, _ in moving], [step for _, step in moving], channels)
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
-    return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges))
+    def likeness() -> Array | None:
+        return np.array(likeness_left(*_filters(data, product)))
+
+    return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges), likeness=Later(likeness))
 
 
 def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window, pairs: Pairs | None) -> Likeness:
@@ -221,7 +224,7 @@ def _local_scales(sliding: _Sliding, outputs: int, centre: Callable[[Array], Arr
     less what filters that are centred do not see (``centre``). Outputs that see the same channels see the same energy.
     """
     data, members, channels = sliding.data, sliding.members, sliding.channels
-    before = read(data.scales)
+    before = _scales(data)
     related = members and max(a.shape[members[0]] for a in (data.corr, before) if a is not None) > 1
     kernel = energy_kernel(data) if channels <= WIDE or related else None
     if kernel is None:
@@ -255,11 +258,20 @@ def energy_kernel(data: State) -> Array | None:
     kernel = kernels.by_displacement(
         square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport)
     )
-    before = read(data.scales)
+    before = _scales(data)
     if before is None:
         return kernel
     kernel, before = kernels.common(kernel, before)
     return np.asarray(kernel + before * (1.0 + kernel))
+
+
+def _scales(data: State) -> Array | None:
+    """Return the kernel of the local scale of a function of a Gaussian, that of the Gaussian where one element knows
+    nothing of it but channels share it.
+    """
+    base, _ = data.gaussian_source()
+    own = read(data.scales)
+    return read(base.scales) if own is None and base.sizes == data.sizes else own
 
 
 def _uneven_filters(sliding: _Sliding) -> Array | None:
@@ -302,6 +314,13 @@ def inverse_of_filters(data: State, product: Product) -> Inverse:
     if window is None:
         summed = [i for i, label in enumerate(product.left_axes) if label not in product.out_axes]
         return inverse_variance(np.ones(()), [], [1], [1], math.prod(data.shape[i] for i in summed), 0.0)
+    return inverse_variance(*_filters(data, product))
+
+
+def _filters(data: State, product: Product) -> tuple[Array, list[int], list[int], list[int], int, float]:
+    """Return what one filter of a convolution sees: the first arguments of `quadratic.excess`, but for steps."""
+    window = product.window
+    assert window is not None
     places = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]
     channel_axis = product.left_axes.index("c")
     for axis in (*places, channel_axis):
@@ -310,7 +329,7 @@ def inverse_of_filters(data: State, product: Product) -> Inverse:
     dims = [dim for dim, _ in moving]
     kernel, rho = _patch(data, channel_axis, dims)
     taps, dilation = [window.kernel[i] for _, i in moving], [window.dilation[i] for _, i in moving]
-    return inverse_variance(kernel, dims, taps, dilation, data.shape[channel_axis] // product.groups, rho)
+    return kernel, dims, taps, dilation, data.shape[channel_axis] // product.groups, rho
 
 
 def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int) -> Array:
