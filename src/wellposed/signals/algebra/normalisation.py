@@ -50,10 +50,10 @@ def normalise(
     result = _divided(x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
     if not per_channel:
         return result
-    left = read(x.likeness)
-    left = 1.0 if left is None else kernels.average(left)
+    made = read(x.likeness)
+    chance, left = (x.alike.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
-        result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], left).marginal(True))
+        result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], chance, left).marginal(True))
     return result.amended(alike=x.alike.times(math.sqrt(left)))
 
 

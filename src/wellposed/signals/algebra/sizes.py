@@ -162,18 +162,19 @@ def sizes_after_attention(values: State, axis: int, made: State, at: int, lifted
     return Sizes(here, _of_variance(values.sizes_by, here))
 
 
-def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], left: float) -> Sizes:
+def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float) -> Sizes:
     """Return the sizes of what filters made, each channel divided by its root mean square over the atoms ``dims``.
 
-    What all elements that are averaged together share is gone. Of Gaussian patches of D dimensions one filter makes
-    Gaussian numbers: the 2 / D by which products with random filters vary in size are the filters' in one channel,
-    which its norm takes out; at one position channels share the part ``left`` of them, as all see the same patch.
+    What all elements that are averaged together share is gone. Of Gaussian patches of D = 1 / ``chance`` dimensions one
+    filter makes Gaussian numbers: the 2 / D by which products with random filters vary in size are the filters' in one
+    channel, which its norm takes out; at one position channels share the part ``left`` of them, as all see the same
+    patch.
     """
     scales = read(x.scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
         return STEADY
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-    of_filters = min(math.log1p(2.0 * x.alike.variance) / float(kernel.ravel()[0]), 1.0)
+    of_filters = min(math.log1p(2.0 * chance) / float(kernel.ravel()[0]), 1.0)
     kernel = kernel - kernels.pair_mean(kernel, x.sizes, list(dims))
     within = tuple(slice(0, 1) if i in channels else slice(None) for i in range(kernel.ndim))
     own = kernel[within] * (1.0 - of_filters)

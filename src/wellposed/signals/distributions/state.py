@@ -260,7 +260,8 @@ class Filters:
         excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         padded: what lies inside constant padding.
-        likeness: the share that a norm leaves of what channels, and positions, are alike by chance (see `quadratic`).
+        likeness: the mean square by which the products of one patch with two filters are alike, 1 / D for D dimensions,
+            and the share of it that a norm leaves (see `quadratic`).
     """
 
     excess: Later | None = None

@@ -95,6 +95,7 @@ def convolve(
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())
     var = kernels.rearranged(total, order) * unit
+    alike = Likeness() if call.independent else _likeness(call, sliding, product, window, pairs)
     result = fresh(
         call,
         layout,
@@ -103,7 +104,7 @@ def convolve(
         data,
         weight,
         outputs=call.shape()[product.out_axes.index("o")],
-        likeness=Likeness() if call.independent else _likeness(call, sliding, product, window, pairs),
+        likeness=alike,
     )
     if call.independent or product.transposed:
         return result
@@ -133,7 +134,7 @@ def convolve(
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
     def likeness() -> Array | None:
-        return np.array(likeness_left(*_filters(data, product)))
+        return np.array([alike.inherited.variance + alike.chance, likeness_left(*_filters(data, product))])
 
     return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges), likeness=Later(likeness))
 
