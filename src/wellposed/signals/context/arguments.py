@@ -86,12 +86,23 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
     state = state_of_tensor(values, root)
-    if values.numel() > largest or values.ndim == 0:
+    different = _told_apart(values) if values.numel() > largest else values
+    if different.numel() > largest or values.ndim == 0:
         return state
     # small constants are followed position by position: nothing about them is random
-    full = values.to(torch.float64).cpu().numpy()
-    array = full.reshape([n for n in full.shape if n > 1])
+    full = different.to(torch.float64).cpu().numpy()
+    array = full.reshape([n for n, size in zip(full.shape, values.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def _told_apart(values: torch.Tensor) -> torch.Tensor:
+    """Return one position of each axis along which all elements are the same (one filter for all channels)."""
+    for axis, size in enumerate(values.shape):
+        first = values.narrow(axis, 0, 1)
+        ends_alike = size > 1 and torch.equal(first, values.narrow(axis, size - 1, 1))
+        if ends_alike and bool((values == first).all()):
+            values = first
+    return values
 
 
 def is_mask(values: torch.Tensor) -> bool:
