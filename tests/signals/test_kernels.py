@@ -133,6 +133,16 @@ def test_merging_profiles_keeps_the_mean(first, second):
     assert kernels.pair_mean(merged, [sizes[0] * sizes[1]])[0] == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(("a", "b"), [(4, 3), (3, 5)])
+def test_merging_displacements(a, b):
+    """Of positions b i + j, each pair counts at its distance, whichever side the inner positions lie on."""
+    kernel = np.random.default_rng(0).normal(size=(a, b))
+    i, j = np.divmod(np.arange(a * b), b)
+    pairs = kernel[np.abs(i[:, None] - i), np.abs(j[:, None] - j)]
+    expected = [np.mean(np.diagonal(pairs, d)) for d in range(a * b)]
+    np.testing.assert_allclose(kernels.merge_profiles(kernel, 0, [a, b]), expected, atol=1e-12)
+
+
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.lists(st.floats(-1, 1), min_size=1, max_size=6))
 def test_polynomials(coefficients, points):
     got = kernels.polynomial(np.array(coefficients), np.array(points))

@@ -165,6 +165,28 @@ def test_patches_of_contrast_of_their_own():
             assert_alike(one, other, 0.4 if one.name.endswith(("matmul#2", "out")) else 0.2)
 
 
+class Fourth(nn.Module):
+    """Convolutions and norms per channel; the square of what each norm gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.first, self.second = nn.BatchNorm2d(16), nn.BatchNorm2d(32)
+
+    def forward(self, x):
+        x = self.first(self.one(x))
+        y = self.second(self.two(F.relu(x)))
+        return x.square(), y.square()
+
+
+def test_a_norm_per_channel_keeps_the_sizes_that_channels_share():
+    """Of one filter a picture makes Gaussian numbers; channels of one position share its contrast all the same."""
+    predicted, measured = predicted_and_measured(Fourth(), torch.randn(8, 3, 32, 32))
+    assert_alike(predicted["square"], measured["square"], 0.05)
+    assert_alike(predicted["square#2"], measured["square#2"], 0.15)
+    assert measured["square#2"].second_moment > 3.3
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_attention_over_channels(written):
     """Keys and values of one channel were made by weights of their own: nothing is pulled along the query."""

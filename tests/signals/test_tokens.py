@@ -227,6 +227,56 @@ def test_centred_filters_see_no_mean(by_norm):
     assert predicted["2:conv2d"].second_moment < 0.8 * predicted["1"].second_moment
 
 
+def test_energies_of_centred_filters_are_those_without_the_mean():
+    """Windows of a picture share their brightness, which centred filters do not see: their sums are nearly Gaussian."""
+    net = nn.Sequential(Standardised(3, 40, 3, by_norm=True, padding=1), nn.SiLU(), nn.Conv2d(40, 8, 1))
+    predicted, measured = predicted_and_measured(net, torch.randn(4, 3, 48, 48))
+    assert_alike(predicted["1"], measured["1"], 0.08)
+    assert predicted["1"].log2_std < 0.15  # filters of one size vary less still
+
+
+class Blurred(nn.Module):
+    """A convolution and a fixed blur, one filter for all of its many channels."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.conv, self.channels = nn.Conv2d(3, channels, 5), channels
+        taps = torch.tensor([1.0, 2.0, 1.0])
+        self.register_buffer("blur", (taps[:, None] * taps / 16).repeat(channels, 1, 1, 1))
+
+    def forward(self, x):
+        return F.conv2d(F.relu(self.conv(x)), self.blur, groups=self.channels)
+
+
+def test_one_fixed_filter_for_many_channels():
+    predicted, measured = predicted_and_measured(Blurred(1024), torch.randn(4, 3, 12, 12))
+    assert_alike(predicted["conv2d"], measured["conv2d"], 0.1)
+    assert predicted["conv2d"].mean == pytest.approx(predicted["relu"].mean, rel=1e-6)
+
+
+class Windows(nn.Module):
+    """A map within windows of 7 x 7, then patches of 2 x 2 that become features, as Swin merges them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.within = nn.Conv2d(3, 16, 1), nn.Linear(16, 16)
+        self.merge = nn.Linear(64, 32)
+
+    def forward(self, x):
+        x = self.embed(x).permute(0, 2, 3, 1)
+        n, h, w, c = x.shape
+        x = self.within(x.reshape(n, h // 7, 7, w // 7, 7, c).transpose(2, 3).reshape(-1, 49, c))
+        x = x.reshape(n, h // 7, w // 7, 7, 7, c).transpose(2, 3).reshape(n, h, w, c)
+        x = x.reshape(n, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        return self.merge(x).mean((1, 2))
+
+
+def test_windows_become_patches_and_keep_what_neighbours_share():
+    predicted, measured = predicted_and_measured(Windows(), torch.randn(4, 3, 28, 28))
+    assert_alike(predicted["mean"], measured["mean"], 0.25)
+    assert predicted["mean"].second_moment > 0.05  # of strangers: 1 / 196
+
+
 def test_a_norm_over_two_axes_meets_its_groups():
     """Features normalised over the positions of an image, height and width being one axis."""
 
