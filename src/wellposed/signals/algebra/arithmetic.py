@@ -421,7 +421,7 @@ def _product(call: Call, x: State, y: State) -> State:
         tag=weakest(x.tag, y.tag),
         marginal=replace(made, scales=shape.scales, sizes_by=shape.sizes_by),
         ancestry=Ancestry(
-            _links([(x, p, kernels.average(q.mean)), (y, q, kernels.average(p.mean))]),
+            _links([(x, p, _slope(q.mean, p.var)), (y, q, _slope(p.mean, q.var))]),
             x.roots | y.roots,
             _lever_of_product(x, y),
         ),
@@ -430,6 +430,13 @@ def _product(call: Call, x: State, y: State) -> State:
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     return expand(result, call.shape())
+
+
+def _slope(means: Array, var: Array) -> float:
+    """Return the mean of one factor, averaged over positions by how much the other varies there."""
+    if means.size == 1 or var.size == 1 or not (total := kernels.average(var)):
+        return kernels.average(means)
+    return kernels.average(means * var) / total
 
 
 def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, sizes: tuple[int, ...]) -> Spread:

@@ -31,7 +31,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
-    with_itself = None if call.independent else _mean_with_itself(left, right, product)
+    together_mean = _mean_together(call, left, right, product)
     given, left, right = left, _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes = _sizes(left, right, product)
@@ -71,17 +71,16 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=() if law is None else law[1:])
     if left.softmax is not None:
         made = _with_sizes(made, right, product, lifted / level)
-    if with_itself is not None:
-        return _with_mean(made, product, *with_itself)
     each = _by_position(left, right, product, sizes)
     if each is None:
-        return made
+        return made if together_mean is None else _with_mean(made, product, *together_mean)
     var = (each[1] + together) * common + lifted
     if left.softmax is None:
         kernel = _about_means(call, (left, right), product, labels, sizes, both)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
     corr = kernels.correlation(kernel, var)
-    return made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+    made = made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+    return made if together_mean is None else _with_mean(made, product, *together_mean)
 
 
 def _alike_together(call: Call, left: State, right: State, product: Product, labels: tuple[str, ...]) -> Array | None:
@@ -170,54 +169,69 @@ def _about_means(
     return _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
 
 
-def _mean_with_itself(left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
-    """Return of a tensor times its own transpose (a Gram matrix) the mean by pair of positions, and the pair's labels.
+def _mean_together(
+    call: Call, left: State, right: State, product: Product
+) -> tuple[str, str, Array] | None:
+    """Return what two tensors that depend on each other add to the mean of their product by pair of positions, and the
+    labels of the pair: of a tensor times its own transpose (a Gram matrix), or times one that is made of it.
 
-    Two positions have the mean sum_k E[x_ik x_jk] = n (K(i - j) + m²), which is n E[x²] on the diagonal.
+    Positions i and j have the mean sum_k Cov(x_ik, y_jk) beside the product of the means.
     """
-    if left.serial != right.serial or not left.roots:
+    if call.independent or not left.roots & right.roots:
         return None
     own, other = (
         dict(zip(axes, x.axes, strict=True)) for axes, x in ((product.left_axes, left), (product.right_axes, right))
     )
-    pair = _pair(own, other)
-    if pair is None:
-        return None
-    atom = own[pair[0]][0]
-    size = left.sizes[atom]
-    if size > LARGEST_GRAM:
-        return None
-    covariance = left.covariance()
-    profile = covariance[tuple([slice(None) if i == atom else 0 for i in range(covariance.ndim)])]
-    at = np.abs(np.arange(size)[:, None] - np.arange(size))
-    alike = np.where(
-        at < profile.size, profile[np.minimum(at, profile.size - 1)], profile[-1] if profile.size > 1 else 0.0
-    )
-    count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
-    return *pair, (alike + left.pooled_mean**2) * (count * product.scale)
-
-
-def _pair(own: dict[str, tuple[int, ...]], other: dict[str, tuple[int, ...]]) -> tuple[str, str] | None:
-    """Return the labels of the two indices along one atom, where a tensor and its transpose share all others."""
     rows, columns = ([label for label in axes if label not in theirs] for axes, theirs in ((own, other), (other, own)))
-    if len(rows) != 1 or len(columns) != 1 or own[rows[0]] != other[columns[0]] or len(own[rows[0]]) != 1:
+    if len(rows) != 1 or len(columns) != 1:
         return None
-    if any(own[label] != other[label] for label in own if label in other):
+    if len(own[rows[0]]) != 1 or left.shape[product.left_axes.index(rows[0])] > LARGEST_GRAM:
         return None
-    return rows[0], columns[0]
+    places: dict[int, int] = {}  # for each atom of the first, that of the second
+    for label, atoms in own.items():
+        theirs = other[columns[0] if label == rows[0] else label]
+        if [left.sizes[i] for i in atoms] != [right.sizes[i] for i in theirs]:
+            return None
+        places |= dict(zip(atoms, theirs, strict=True))
+    if len(places) != len(left.sizes) or len(places) != len(right.sizes):
+        return None
+    order = tuple(places[i] for i in range(len(places)))
+    covariance = call.covariance(left, right, tuple(range(len(places))), order)
+    if covariance is None or not kernels.nonzero(covariance):
+        return None
+    (atom,) = own[rows[0]]
+    profile = kernels.by_displacement(covariance)[tuple(slice(None) if i == atom else 0 for i in range(len(places)))]
+    count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
+    sizes = [np.sqrt(_along(x.var, at)) for x, at in ((left, atom), (right, places[atom]))]
+    return rows[0], columns[0], _by_pair(profile, left.sizes[atom], *sizes) * (count * product.scale)
+
+
+def _along(array: Array, dim: int) -> Array:
+    """Return the average over all dimensions but one."""
+    return np.asarray(array.mean(axis=tuple(i for i in range(array.ndim) if i != dim)))
+
+
+def _by_pair(profile: Array, size: int, first: Array, second: Array) -> Array:
+    """Return a covariance by pair of positions, given its average by displacement and how large both are where."""
+    lag = np.minimum(np.abs(np.subtract.outer(np.arange(size), np.arange(size))), profile.size - 1)
+    share = np.broadcast_to(np.multiply.outer(first, second), lag.shape)
+    level = np.bincount(lag.ravel(), share.ravel()) / np.bincount(lag.ravel())
+    profile = np.where(np.arange(profile.size) < size, profile, 0.0)
+    known = profile[: level.size] / np.where(level > 0.0, level, np.inf)
+    return np.asarray(known[lag] * share)
 
 
 LARGEST_GRAM = 512
-"""Positions up to which the mean of a Gram matrix is kept by pair."""
+"""Positions up to which the mean of a product of two that depend on each other is kept by pair."""
 
 
 def _with_mean(made: State, product: Product, row: str, column: str, mean: Array) -> State:
-    """Return a Gram matrix with its mean by pair of positions."""
+    """Return a product with its mean by pair of positions, given what is added to it."""
     i, j = (made.axes[product.out_axes.index(label)] for label in (row, column))
     if len(i) != 1 or len(j) != 1:
         return made
-    placed = mean.reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])  # symmetric
-    return made.with_moments(mean=placed, corr=made.corr)
+    placed = (mean if i < j else mean.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])
+    return made.with_moments(mean=made.mean + placed, corr=made.corr)
 
 
 def _by_position(left: State, right: State, product: Product, sizes: dict[str, int]) -> tuple[Array, Array] | None:
