@@ -218,7 +218,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
             mean, var, kernels.correlation(kernel, var), alike_of_parts(((x, a * a * p.var), (y, b * b * q.var)), var)
         ),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(sizes.marginal(gauss), transport=transport),
+        marginal=replace(_shifted(x, y, p, q) or sizes.marginal(gauss), transport=transport),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
     result = (
@@ -227,6 +227,16 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
         else result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
     )
     return expand(result, call.shape())
+
+
+def _shifted(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
+    """Return the shape of a signal's marginal after known numbers are added (a bias of its own for each channel): the
+    local scale is that of what varies about them. None of other sums.
+    """
+    for one, own, other in ((x, p, q), (y, q, p)):
+        if own.scales is not None and one.fn is None and kernels.nonzero(own.var) and not kernels.nonzero(other.var):
+            return Marginal(one.gauss, scales=own.scales, sizes_by=one.sizes_by)
+    return None
 
 
 def _spread_of_sum(

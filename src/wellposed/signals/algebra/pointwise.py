@@ -99,15 +99,16 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)
     scales, sizes_by = None, NONE
-    if mixed is not None and uneven is not None:
-        corr, shared = _correlation_of_mixture(mixed, base, uneven)
-        scales = known(mixed.kappa * kernels.by_displacement(shared))
-        ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
-        sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
-    else:
+    if mixed is None or uneven is None:
         powers = _without_mean(expansion)
         raw = kernels.total(kernels.polynomial(powers, latent), *_by_sizes_of_parts(base, clipped))
         corr = _correlation(raw, float(powers.sum()), base)
+    else:
+        corr, shared = _correlation_of_mixture(mixed, base, uneven)
+        if not kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
+            scales = known(mixed.kappa * kernels.by_displacement(shared))
+            ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
+            sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
     links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),

@@ -169,9 +169,7 @@ def _about_means(
     return _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
 
 
-def _mean_together(
-    call: Call, left: State, right: State, product: Product
-) -> tuple[str, str, Array] | None:
+def _mean_together(call: Call, left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
     """Return what two tensors that depend on each other add to the mean of their product by pair of positions, and the
     labels of the pair: of a tensor times its own transpose (a Gram matrix), or times one that is made of it.
 

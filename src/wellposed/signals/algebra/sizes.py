@@ -12,7 +12,7 @@ import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
-from wellposed.signals.distributions.expansion import UNEVEN, marginal
+from wellposed.signals.distributions.expansion import UNEVEN, marginal, scales_of_squares
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Marginal, State, known, read
 from wellposed.signals.integration import kernels
@@ -52,7 +52,7 @@ def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
     """Return the kernels of the variances of ln tau of two states, and of their covariance; None where none varies."""
-    of_x, of_y = read(p.scales), read(q.scales)
+    of_x, of_y = scales_of_squares(x, p.scales), scales_of_squares(y, q.scales)
     if of_x is None and of_y is None:
         return None
     none = np.zeros((1,) * p.corr.ndim)
@@ -133,7 +133,7 @@ def average_of_sizes(x: State) -> float:
 
     What all positions of a draw share is in its spread already.
     """
-    scales = read(x.scales) if x.sizes_by.amounts.size else None
+    scales = scales_of_squares(x, x.scales) if x.sizes_by.amounts.size else None
     if scales is None:
         return 0.0
     apart = any(length == 1 < size for length, size in zip(scales.shape, x.sizes, strict=True))

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaincinv, roots_genlaguerre
+from scipy.special import gammaincinv, ndtr, ndtri, roots_genlaguerre
 
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Marginal, Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Later, Marginal, Pointwise, State, read
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -205,9 +205,22 @@ def coefficients_at(x: State) -> Array:
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
     base, fn = x.gaussian_source()
+    uneven = read(base.scales) if base.transport is None else None
     z = NODES if base.transport is None else base.transport.values
+    if uneven is not None and (kappa := float(uneven.ravel()[0])) > UNEVEN:
+        z = _of_mixture(float(f"{min(kappa, 8.0):.3g}"))
     values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
     return values if fn is None else fn(values)
+
+
+@lru_cache(maxsize=256)
+def _of_mixture(kappa: float) -> Array:
+    """Return a Gaussian with a Gamma-distributed local scale as a function of a standard Gaussian, at `NODES`."""
+    scales, weights = gamma_nodes(kappa)
+    values = NODES * math.sqrt(float(scales.max()))
+    # from the tail below 0, where probabilities are resolved
+    below = ndtri(ndtr(-np.abs(values)[:, None] / np.sqrt(scales)) @ weights)
+    return np.asarray(np.interp(NODES, np.where(values < 0.0, below, -below), values))
 
 
 def one_signed(x: State) -> Marginal:
@@ -333,6 +346,14 @@ def _usual_scales(kappa: float) -> tuple[Array, Array]:
     return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
 
 
+def scales_of_squares(x: State, scales: Later | None) -> Array | None:
+    """Return how the second moment of x varies with its local scale, relative to its mean: a known shift has none."""
+    kernel = read(scales)
+    if kernel is None or x.fn is not None or not kernels.nonzero(x.mean):
+        return kernel
+    return np.asarray(kernel * (kernels.average(x.var) / x.second_moment) ** 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A function of sqrt(tau) times a Gaussian, tau with mean 1 and variance kappa.
@@ -382,8 +403,8 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
 
 def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
     """Return the expansion at each local scale, of the function with its tails cut off where no element lies."""
-    inputs = [(mean * root, std * root) for root in np.sqrt(scales)]
-    return [expand(clip_unseen_tails(function, m, s), m, s) for m, s in inputs]
+    inputs = [std * root for root in np.sqrt(scales)]
+    return [expand(clip_unseen_tails(function, mean, s), mean, s) for s in inputs]
 
 
 def square_kernel(

@@ -19,7 +19,7 @@ from wellposed.signals.algebra.weighted import (
     second_moments,
 )
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import UNEVEN, square_kernel
+from wellposed.signals.distributions.expansion import UNEVEN, scales_of_squares, square_kernel
 from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import Later, Layout, State, read
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -271,8 +271,8 @@ def _scales(data: State) -> Array | None:
     nothing of it but channels share it.
     """
     base, _ = data.gaussian_source()
-    own = read(data.scales)
-    return read(base.scales) if own is None and base.sizes == data.sizes else own
+    own = scales_of_squares(data, data.scales)
+    return scales_of_squares(base, base.scales) if own is None and base.sizes == data.sizes else own
 
 
 def _uneven_filters(sliding: _Sliding) -> Array | None:
