@@ -190,7 +190,7 @@ def attention(
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
     met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
-    made = _output(call, q, v, token, ratio, alike_after_attention(call, v, share))
+    made = _output(call, q, v, token, ratio * _levels(v, token, flat), alike_after_attention(call, v, share))
     if level > 0.0:
         if flat is not None and made.axes[token]:
             kernel = _by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
@@ -225,6 +225,14 @@ def _common(v: State, token: int, flat: Array) -> Array:
     own = (flat**2).sum(axis=1)
     every = np.einsum("ij,jk,ik->i", flat, pairs, flat)
     return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
+
+
+def _levels(v: State, token: int, flat: Array | None) -> Array:
+    """Return for each query the variance of the values that it sees, relative to that of all."""
+    if flat is None or v.var.shape[at := v.axes[token][0]] == 1:
+        return np.ones(1)
+    by_key = v.var.mean(axis=tuple(i for i in range(v.var.ndim) if i != at))
+    return np.asarray(flat @ by_key / max(kernels.average(by_key), 1e-300))
 
 
 def logits(
