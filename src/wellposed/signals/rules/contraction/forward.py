@@ -255,7 +255,7 @@ def _multiply_weight(
         likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
-    one_size = data.even > 0.0 and data.spread.variance == 0.0  # a norm is all that has been made of it
+    one_size = data.even > 0.0 and data.spread.variance < ROUNDING  # a norm is all that has been made of it
     if call.independent or not kernels.nonzero(weight.var) or one_size:
         return result
     product_of_two = data.transport is not None and data.fn is None
@@ -271,6 +271,10 @@ def _multiply_weight(
     for _ in new:  # all outputs see the same energy
         energies = np.concatenate([energies[..., None]] * 2, axis=-1)
     return result.amended(marginal=weighted_sizes(call, data, energies).marginal(True))
+
+
+ROUNDING = 1e-9
+"""Variance of ln(second moment) that only rounding makes."""
 
 
 def _is_uneven(weight: State, product: Product) -> bool:
