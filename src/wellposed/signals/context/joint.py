@@ -25,7 +25,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.dependence import REPEATED
-from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread
+from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
 from wellposed.signals.distributions.state import Marginal, State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
@@ -105,6 +105,8 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
             results.append(None)
             continue
         draws = [dense(draw) for draw in run.draws[out]]
+        if out in run.scanned:
+            spread = _spread_among(run, draws)
         if out in run.scanned and _stays_drawn(run, out):
             state = _moments_of(draws, run.root() | entering).amended(spread=spread)
         else:
@@ -134,6 +136,14 @@ def _spread_of(run: Pass, node: Node) -> Spread:
     states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
     total = sum(state.second_moment for state in states)
     return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
+
+
+def _spread_among(run: Pass, draws: list[torch.Tensor]) -> Spread:
+    """Return the spread that the draws of a scan show: what its decays share goes through all of it."""
+    logs = [2.0 * math.log(norm) for draw in draws if (norm := float(torch.linalg.vector_norm(draw.double()))) > 0.0]
+    if len(logs) < len(draws) or not np.isfinite(logs).all():
+        return STEADY
+    return Spread(inherited=source(run.dependence.source(), float(np.var(logs, ddof=1)) if len(logs) > 1 else 0.0))
 
 
 def _is_heavy(draws: list[torch.Tensor]) -> bool:
