@@ -60,14 +60,17 @@ def _variance(x: State, at: int, weights: Array) -> Array:
     old = weights.shape[1]
     std = np.moveaxis(x.std(), at, -1)
     std = np.broadcast_to(std, (*std.shape[:-1], old))
-    profile = x.corr[tuple(slice(None) if i == at else 0 for i in range(len(x.sizes)))]
-    if profile.size == 1:
+    paired = [n if i != at else 0 for i, n in enumerate(map(kernels.positions, x.corr.shape))]
+    # of other atoms whose pairs are told apart, each position with itself
+    same = [slice(None) if i == at else slice(0, n * n or 1, n + 1) for i, n in enumerate(paired)]
+    profile = np.moveaxis(x.corr[tuple(same)], at, -1)
+    if profile.shape[-1] == 1:
         var = std**2 @ (weights**2).T
     else:
-        pairs = kernels.matrix_of(profile, 0, old)
-        flat = std.reshape(-1, old)
-        var = np.stack([((w * flat) @ pairs * (w * flat)).sum(axis=-1) for w in weights], axis=-1)
-        var = np.maximum(var, 0.0).reshape(*std.shape[:-1], len(weights))
+        table = kernels.matrix_of(profile, profile.ndim - 1, old)
+        table = table.reshape(old, old) if not any(paired) else table
+        met = ((std * w)[..., None, :] @ table * (std * w)[..., None, :] for w in weights)
+        var = np.maximum(np.stack([each.sum(axis=(-2, -1)) for each in met], axis=-1), 0.0)
     return np.asarray(np.moveaxis(var, -1, at))
 
 
