@@ -223,3 +223,31 @@ def test_quotients_of_norms_have_no_pole(bound):
     """1 / |x| of 16 elements: a norm is never negative, however wide its distribution."""
     predicted, measured, error = compared(lambda q, k, v: 1.0 / q.norm(dim=-1).clamp_min(bound), 0.0)
     assert abs(math.log2(predicted / measured)) < 0.05 + 3 * error
+
+
+class Shifted(nn.Module):
+    """Causal attention whose values are those of the tokens before, of two groups of heads that share values."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = (nn.Linear(WIDTH, 4 * HEAD, bias=False) for _ in range(2))
+        self.v = nn.Linear(WIDTH, HEAD, bias=False)
+
+    def forward(self, x):
+        q, k = (f(x).unflatten(-1, (4, HEAD)).transpose(1, 2) for f in (self.q, self.k))
+        v = F.pad(self.v(x), (0, 0, 1, 0))[:, :-1]
+        late = F.scaled_dot_product_attention(q, k, v[:, None].expand_as(k), is_causal=True)
+        both = F.scaled_dot_product_attention(q, k, self.v(x)[:, None].expand_as(k), is_causal=True)
+        one, other = both.transpose(1, 2).chunk(2, 2)
+        return late, one - 0.5 * other
+
+
+def test_values_that_differ_in_size_and_heads_that_share_them():
+    torch.manual_seed(0)
+    graph = wp.trace(Shifted(), torch.randn(8, TOKENS, WIDTH))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for value in graph.outputs:
+        name = graph.values[value].name
+        error = abs(math.log2(predicted[name].second_moment / measured[name].second_moment))
+        assert error < 0.1 + 3 * measured[name].log2_error, name

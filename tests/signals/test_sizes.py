@@ -259,3 +259,50 @@ class Squeezed(nn.Module):
 def test_a_gate_of_a_sample_moves_means_over_its_positions(trunk):
     signals, measured = predicted_and_measured(Squeezed(trunk), (torch.randn(8, 96, 24, 24), torch.randn(8, 32)))
     assert_alike(signals["mean"], measured["mean"], 0.2)
+
+
+class Steps(nn.Module):
+    """Step sizes: a few features, a dense layer, a known bias of its own for each channel, and softplus."""
+
+    def __init__(self, normed):
+        super().__init__()
+        self.few, self.steps = nn.Linear(WIDTH, 8, bias=False), nn.Linear(8, 256, bias=False)
+        self.bias = nn.Buffer(torch.linspace(-6.0, -2.0, 256))
+        self.normed = normed
+
+    def forward(self, x):
+        x = self.few(F.rms_norm(x, (WIDTH,)))
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) if self.normed else x
+        return -F.softplus(self.steps(x) + self.bias) * torch.arange(1.0, 5.0)[:, None, None, None]
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_known_shifts_leave_sizes(normed):
+    """Tails count: what a bias is added to is no Gaussian, unless a norm has given all rows one size."""
+    predicted, measured = predicted_and_measured(Steps(normed), torch.randn(4, 32, WIDTH), 200)
+    for op in ("softplus.default", "mul.Tensor"):
+        assert_alike(*(next(s for s in signals if s.op == op) for signals in (predicted, measured)), 0.06)
+
+
+class Gated(nn.Module):
+    """Padded rows, gated, times all rows: the products of delta rules."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys, self.gates = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, 1, bias=False)
+
+    def forward(self, x):
+        keys, gates = F.pad(self.keys(x), (0, 0, 0, 12)), F.pad(self.gates(x).sigmoid(), (0, 0, 0, 12))
+        return (keys * gates) @ keys.mT, keys.mT @ (gates * keys)
+
+
+def test_rows_times_rows_that_they_were_made_of():
+    """A row and its own gated copy share all: the diagonal has a mean; its variance is taken from other pairs."""
+    torch.manual_seed(0)
+    graph = wp.trace(Gated(), torch.randn(16, 20, WIDTH))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for value in graph.outputs:
+        name = graph.values[value].name
+        assert_alike(predicted[name], measured[name], 0.25)
+        assert predicted[name].mean == pytest.approx(measured[name].mean, rel=0.1)

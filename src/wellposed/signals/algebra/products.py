@@ -31,7 +31,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
-    together_mean = _mean_together(call, left, right, product)
+    of_pairs = _together(call, left, right, product)
     given, left, right = left, _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
     sizes = _sizes(left, right, product)
@@ -73,14 +73,14 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         made = _with_sizes(made, right, product, lifted / level)
     each = _by_position(left, right, product, sizes)
     if each is None:
-        return made if together_mean is None else _with_mean(made, product, *together_mean)
+        return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
     var = (each[1] + together) * common + lifted
     if left.softmax is None:
         kernel = _about_means(call, (left, right), product, labels, sizes, both)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
     corr = kernels.correlation(kernel, var)
     made = made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
-    return made if together_mean is None else _with_mean(made, product, *together_mean)
+    return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
 
 
 def _alike_together(call: Call, left: State, right: State, product: Product, labels: tuple[str, ...]) -> Array | None:
@@ -169,11 +169,12 @@ def _about_means(
     return _of_result(call, _over_pairs(raw - of_means[0] * of_means[1], labels, sizes, product), labels, product)
 
 
-def _mean_together(call: Call, left: State, right: State, product: Product) -> tuple[str, str, Array] | None:
-    """Return what two tensors that depend on each other add to the mean of their product by pair of positions, and the
-    labels of the pair: of a tensor times its own transpose (a Gram matrix), or times one that is made of it.
+def _together(call: Call, left: State, right: State, product: Product) -> tuple[tuple[str, str], Array, Array] | None:
+    """Return what two tensors that depend on each other add to mean and variance of their product by pair of positions,
+    after the labels of the pair: of a tensor times its own transpose (a Gram matrix), or times one that is made of it.
 
-    Positions i and j have the mean sum_k Cov(x_ik, y_jk) beside the product of the means.
+    Positions i and j have the mean sum_k Cov(x_ik, y_jk) beside the product of the means; what two different ones are
+    alike by chance adds to the variance.
     """
     if call.independent or not left.roots & right.roots:
         return None
@@ -201,7 +202,10 @@ def _mean_together(call: Call, left: State, right: State, product: Product) -> t
     profile = kernels.by_displacement(covariance)[tuple(slice(None) if i == atom else 0 for i in range(len(places)))]
     count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
     sizes = [np.sqrt(_along(x.var, at)) for x, at in ((left, atom), (right, places[atom]))]
-    return rows[0], columns[0], _by_pair(profile, left.sizes[atom], *sizes) * (count * product.scale)
+    mean = _by_pair(profile, left.sizes[atom], *sizes) * (count * product.scale)
+    by_chance = (1.0 - np.eye(len(mean))) * np.multiply.outer(*sizes) ** 2
+    by_chance = by_chance * (overlap(left.alike, right.alike) * (count * product.scale) ** 2)
+    return (rows[0], columns[0]), mean, np.maximum(by_chance, 0.0)
 
 
 def _along(array: Array, dim: int) -> Array:
@@ -211,10 +215,10 @@ def _along(array: Array, dim: int) -> Array:
 
 def _by_pair(profile: Array, size: int, first: Array, second: Array) -> Array:
     """Return a covariance by pair of positions, given its average by displacement and how large both are where."""
+    profile = np.append(profile, 0.0) if profile.size == 1 else profile
     lag = np.minimum(np.abs(np.subtract.outer(np.arange(size), np.arange(size))), profile.size - 1)
     share = np.broadcast_to(np.multiply.outer(first, second), lag.shape)
     level = np.bincount(lag.ravel(), share.ravel()) / np.bincount(lag.ravel())
-    profile = np.where(np.arange(profile.size) < size, profile, 0.0)
     known = profile[: level.size] / np.where(level > 0.0, level, np.inf)
     return np.asarray(known[lag] * share)
 
@@ -223,13 +227,16 @@ LARGEST_GRAM = 512
 """Positions up to which the mean of a product of two that depend on each other is kept by pair."""
 
 
-def _with_mean(made: State, product: Product, row: str, column: str, mean: Array) -> State:
-    """Return a product with its mean by pair of positions, given what is added to it."""
-    i, j = (made.axes[product.out_axes.index(label)] for label in (row, column))
+def _with_pairs(made: State, product: Product, pair: tuple[str, str], mean: Array, var: Array) -> State:
+    """Return a product with what is added to its mean and variance by pair of positions."""
+    i, j = (made.axes[product.out_axes.index(label)] for label in pair)
     if len(i) != 1 or len(j) != 1:
         return made
-    placed = (mean if i < j else mean.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])
-    return made.with_moments(mean=made.mean + placed, corr=made.corr)
+    mean, var = (
+        (array if i < j else array.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])
+        for array in (mean, var)
+    )
+    return made.with_moments(mean=made.mean + mean, var=made.var + var, corr=made.corr)
 
 
 def _by_position(left: State, right: State, product: Product, sizes: dict[str, int]) -> tuple[Array, Array] | None:

@@ -205,7 +205,7 @@ def coefficients_at(x: State) -> Array:
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
     base, fn = x.gaussian_source()
-    uneven = read(base.scales) if base.transport is None else None
+    uneven = read(base.scales) if base.transport is None and x.scales is None else None
     z = NODES if base.transport is None else base.transport.values
     if uneven is not None and (kappa := float(uneven.ravel()[0])) > UNEVEN:
         z = _of_mixture(float(f"{min(kappa, 8.0):.3g}"))
