@@ -180,8 +180,8 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     own = kernel[within] * (1.0 - of_filters)
     kernel = kernel * (1.0 - of_filters * (1.0 - left))
     kernel[within] = own
-    left = np.expm1(kernel)
-    return Sizes(left, _of_variance(x.sizes_by, left))
+    made = np.expm1(kernel)
+    return Sizes(made, _of_variance(x.sizes_by, made))
 
 
 def _of_variance(sources: Sources, kernel: Array) -> Sources:
