@@ -33,8 +33,9 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from common import RESULTS, plain
-from wellposed.checks import compare, log2_ratio
-from wellposed.checks.batches import bind, described
+from wellposed.checks import log2_ratio
+from wellposed.checks.batches import Batches
+from wellposed.checks.check import Trial
 from wellposed.errors import WellposedError
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -89,16 +90,21 @@ def judge(case: Case, draws: int, account: Account) -> None:
     row["kept"] = sum(p.action == "keep" for p in plan.prescriptions.values())
     with account.stage("propagate"):
         predicted = wp.propagate(graph, inputs=told, weights=plan)
+
+    def predict(inputs: Any) -> wp.Signals:
+        return wp.propagate(graph, inputs=with_noise(inputs), weights=plan) if case.told else predicted
+
     with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
     with account.stage("check"):
-        verdict = compare(predicted, measured, model=graph.model, draws=draws, weight_draws=draws, graph=graph)
-    row["ok"] = verdict.ok
+        verdict = Trial(graph, Batches(graph, case.batch, 0), plan, predict).verdict(draws, predicted, measured)
+    row["ok"], row["again"] = verdict.ok, verdict.again
+    row["undecided"] = [c.name for c in verdict.undecided]
     row["first_off"] = None if verdict.first is None else str(verdict.first)
     views = {graph.values[v].name for node in graph if node.op.is_view for v in node.outputs}
     nodes = [c for c in verdict.comparisons if c.name not in views]
     errors = np.array([abs(c.error) for c in nodes])
-    seen = np.array([zero_if_unknown(measured[c.name].log2_error) for c in nodes])
+    seen = np.array([c.standard_error for c in nodes])
     row["p50"], row["p95"] = percentile(errors, 50), percentile(errors, 95)
     row["p95_beyond"] = percentile(np.maximum(errors - 2 * seen, 0), 95)
     row["standard_error"] = percentile(seen, 95)
@@ -124,9 +130,15 @@ def judge(case: Case, draws: int, account: Account) -> None:
 
 
 def statistics(graph: wp.Graph, case: Case, draws: int) -> dict[str, wp.Input]:
-    """Return what the prediction is told of every input: white noise where the batches are, else what they measure."""
-    found = described(graph, [bind(graph, case.batch(draw)) for draw in range(draws)])
-    for name, one in found.items():
+    """Return what the prediction is told of every input."""
+    source = Batches(graph, case.batch, 0)
+    return with_noise(source.description(list(source.take(range(draws)))))
+
+
+def with_noise(measured: Any) -> dict[str, wp.Input]:
+    """Return what batches measure, with white noise in its place where they are."""
+    found = dict(measured)
+    for name, one in measured.items():
         if one.kind == "measured" and abs(one.mean) < WHITE and abs(one.var - 1) < WHITE:
             found[name] = wp.Input.white()
     return found
@@ -154,11 +166,6 @@ def called(model: nn.Module, batch: Any) -> None:
         model(**batch)
     else:
         model(*batch)
-
-
-def zero_if_unknown(value: float) -> float:
-    """Return a number, 0 for NaN."""
-    return 0.0 if math.isnan(value) else value
 
 
 def percentile(figures: np.ndarray, percent: float) -> float:

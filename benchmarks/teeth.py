@@ -23,7 +23,9 @@ import torch
 import wellposed as wp
 from common import RESULTS, markdown, write
 from nets.small import SMALL, Small
-from wellposed.checks import Verdict, compare
+from wellposed.checks import Verdict
+from wellposed.checks.batches import Batches
+from wellposed.checks.check import AGAIN, Trial
 from wellposed.signals.operators.levers import parameter_values
 
 Rows = list[dict[str, Any]]
@@ -54,8 +56,8 @@ class Checked:
 
     def verdict(self, seed: int, plan: wp.Plan | None = None, draws: int = DRAWS) -> Verdict:
         """Return what `wp.check` says with this seed; ``plan`` draws other weights than those that are predicted."""
-        measured = wp.measure(self.graph, plan=plan or self.plan, draws=draws, seed=seed)
-        return compare(self.predicted, measured, draws=draws, weight_draws=draws, graph=self.graph)
+        source = Batches(self.graph, None, seed)
+        return Trial(self.graph, source, plan or self.plan, lambda told: self.predicted, seed).verdict(draws)
 
     def drawn(self) -> list[str]:
         """Return the names of the parameters that the plan draws at random."""
@@ -157,9 +159,10 @@ def told(rows: Rows) -> str:
     alarms, own = (alarmed([pair for row in right for pair in row[key]]) for key in ("alarms", "own"))
     found = [case["found"] for row in rows if row["right"] != "no" for case in row["sabotage"]]
     lines = [
-        f"{DRAWS} passes for each check. Nets that are predicted rightly: {sum(alarms)} false alarms in {len(alarms)} "
-        f"checks of a plan, {sum(own)} in {len(own)} of the nets' own weights. One weight drawn {FACTOR:g} times too "
-        f"large: {sum(found)} of {len(found)} named, at the node that uses it or the first after it.",
+        f"{DRAWS} passes for each check, and {AGAIN * DRAWS} fresh ones where these leave something in doubt. Nets "
+        f"that are predicted rightly: {sum(alarms)} false alarms in {len(alarms)} checks of a plan, {sum(own)} in "
+        f"{len(own)} of the nets' own weights. One weight drawn {FACTOR:g} times too large: {sum(found)} of "
+        f"{len(found)} named, at the node that uses it or the first after it.",
         "",
         markdown([shown(row) for row in rows], COLUMNS),
     ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.checks.batches import batches
+from wellposed.checks.batches import Batches
 from wellposed.checks.explain import explain_nodes
 from wellposed.checks.explanation import Explanation
 from wellposed.checks.intervals import student
@@ -89,7 +89,7 @@ NETS = {
 
 
 def explained(graph: Graph, names: list[str], **options: Any) -> list[Explanation]:
-    given = list(batches(graph, options.pop("batches", None), options.pop("draws", 8), 0))
+    given = list(Batches(graph, options.pop("batches", None), 0).take(range(options.pop("draws", 8))))
     plan = options.pop("plan", None) or wp.plan(graph)
     return explain_nodes(graph, [graph[name] for name in names], plan, given, options.pop("inputs", None), 0)
 

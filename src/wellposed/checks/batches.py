@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -36,28 +35,76 @@ def is_described(inputs: Inputs) -> TypeIs[Described]:
     return inputs is None or isinstance(inputs, Input | Tensor | Mapping)
 
 
-def batches(graph: Graph, inputs: Inputs, draws: int, seed: int) -> Iterator[dict[int, Tensor]]:
-    """Yield, for every draw, the tensors of the graph's inputs by value id.
+class Batches:
+    """The tensors of a graph's inputs by value id, for any draw; see `wellposed.measure` for what inputs can be.
 
-    See `wellposed.measure` for what ``inputs`` can be.
+    Of an iterable no more is read than is asked for.
+
+    Args:
+        graph: the graph.
+        inputs: described, or given as batches.
+        seed: of what is drawn.
 
     Raises:
-        InputError: a descriptor for no input of the graph, no batch at all, or one that does not fit the graph.
+        InputError: a descriptor for no input of the graph; when a batch is asked for, no batch at all, or one that does
+            not fit the graph.
     """
-    if is_described(inputs):
-        descriptors = describe_inputs(graph, inputs)
-        for draw in range(draws):
-            generator = torch.Generator().manual_seed(stream(seed, draw, "inputs"))
-            yield draw_inputs(graph, descriptors, generator)
-    elif callable(inputs):
-        for draw in range(draws):
-            yield bind(graph, inputs(draw))
-    else:
-        given = [bind(graph, batch) for batch in islice(inputs, draws)]
-        if not given:
+
+    def __init__(self, graph: Graph, inputs: Inputs, seed: int) -> None:
+        self._graph, self._inputs, self._seed = graph, inputs, seed
+        self._descriptors: Mapping[str, Input] | None = None
+        self._function: Callable[[int], Any] | None = None
+        self._unread: Iterator[Any] = iter(())
+        self._read: list[dict[int, Tensor]] = []
+        self._count = 0
+        if is_described(inputs):
+            self._descriptors = describe_inputs(graph, inputs)
+        elif callable(inputs):
+            self._function = inputs
+        else:
+            self._unread = iter(inputs)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether batches are drawn from a description, the same for all."""
+        return self._descriptors is not None
+
+    def description(self, given: Sequence[Mapping[int, Tensor]]) -> Described:
+        """Return what a prediction is told of these batches: what they are drawn from, or what is measured on them.
+
+        Raises:
+            InputError: a batch holds infinities or NaN.
+        """
+        return self._inputs if is_described(self._inputs) else described(self._graph, given)
+
+    def take(self, draws: range) -> Iterator[dict[int, Tensor]]:
+        """Yield the batch of each of these draws."""
+        for draw in draws:
+            if self._descriptors is not None:
+                generator = torch.Generator().manual_seed(stream(self._seed, draw, "inputs"))
+                yield draw_inputs(self._graph, self._descriptors, generator)
+            elif self._function is not None:
+                yield self._asked(self._function, draw)
+            else:
+                yield self._given(draw)
+
+    def _asked(self, function: Callable[[int], Any], draw: int) -> dict[int, Tensor]:
+        """Return a batch of a function, which is repeated where it has no more, as those have that pick from a list."""
+        try:
+            return bind(self._graph, function(draw % self._count if self._count else draw))
+        except IndexError:
+            if not draw or self._count:
+                raise
+            self._count = draw
+            return bind(self._graph, function(0))
+
+    def _given(self, draw: int) -> dict[int, Tensor]:
+        """Return a batch of an iterable, which is repeated where it is shorter."""
+        while len(self._read) <= draw and (batch := next(self._unread, None)) is not None:
+            self._read.append(bind(self._graph, batch))
+        if not self._read:
             raise InputError("inputs is an iterable without a single batch; give at least one")
-        for draw in range(draws):
-            yield given[draw % len(given)]
+        return self._read[draw % len(self._read)]
 
 
 def described(graph: Graph, given: Sequence[Mapping[int, Tensor]]) -> dict[str, Input]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from wellposed.checks.batches import Inputs, batches, described, is_described
+from wellposed.checks.batches import Batches, Inputs
 from wellposed.checks.measure import drawing, passes, shuffling
 from wellposed.checks.verdict import Verdict, compare
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
+from wellposed.signals.inputs import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
+
+AGAIN = 2
+"""Passes of a second look, as a multiple of those of the first."""
 
 
 def check(
@@ -35,7 +40,8 @@ def check(
 
     A node is off where the prediction lies further than the tolerance outside the 99 % confidence interval of the
     measured mean: one of a log-normal variable, whose scatter is the one that the passes show
-    (`docs/check-mathematics.md`). The predicted spread between weight draws is compared with the measured one.
+    (`docs/check-mathematics.md`). The predicted spread between weight draws is compared with the measured one. What is
+    off, or misses by more than an octave, is measured again on twice as many fresh passes, which alone decide.
     Signals that are zero on both sides (zero-initialised gates and readouts) agree; masked elements do not count.
 
     Args:
@@ -43,7 +49,7 @@ def check(
         *args: example inputs.
         plan: how the weights are drawn, anew for every pass; None checks the model's current weights, as ``wellposed
             check MODEL`` does.
-        draws: number of real passes, >= 2.
+        draws: number of real passes, >= 2; where something is in doubt after them, twice as many follow.
         tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
         inputs: as for `wellposed.measure`; the prediction takes the same, or what is measured on the batches.
         seed: of weights, inputs and random operators.
@@ -62,13 +68,88 @@ def check(
     if draws < 2:
         raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    given = list(batches(graph, inputs, draws, seed))
-    descriptors = inputs if is_described(inputs) else described(graph, given)
+    return trial(graph, Batches(graph, inputs, seed), plan, seed, tolerance, backward, cotangents).verdict(draws)
+
+
+def trial(
+    graph: Graph,
+    source: Batches,
+    plan: Plan | None,
+    seed: int,
+    tolerance: float | None,
+    backward: bool = False,
+    cotangents: Cotangents = 1.0,
+) -> Trial:
+    """Return what `check` makes its passes of."""
     weights = "current" if plan is None else plan
-    predicted = propagate(graph, inputs=descriptors, weights=weights, backward=backward, cotangents=cotangents)
+
+    def predict(told: Described) -> Signals:
+        return propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)
+
     variances = cotangent_variances(graph, cotangents, backward)
-    measured = passes(graph, given, drawing(graph, plan, seed), seed, variances)
-    return verdict_on(graph, predicted, measured, given, plan is None, seed, tolerance, variances)
+    return Trial(graph, source, plan, predict, seed, tolerance, variances)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A prediction that can be held against any number of passes.
+
+    Attributes:
+        graph: the graph.
+        source: of the batches.
+        plan: how the weights are drawn, None for the model's own.
+        predict: makes the prediction, from a description of the inputs.
+        seed: of all passes.
+        tolerance: as for `check`.
+        cotangents: what backward passes start from, by value id, where they are compared.
+    """
+
+    graph: Graph
+    source: Batches
+    plan: Plan | None
+    predict: Callable[[Described], Signals]
+    seed: int = 0
+    tolerance: float | None = None
+    cotangents: Mapping[int, float] | None = None
+
+    def verdict(self, draws: int, predicted: Signals | None = None, measured: Signals | None = None) -> Verdict:
+        """Return the verdict on so many passes, and on fresh ones where these leave something in doubt.
+
+        Few passes show their own scatter badly where it is skewed, and among hundreds of nodes some are beyond any
+        interval by chance. What passes of other weights, inputs and random numbers find off as well, by themselves,
+        is. Under the model's own weights, inputs and random numbers are fresh, and the orders of the weights that show
+        their scatter.
+
+        Args:
+            draws: passes, >= 2.
+            predicted: the prediction for them, where it was made.
+            measured: what they showed, where they were.
+        """
+        given = list(self.source.take(range(draws)))
+        predicted = predicted or self.predict(self.source.description(given))
+        first = self._look(predicted, measured or self._passes(given), given)
+        if not first.doubted:
+            return first
+        fresh = list(self.source.take(range(draws, (1 + AGAIN) * draws)))
+        if not self.source.drawn:
+            predicted = self.predict(self.source.description(fresh))
+        return self._look(predicted, self._passes(fresh, draws), fresh, first)
+
+    def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
+        weights = drawing(self.graph, self.plan, self.seed)
+        return passes(self.graph, given, weights, self.seed, self.cotangents, first)
+
+    def _look(
+        self,
+        predicted: Signals,
+        measured: Signals,
+        given: Sequence[Mapping[int, Tensor]],
+        before: Verdict | None = None,
+    ) -> Verdict:
+        own = self.plan is None
+        return verdict_on(
+            self.graph, predicted, measured, given, own, self.seed, self.tolerance, self.cotangents, before
+        )
 
 
 def verdict_on(
@@ -80,10 +161,11 @@ def verdict_on(
     seed: int,
     tolerance: float | None = None,
     cotangents: Mapping[int, float] | None = None,
+    before: Verdict | None = None,
 ) -> Verdict:
     """Return the verdict on a prediction and a measurement.
 
-    One set of weights does not show how far it may be from the mean over all. Where something is off under the
+    One set of weights does not show how far it may be from the mean over all. Where something is in doubt under the
     model's own weights, as many passes are made with the same weights in random order, whose scatter then counts.
 
     Args:
@@ -95,12 +177,14 @@ def verdict_on(
         seed: of the measurement.
         tolerance: as for `check`.
         cotangents: what the measured backward passes started from.
+        before: the verdict on earlier passes, which left something in doubt.
     """
     ask = partial(
         compare, predicted, measured, model=graph.model, draws=len(given), weight_draws=1 if own else len(given),
-        tolerance=tolerance, graph=graph,
+        tolerance=tolerance, graph=graph, before=before,
     )  # fmt: skip
     verdict = ask()
-    if own and verdict.first is not None:
-        verdict = ask(scatter=passes(graph, given, shuffling(graph, seed), seed, cotangents))
+    if own and verdict.doubted:
+        first = 0 if before is None else before.draws
+        verdict = ask(scatter=passes(graph, given, shuffling(graph, seed), seed, cotangents, first))
     return verdict

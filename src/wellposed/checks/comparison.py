@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from wellposed.checks.chance import STEADY, Share
-from wellposed.checks.intervals import log_normal_mean, std_range, student
+from wellposed.checks.intervals import ERROR_RATE, log_normal_mean, std_range, student
 from wellposed.signals.signal import Signal, Tag
 
 Direction = Literal["forward", "backward"]
@@ -32,6 +32,9 @@ ILL_CONDITIONED = 1.0
 SPREAD_FACTOR, SPREAD_FLOOR = 2.0, ILL_CONDITIONED
 """A predicted spread may be off by this factor, and by so many octaves, beyond the interval of the measured one: less
 does not make a node ill-conditioned that is not."""
+
+DOUBT = 1.0
+"""Octaves beyond its tolerance from which on a miss is looked into, also where it may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Comparison:
         spread_measured: the measured one; NaN where one set of weights was measured.
         spread_least, spread_most: between these the predicted spread is as measured: the interval of the measured one,
             with `SPREAD_FACTOR` and `SPREAD_FLOOR`.
+        passes: what this rests on: those of the first look, or the fresh ones that looked again.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Comparison:
     spread_measured: float
     spread_least: float
     spread_most: float
+    passes: int
 
     @property
     def off(self) -> bool:
@@ -82,6 +87,11 @@ class Comparison:
     def spread_off(self) -> bool:
         """Whether the predicted spread is not the measured one."""
         return not self.spread_least <= self.spread <= self.spread_most
+
+    @property
+    def excused(self) -> bool:
+        """Whether the prediction misses by much, in passes that scatter so much that it may be right."""
+        return not self.off and abs(self.error) > self.tolerance + DOUBT
 
     @property
     def excess(self) -> float:
@@ -129,6 +139,7 @@ def compare_one(
     tolerance: float | None,
     scatter: Signal | None,
     masks: Share = STEADY,
+    rate: float = ERROR_RATE,
 ) -> Comparison:
     """Compare one signal.
 
@@ -141,10 +152,11 @@ def compare_one(
         scatter: a measurement over as many draws of the weights: ``measured`` itself, or one that shows how much the
             weights of ``measured``, which were all the same, may differ from others; None where nothing shows it.
         masks: how far the random masks that it is made of may be off by chance.
+        rate: probability with which chance alone puts the second moment beyond its interval.
     """
     error = log2_ratio(predicted.second_moment, measured.second_moment)
     base = TOLERANCE[predicted.tag] if tolerance is None else tolerance
-    chance = _chance(measured, draws, scatter, above=error > 0)
+    chance = _chance(measured, draws, scatter, rate, above=error > 0)
     chance = max(chance, masks.below if error > 0 else masks.above)
     seen = math.nan if scatter is None else scatter.log2_std
     least, most = 0.0, math.inf
@@ -169,28 +181,30 @@ def compare_one(
         spread_measured=seen,
         spread_least=least,
         spread_most=most,
+        passes=draws,
     )
 
 
-def _chance(measured: Signal, draws: int, scatter: Signal | None, above: bool) -> float:
+def _chance(measured: Signal, draws: int, scatter: Signal | None, rate: float, above: bool) -> float:
     """Return how far the interval of the mean second moment reaches beyond the measured one, in octaves.
 
     Args:
         measured: the measurement.
         draws: passes.
         scatter: as for `compare_one`.
+        rate: as well.
         above: upwards, or downwards.
     """
     if draws < 2:
         return 0.0
     if not math.isfinite(measured.log2_mean):  # zero or infinite in some draws: no logarithms to go by
         if math.isfinite(measured.log2_error):
-            return student(draws - 1) * measured.log2_error
+            return student(draws - 1, rate) * measured.log2_error
         # all but one draw are 0 (a whole sample dropped): how far the mean is off, one draw cannot tell
         return math.inf if measured.log2_mean == -math.inf and 0.0 < measured.second_moment < math.inf else 0.0
     std, count = measured.log2_std, draws
     if scatter is not None and scatter is not measured and math.isfinite(scatter.log2_std):
         std, count = max(std, scatter.log2_std), 1
-    low, high = log_normal_mean(measured.log2_mean, std, count, draws - 1)
+    low, high = log_normal_mean(measured.log2_mean, std, count, draws - 1, rate)
     middle = math.log2(measured.second_moment)
     return max(high - middle if above else middle - low, 0.0)

@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from wellposed.checks.batches import Inputs, batches, described, is_described, stream
-from wellposed.checks.check import verdict_on
+from wellposed.checks.batches import Batches, Inputs, stream
+from wellposed.checks.check import trial, verdict_on
 from wellposed.checks.comparison import TOLERANCE, Comparison, log2_ratio
 from wellposed.checks.explanation import Entering, Explanation, Facts, Fan, Finding, Leaving
 from wellposed.checks.infinities import Infinities
 from wellposed.checks.intervals import student
-from wellposed.checks.measure import drawing, passes
+from wellposed.checks.measure import drawing
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import InputError, OptionError, RuleError, near_matches
 from wellposed.graphs import Graph, Node, Ref, graph_of, run
 from wellposed.graphs.operators import uninitialised
 from wellposed.options import check_not_negative
 from wellposed.plans import Plan
-from wellposed.signals import propagate
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.measured import (
     MeasuredStates,
@@ -86,18 +85,15 @@ def explain(
     if tolerance is not None:
         check_not_negative(tolerance=tolerance)
     graph = graph_of(model, args, kwargs, training)
-    given: Sequence[Mapping[int, Tensor]] = list(batches(graph, inputs, draws, seed))
-    descriptors = inputs if is_described(inputs) else described(graph, given)
+    source = Batches(graph, inputs, seed)
     if node is None:
-        predicted = propagate(graph, inputs=descriptors, weights="current" if plan is None else plan)
-        measured = passes(graph, given, drawing(graph, plan, seed), seed)
-        verdict = verdict_on(graph, predicted, measured, given, plan is None, seed, tolerance)
+        verdict = trial(graph, source, plan, seed, tolerance).verdict(draws)
         chosen = verdict.first or verdict.worst
         if chosen is None:
             raise InputError(f"{graph.model} makes no floating-point signal: there is nothing to explain")
         node = chosen.name
-    asked = node_named(graph, node)
-    return explain_nodes(graph, [asked], plan, given, descriptors, seed, tolerance)[0]
+    asked, given = node_named(graph, node), list(source.take(range(draws)))
+    return explain_nodes(graph, [asked], plan, given, source.description(given), seed, tolerance)[0]
 
 
 def node_named(graph: Graph, name: str) -> Node:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wellposed import plans
-from wellposed.checks.batches import Inputs, batches, stream
+from wellposed.checks.batches import Batches, Inputs, stream
 from wellposed.checks.differentiate import there_and_back
 from wellposed.checks.infinities import Infinities
 from wellposed.checks.moments import Accumulator
@@ -51,7 +51,7 @@ def measure(
         plan: how to draw the weights.
         draws: number of passes, >= 1; standard errors need 2.
         inputs: described, as for `wellposed.propagate` (None for the defaults), and drawn anew for every pass; or an
-            iterable of batches (repeated when shorter than ``draws``) or a function from the draw's index to one. A
+            iterable of batches or a function from the draw's index to one (repeated when shorter than ``draws``). A
             batch is a tensor, a tuple of positional arguments or a dict of keyword arguments, with the example's
             structure and shapes. Integer inputs that are described are drawn where they index an embedding; others,
             booleans, and numbers that the model makes integers of, keep the example's values.
@@ -83,7 +83,7 @@ def measure(
         raise OptionError(f"draws must be at least 1, got {draws}")
     graph = graph_of(model, args, kwargs, training)
     given = cotangent_variances(graph, cotangents, backward)
-    return passes(graph, batches(graph, inputs, draws, seed), drawing(graph, plan, seed), seed, given)
+    return passes(graph, Batches(graph, inputs, seed).take(range(draws)), drawing(graph, plan, seed), seed, given)
 
 
 def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
@@ -119,16 +119,18 @@ def passes(
     weights: Drawing,
     seed: int,
     cotangents: Mapping[int, float] | None = None,
+    first: int = 0,
 ) -> Signals:
     """Return what `measure` does, for inputs that are given by value id, one batch for each pass.
 
     ``weights`` gives the parameters of each pass by name.
 
-    Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs.
+    Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs. ``first`` is the
+    index of the first pass: other passes draw other numbers.
     """
     forward, backward, ended = Accumulator(), Accumulator(), len(graph)
     added = () if cotangents is None else added_parameters(graph, contractions(graph))
-    for draw, batch in enumerate(batches):
+    for draw, batch in enumerate(batches, first):
         parameters = weights(draw)
         forward.next_pass(Infinities(graph, parameters, batch))
         noise = stream(seed, draw, "operators")

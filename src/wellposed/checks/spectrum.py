@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import plans
-from wellposed.checks.batches import Inputs, batches, stream
+from wellposed.checks.batches import Batches, Inputs, stream
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.run import Interpreter, seeded
@@ -134,7 +134,7 @@ def jacobian_spectrum(
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     quadratures: list[_Quadrature] = []
     size = (1, 1)
-    for draw, batch in enumerate(batches(graph, inputs, draws, seed)):
+    for draw, batch in enumerate(Batches(graph, inputs, seed).take(range(draws))):
         parameters = plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
         jacobian = _Jacobian(graph, parameters, batch, stream(seed, draw, "operators"))
         size = (jacobian.outputs, jacobian.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Group
@@ -14,7 +14,8 @@ from rich.text import Text
 
 from wellposed.checks.causes import Cause, find_causes
 from wellposed.checks.chance import STEADY, Share, shares, without_rounding
-from wellposed.checks.comparison import ILL_CONDITIONED, Comparison, Direction, compare_one
+from wellposed.checks.comparison import DOUBT, ILL_CONDITIONED, Comparison, Direction, compare_one
+from wellposed.checks.intervals import ERROR_RATE
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
@@ -31,14 +32,17 @@ class Verdict:
 
     Attributes:
         comparisons: every signal that was both predicted and measured, in execution order; then the gradients,
-            in the order in which a backward pass makes them: by nodes, the last first, by inputs, by parameters.
+            in the order in which a backward pass makes them: by nodes, the last first, by inputs, by parameters. What
+            a first look left in doubt is as fresh passes show it.
         unmatched: names that only one side knows, and what holds no finite element.
         model: class name of the model.
-        draws: passes that were measured.
+        draws: passes that were measured, ``again`` among them.
         weight_draws: different weights among them (1 where the model's own weights were kept).
         causes: what is off, each cause once, with the number of nodes that share it.
         heavy: names of what was not compared because no expectation means anything there.
         ended: the first node that not every pass came to, as a shape depends on values; what follows is unmatched.
+        again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
+        confirmed, dismissed: names of what they found off, and of what they did not.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -49,6 +53,9 @@ class Verdict:
     causes: tuple[Cause, ...] = ()
     heavy: tuple[str, ...] = ()
     ended: str = ""
+    again: int = 0
+    confirmed: tuple[str, ...] = ()
+    dismissed: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,6 +85,20 @@ class Verdict:
         """The signals whose predicted spread between weight draws is not the measured one."""
         return tuple(c for c in self.comparisons if c.spread_off)
 
+    @property
+    def doubted(self) -> tuple[Comparison, ...]:
+        """What is off, or undecided: fresh passes tell, and `wellposed.check` makes them."""
+        unknown = {id(c) for c in self.undecided}
+        return tuple(c for c in self.comparisons if c.off or c.spread_off or id(c) in unknown)
+
+    @property
+    def undecided(self) -> tuple[Comparison, ...]:
+        """What misses by more than an octave, in passes that scatter so much that it may be right.
+
+        Nothing under the model's own weights, which may be anywhere in the scatter of all.
+        """
+        return () if self.weight_draws == 1 else tuple(c for c in self.comparisons if c.excused)
+
     def percentile(self, percent: float) -> float:
         """Return the ``percent``-th percentile of |error| over the nodes, in octaves.
 
@@ -95,6 +116,12 @@ class Verdict:
             f"{self.model}: {counted}, {self.draws} passes, {self.weights}: {self._outcome()}",
             "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
+        if self.again:
+            doubted = len(self.confirmed) + len(self.dismissed)
+            lines.append(
+                f"in doubt after {self.draws - self.again} passes, and decided by {self.again} fresh ones: {doubted}, "
+                f"of which {len(self.confirmed) or 'none'} confirmed"
+            )
         for place, cause in enumerate(self.causes[:SHOWN]):
             lines += _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
         if wrong := self.spread_off:
@@ -108,6 +135,11 @@ class Verdict:
             lines.append(
                 f"ill-conditioned: {len(ill)}; their second moment {how} by up to {_spread(widest):.1f} octaves "
                 f"between weight draws ({widest.name})"
+            )
+        if undecided := self.undecided:
+            lines.append(
+                f"undecided: {len(undecided)} miss by more than {DOUBT:g} octave, as the passes do among themselves, "
+                f"the first {undecided[0].name}; more draws tell"
             )
         if self.heavy:
             lines.append(
@@ -138,12 +170,14 @@ class Verdict:
         """Return a rich renderable: the ``limit`` nodes nearest to or beyond what is allowed, and the summary."""
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
         table.add_column("node", overflow="fold", ratio=1)
-        for column in ("predicted", "measured", "error", "allowed"):
+        columns = ("predicted", "measured", "error", "allowed", *(["passes"] if self.again else []))
+        for column in columns:
             table.add_column(column, justify="right", no_wrap=True)
         for c in sorted(self.comparisons, key=lambda c: -c.excess)[:limit]:
             style = "red" if c.off else None
-            figures = (f"{c.predicted:.2g}", f"{c.measured:.2g}", f"{c.error:+.2f}", f"{c.allowed:.2f}")
-            table.add_row(Text(c.name if c.direction == "forward" else f"∂/∂ {c.name}"), *figures, style=style)
+            figures = (f"{c.predicted:.2g}", f"{c.measured:.2g}", f"{c.error:+.2f}", f"{c.allowed:.2f}", str(c.passes))
+            name = Text(c.name if c.direction == "forward" else f"∂/∂ {c.name}")
+            table.add_row(name, *figures[: len(columns)], style=style)
         return Group(table, Text(self.summary()))
 
     def to_json(self) -> str:
@@ -157,6 +191,10 @@ class Verdict:
             "ok": self.ok,
             "draws": self.draws,
             "weight_draws": self.weight_draws,
+            "again": self.again,
+            "confirmed": self.confirmed,
+            "dismissed": self.dismissed,
+            "undecided": [c.name for c in self.undecided],
             "percentiles": {str(p): self.percentile(p) for p in (50, 95, 100)},
             "first": None if self.first is None else self.first.name,
             "worst": None if self.worst is None else self.worst.name,
@@ -182,6 +220,7 @@ def compare(
     tolerance: float | None = None,
     graph: Graph | None = None,
     scatter: Signals | None = None,
+    before: Verdict | None = None,
 ) -> Verdict:
     """Hold predicted signals against measured ones of the same names, and their gradients where both have them.
 
@@ -198,6 +237,9 @@ def compare(
         tolerance: octaves; by default `TOLERANCE` of the prediction's tag.
         graph: tells which nodes that are off share a cause; without it each has its own.
         scatter: where one set of weights was measured, what as many passes show with other weights of its moments.
+        before: the verdict of a first look, if these are fresh passes: they alone decide on what it left in doubt, and
+            all else stands. Their error rate is the square of `ERROR_RATE`: of twice as many passes, an interval as
+            wide as the first.
 
     Raises:
         OptionError: a tolerance that is not a number >= 0.
@@ -207,6 +249,9 @@ def compare(
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
     if weight_draws > 1:
         scatter = measured
+    earlier = {} if before is None else {_key(c): c for c in before.comparisons}
+    doubted = set() if before is None else {_key(c) for c in before.doubted}
+    rate = ERROR_RATE if before is None else ERROR_RATE**2
     comparisons: list[Comparison] = []
     unmatched: list[str] = []
     heavy: list[str] = []
@@ -217,24 +262,46 @@ def compare(
             masks, seen = shares(graph, expected, draws), without_rounding(graph, expected, seen)
         for signal in foreseen:
             name = signal.name
-            if name in seen and signal.tag == "heavy":
+            known = earlier.get((direction, signal.op, name))
+            if known is not None and not (name in seen and _key(known) in doubted):
+                comparisons.append(known)
+            elif name in seen and signal.tag == "heavy":
                 heavy.append(name)
             elif name in seen:
-                comparisons.append(
-                    compare_one(
-                        signal, seen[name], direction, draws, tolerance, scattered.get(name), masks.get(name, STEADY)
-                    )
-                )
+                chance = scattered.get(name), masks.get(name, STEADY), rate
+                comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, *chance))
             else:
                 unmatched.append(name)
-        known = {signal.name for signal in foreseen}
-        unmatched += [name for name in seen if name not in known]
+        predicted_names = {signal.name for signal in foreseen}
+        unmatched += [name for name in seen if name not in predicted_names]
     if not comparisons and not heavy and (len(predicted) or len(measured)):
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
     causes = find_causes(comparisons, graph)
-    return Verdict(
+    verdict = Verdict(
         tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy), measured.ended
     )
+    return verdict if before is None else _after(before, verdict)
+
+
+def _after(before: Verdict, verdict: Verdict) -> Verdict:
+    """Return a verdict on fresh passes as that on all passes."""
+    doubted = {_key(c) for c in before.doubted}
+    decided = [c for c in verdict.comparisons if _key(c) in doubted]
+    return replace(
+        before,
+        comparisons=verdict.comparisons,
+        causes=verdict.causes,
+        draws=before.draws + verdict.draws,
+        weight_draws=before.weight_draws + verdict.weight_draws if before.weight_draws > 1 else 1,
+        again=verdict.draws,
+        confirmed=tuple(c.name for c in decided if c.off or c.spread_off),
+        dismissed=tuple(c.name for c in decided if not (c.off or c.spread_off)),
+    )
+
+
+def _key(item: Comparison) -> tuple[Direction, str, str]:
+    """Return what a comparison is told from all others by."""
+    return item.direction, item.op, item.name
 
 
 Named = dict[str, Signal]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 
 from wellposed import rates
-from wellposed.checks.batches import Inputs, batches, described, is_described
-from wellposed.checks.check import verdict_on
+from wellposed.checks.batches import Batches, Inputs
+from wellposed.checks.check import Trial
 from wellposed.checks.explain import explain_nodes, node_named
 from wellposed.checks.measure import drawing, passes
 from wellposed.checks.moments import moments
@@ -27,6 +27,7 @@ from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
 from wellposed.signals import Signals, propagate
+from wellposed.signals.inputs import Described
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.propagation import cotangent_variances
 
@@ -91,10 +92,11 @@ def signals_of(
     Raises:
         InputError: inputs that do not fit the graph.
     """
+    source = Batches(graph, inputs, seed)
     given: Sequence[Mapping[int, Tensor]] = ()
-    if draws or not is_described(inputs):
-        given = list(batches(graph, inputs, max(draws, 1), seed))
-    assumed = inputs if is_described(inputs) else described(graph, given)
+    if draws or not source.drawn:
+        given = list(source.take(range(max(draws, 1))))
+    assumed = source.description(given)
     labels: list[tuple[Label, Plan | None]] = [("own", None)]
     if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
         stages.notes.append("own init: the model is on the meta device, and its parameters have no values to look at")
@@ -105,10 +107,8 @@ def signals_of(
     for label, weights in labels:
         title = "the plan" if weights is not None else "the model's own weights"
 
-        def predict(backward: bool, weights: Plan | None = weights) -> Signals:
-            return propagate(
-                graph, inputs=assumed, weights="current" if weights is None else weights, backward=backward
-            )
+        def predict(backward: bool, weights: Plan | None = weights, told: Described = assumed) -> Signals:
+            return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
 
         def measure(backward: bool, weights: Plan | None = weights) -> Signals:
             return passes(graph, given, drawing(graph, weights, seed), seed, cotangent_variances(graph, 1.0, backward))
@@ -123,13 +123,14 @@ def signals_of(
             both = predicted.gradients is not None and measured.gradients is not None
             variances = cotangent_variances(graph, 1.0, both)
             with stages.stage("measuring"):
-                verdict = verdict_on(graph, predicted, measured, given, weights is None, seed, cotangents=variances)
+                ask = partial(predict, both, weights)
+                verdict = Trial(graph, source, weights, ask, seed, None, variances).verdict(draws, predicted, measured)
         item = Initialisation(label, predicted, measured, verdict)
         off = _explained(graph, [c.name for c in item.off if c.direction == "forward"], draws)
         if off:
-            ask = partial(explain_nodes, graph, off, weights, given, assumed, seed)
+            explain = partial(explain_nodes, graph, off, weights, given, assumed, seed)
             with stages.stage("explaining"):
-                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", ask) or ()))
+                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", explain) or ()))
         initialisations.append(item)
     return tuple(initialisations)
 
