@@ -20,7 +20,7 @@ from wellposed.plans import Drawn
 from wellposed.signals import Signals, propagate
 from wellposed.signals.signal import Signal
 
-DRAWS, NODES, SEEDS = 6, 100, 200
+DRAWS, NODES, SEEDS = 6, 60, 200
 KINDS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
     "log-normal": lambda rng, size: rng.normal(0.0, 2.0, size),
     "exponential": lambda rng, size: 0.6 * rng.exponential(1.0, size),
@@ -69,10 +69,10 @@ def looked_twice(kind: str, seed: int, wrong: float = 1.0) -> tuple[Verdict, Ver
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_hundreds_of_nodes_with_heavy_tails_are_as_predicted(kind: str) -> None:
-    """Two hundred independent nodes: one look fails in most of 200 experiments, and the second in 5 % at most."""
+    """Sixty independent nodes: a first look fails in a fifth or more of 200 experiments, the second in 5 %."""
     looks = [looked_twice(kind, seed) for seed in range(SEEDS)]
     once, twice = (sum(not verdict.ok for verdict in side) for side in zip(*looks, strict=True))
-    assert once > SEEDS / 4 or kind == "student"
+    assert once > SEEDS / 8 or kind == "student"
     assert twice <= 0.05 * SEEDS
 
 
@@ -177,6 +177,23 @@ def test_own_weights_are_looked_at_again_and_explained() -> None:
     assert explain(model, None, torch.zeros(32, 64), inputs=iter([torch.randn(32, 64)])).node == "1"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_a_plan_keeps_are_one_set(seed: int) -> None:
+    """A frozen stack is octaves away from the mean over all draws, as the same weights in another order are, too."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(*(m for _ in range(20) for m in (nn.Linear(64, 64, bias=False), nn.ReLU())))
+    for module in model[::2]:
+        nn.init.normal_(module.weight, std=(2 / 64) ** 0.5)
+    model.requires_grad_(False)
+    model.append(nn.LayerNorm(64)).append(nn.Linear(64, 10))
+    example = torch.zeros(32, 64)
+    found = check(model, example, plan=plan(model, example), seed=seed)
+    assert found.ok, found.summary()
+    assert found.weight_draws > 1
+    assert max(abs(c.error) for c in found.comparisons) > 0.5
+    assert {c.name for c in found.comparisons if c.fixed} >= {"0", "38"}
+
+
 def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     """Four passes that scatter by octaves excuse a factor of eight; eight fresh ones that do not name it."""
     logs = np.array([[0.0, 2.0, -2.0, 1.0]])
@@ -190,7 +207,7 @@ def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     assert second.first is not None
     assert not second.undecided
     assert second.comparisons[0].passes == 8
-    own = compare(expected, wide, draws=4, weight_draws=1, scatter=wide)
+    own = compare(expected, wide, draws=4, weight_draws=1, scatter=measured(logs))
     assert not own.undecided
 
 

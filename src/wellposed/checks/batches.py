@@ -52,7 +52,7 @@ class Batches:
 
     def __init__(self, graph: Graph, inputs: Inputs, seed: int) -> None:
         self._graph, self._inputs, self._seed = graph, inputs, seed
-        self._descriptors: Mapping[str, Input] | None = None
+        self._descriptors: Mapping[int, Input] | None = None
         self._function: Callable[[int], Any] | None = None
         self._unread: Iterator[Any] = iter(())
         self._read: list[dict[int, Tensor]] = []

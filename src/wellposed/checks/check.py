@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Batches, Inputs
-from wellposed.checks.measure import drawing, passes, shuffling
+from wellposed.checks.measure import drawing, passes, shuffling, unvaried
 from wellposed.checks.verdict import Verdict, compare
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
@@ -18,6 +18,7 @@ from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.inputs import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
+from wellposed.signals.structure.reach import depending
 
 AGAIN = 2
 """Passes of a second look, as a multiple of those of the first."""
@@ -146,9 +147,8 @@ class Trial:
         given: Sequence[Mapping[int, Tensor]],
         before: Verdict | None = None,
     ) -> Verdict:
-        own = self.plan is None
         return verdict_on(
-            self.graph, predicted, measured, given, own, self.seed, self.tolerance, self.cotangents, before
+            self.graph, predicted, measured, given, self.plan, self.seed, self.tolerance, self.cotangents, before
         )
 
 
@@ -157,7 +157,7 @@ def verdict_on(
     predicted: Signals,
     measured: Signals,
     given: Sequence[Mapping[int, Tensor]],
-    own: bool,
+    plan: Plan | None,
     seed: int,
     tolerance: float | None = None,
     cotangents: Mapping[int, float] | None = None,
@@ -166,25 +166,29 @@ def verdict_on(
     """Return the verdict on a prediction and a measurement.
 
     One set of weights does not show how far it may be from the mean over all. Where something is in doubt under the
-    model's own weights, as many passes are made with the same weights in random order, whose scatter then counts.
+    model's own weights, or a plan keeps some, as many passes are made with these in random order, whose scatter then
+    counts wherever signals depend on them.
 
     Args:
         graph: what was predicted and measured.
         predicted: the one side.
         measured: the other.
         given: the inputs of each pass, by value id.
-        own: whether the weights were the model's own, and not drawn for every pass.
+        plan: how the weights were drawn for every pass, None for the model's own.
         seed: of the measurement.
         tolerance: as for `check`.
         cotangents: what the measured backward passes started from.
         before: the verdict on earlier passes, which left something in doubt.
     """
+    weights = 1 if plan is None else len(given)
     ask = partial(
-        compare, predicted, measured, model=graph.model, draws=len(given), weight_draws=1 if own else len(given),
-        tolerance=tolerance, graph=graph, before=before,
+        compare, predicted, measured, model=graph.model, draws=len(given), weight_draws=weights, tolerance=tolerance,
+        graph=graph, before=before,
     )  # fmt: skip
     verdict = ask()
-    if own and verdict.doubted:
+    if verdict.doubted and (names := unvaried(graph, plan)):
         first = 0 if before is None else before.draws
-        verdict = ask(scatter=passes(graph, given, shuffling(graph, seed), seed, cotangents, first))
+        scatter = passes(graph, given, shuffling(graph, plan, seed), seed, cotangents, first)
+        reached = {graph.values[value].name for value in depending(graph, names)}
+        verdict = ask(scatter=replace(scatter, items=tuple(signal for signal in scatter if signal.name in reached)))
     return verdict

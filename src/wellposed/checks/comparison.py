@@ -57,6 +57,7 @@ class Comparison:
         spread_measured: the measured one; NaN where one set of weights was measured.
         spread_least, spread_most: between these the predicted spread is as measured: the interval of the measured one,
             with `SPREAD_FACTOR` and `SPREAD_FLOOR`.
+        fixed: whether weights that it depends on were the same in every pass.
         passes: what this rests on: those of the first look, or the fresh ones that looked again.
     """
 
@@ -76,6 +77,7 @@ class Comparison:
     spread_measured: float
     spread_least: float
     spread_most: float
+    fixed: bool
     passes: int
 
     @property
@@ -90,8 +92,11 @@ class Comparison:
 
     @property
     def excused(self) -> bool:
-        """Whether the prediction misses by much, in passes that scatter so much that it may be right."""
-        return not self.off and abs(self.error) > self.tolerance + DOUBT
+        """Whether the prediction misses by much, in passes that scatter so much that it may be right.
+
+        Passes of one set of weights do not tell, however many: it may be anywhere in the scatter of all.
+        """
+        return not self.off and not self.fixed and abs(self.error) > self.tolerance + DOUBT
 
     @property
     def excess(self) -> float:
@@ -181,6 +186,7 @@ def compare_one(
         spread_measured=seen,
         spread_least=least,
         spread_most=most,
+        fixed=scatter is not measured,
         passes=draws,
     )
 

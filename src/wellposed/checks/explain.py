@@ -148,7 +148,7 @@ def explain_nodes(
         short,
         Signals(tuple(signal for signal in predicted if signal.name in names)),
         Signals(tuple(signal for of_node in seen for signal in of_node.leaving())),
-        given, plan is None, seed, tolerance,
+        given, plan, seed, tolerance,
     ).comparisons  # fmt: skip
     explanations = []
     for node, of_node in zip(nodes, seen, strict=True):

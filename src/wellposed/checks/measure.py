@@ -92,18 +92,27 @@ def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
     return lambda draw: plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
 
 
-def shuffling(graph: Graph, seed: int) -> Drawing:
-    """Return weights for each pass that have the second moments of the model's own, and nothing else of them.
+def unvaried(graph: Graph, plan: Plan | None) -> frozenset[str]:
+    """Return the names of the parameters that a signal is contracted with, and that are alike in every pass."""
+    used = {use.parameter for use in contractions(graph) if use.parameter is not None} & graph.parameters.keys()
+    if plan is None:
+        return frozenset(used)
+    kept = {name for name, p in plan.prescriptions.items() if p.action == "keep" or isinstance(p, plans.Rescaled)}
+    return frozenset(used & kept)
 
-    The elements of every parameter that a signal is contracted with are put in a random order, with random signs, as
-    the prediction takes them; all other parameters (gains, biases, tables, masks) keep their values.
+
+def shuffling(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
+    """Return weights for each pass that have the second moments of those that do not vary, and nothing else of them.
+
+    The elements of every such parameter that a signal is contracted with are put in a random order, with random signs,
+    as the prediction takes them; all others are those of `drawing` (gains, biases, tables and masks keep their values).
     """
-    shuffled = {use.parameter for use in contractions(graph) if use.parameter is not None}
+    shuffled, drawn = unvaried(graph, plan), drawing(graph, plan, seed)
 
     def weights(draw: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(stream(seed, draw, "shuffle"))
-        own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-        for name in sorted(own.keys() & shuffled):
+        own = dict(drawn(draw))
+        for name in sorted(shuffled):
             tensor, count = own[name], own[name].numel()
             order = torch.randperm(count, generator=generator).to(tensor.device)
             signs = torch.randint(0, 2, (count,), generator=generator).to(tensor) * 2 - 1

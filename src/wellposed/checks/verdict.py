@@ -88,16 +88,12 @@ class Verdict:
     @property
     def doubted(self) -> tuple[Comparison, ...]:
         """What is off, or undecided: fresh passes tell, and `wellposed.check` makes them."""
-        unknown = {id(c) for c in self.undecided}
-        return tuple(c for c in self.comparisons if c.off or c.spread_off or id(c) in unknown)
+        return tuple(c for c in self.comparisons if c.off or c.spread_off or c.excused)
 
     @property
     def undecided(self) -> tuple[Comparison, ...]:
-        """What misses by more than an octave, in passes that scatter so much that it may be right.
-
-        Nothing under the model's own weights, which may be anywhere in the scatter of all.
-        """
-        return () if self.weight_draws == 1 else tuple(c for c in self.comparisons if c.excused)
+        """What misses by more than an octave, in passes that scatter so much that it may be right."""
+        return tuple(c for c in self.comparisons if c.excused)
 
     def percentile(self, percent: float) -> float:
         """Return the ``percent``-th percentile of |error| over the nodes, in octaves.
@@ -236,7 +232,7 @@ def compare(
         weight_draws: different weights among them.
         tolerance: octaves; by default `TOLERANCE` of the prediction's tag.
         graph: tells which nodes that are off share a cause; without it each has its own.
-        scatter: where one set of weights was measured, what as many passes show with other weights of its moments.
+        scatter: of what one set of weights was measured of, what as many passes show with others of its moments.
         before: the verdict of a first look, if these are fresh passes: they alone decide on what it left in doubt, and
             all else stands. Their error rate is the square of `ERROR_RATE`: of twice as many passes, an interval as
             wide as the first.
@@ -247,8 +243,6 @@ def compare(
     """
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
-    if weight_draws > 1:
-        scatter = measured
     earlier = {} if before is None else {_key(c): c for c in before.comparisons}
     doubted = set() if before is None else {_key(c) for c in before.doubted}
     rate = ERROR_RATE if before is None else ERROR_RATE**2
@@ -268,7 +262,8 @@ def compare(
             elif name in seen and signal.tag == "heavy":
                 heavy.append(name)
             elif name in seen:
-                chance = scattered.get(name), masks.get(name, STEADY), rate
+                scattering = scattered.get(name, seen[name] if weight_draws > 1 else None)
+                chance = scattering, masks.get(name, STEADY), rate
                 comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, *chance))
             else:
                 unmatched.append(name)

@@ -24,6 +24,7 @@ from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.weights import Decision, PlannedWeights
 from wellposed.signals.operators.contraction import Contraction
+from wellposed.signals.structure.reach import depending
 
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
@@ -117,7 +118,7 @@ def autoinit(
         _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=(*warnings, *_zeros_met(graph, weights), *_warnings(graph, run, signals)),
+        warnings=(*warnings, *_zeros_met(graph, weights), *_warnings(graph, weights, run, signals)),
     )
 
 
@@ -313,7 +314,7 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
     )
 
 
-def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
+def _warnings(graph: Graph, weights: PlannedWeights, run: Pass, signals: Signals) -> tuple[str, ...]:
     warnings = []
     for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
@@ -333,7 +334,8 @@ def _warnings(graph: Graph, run: Pass, signals: Signals) -> tuple[str, ...]:
             f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
             "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
         )
-    unsteady = [signal for signal in signals if signal.log2_std > UNSTEADY and signal.tag != "heavy"]
+    drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
+    unsteady = [s for s in signals if s.log2_std > UNSTEADY and s.tag != "heavy" and s.name in drawn]
     if unsteady:
         warnings.append(
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "

@@ -19,6 +19,7 @@ from wellposed.signals.distributions.expansion import (
     expand_mixture,
     fluctuation,
     is_bounded,
+    is_power,
     without_poles,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
@@ -43,6 +44,9 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
 
 aten: torch._ops._OpNamespace = torch.ops.aten
+
+RARE = 4.0
+"""Relative variance of a second moment from which on it rests on rare elements, unless they are powers."""
 
 
 def _functional(op: torch._ops.OpOverload) -> Any:
@@ -149,18 +153,23 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
         base.transport,
     )
     inherited = base.inherited.times(math.copysign(math.sqrt(after / before), slope)) if before > 0.0 else NONE
-    return Spread(inherited, _own(base, expansion, latent) if varies else NONE, drift)
+    return Spread(inherited, _own(base, function, expansion, latent) if varies else NONE, drift)
 
 
-def _own(base: State, expansion: Expansion, latent: Array) -> Sources:
+def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
     """Return what the last draw contributes to the spread, after the function: what positions are alike in expectation
     by the function's own expansion; what is beyond that, by the sizes of filters, by its effect on scales.
+
+    Relative to its mean, a second moment that rests on rare elements varies by far more than its logarithm, as that of
+    a log-normal variable does; a power varies like the multiple of its logarithm, however large that is.
     """
     if not base.own.amounts.size:
         return base.own
     whole = base.own.variance
     before = fluctuation(expansion.identity_powers, latent, base.sizes)
     after = fluctuation(expansion.square_powers, latent, base.sizes)
+    if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
+        after = max(math.log1p(after), RARE)
     part = min(before, whole)
     factor = (max(after, 0.0) / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
     return base.own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,7 +62,8 @@ class Spread:
     Attributes:
         inherited: what comes from draws before the last contraction; a scale that all elements share.
         own: what comes from the last contraction's draw, by which elements vary one by one.
-        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction.
+        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction; without that of
+            ``own``, which is half its variance below.
     """
 
     inherited: Sources = NONE
@@ -79,12 +81,33 @@ class Spread:
             return self
         return Spread(self.inherited.times(power), self.own.times(power), self.drift * power)
 
+    def part(self, share: float) -> Spread:
+        """Return what it contributes to the logarithm of a sum, of whose mean the signal has this share.
+
+        That is a multiple by the share where it is narrow. A wide one is followed at nine scales: of a mean that rests
+        on rare draws, nothing is seen in all others.
+        """
+        variance = self.variance
+        if variance < WIDE or not 0.0 < share < 1.0:
+            return self.times(share)
+        middle = min(self.drift - 0.5 * self.own.variance, -0.5 * variance)  # or its mean would exceed its share
+        logs = np.log1p(share * np.expm1(np.clip(middle + math.sqrt(variance) * _Z, -60.0, 60.0)))
+        centre = float(_W @ logs)
+        factor = math.sqrt(float(_W @ (logs - centre) ** 2) / variance)
+        own = self.own.times(factor)
+        return Spread(self.inherited.times(factor), own, centre + 0.5 * own.variance)
+
     def __add__(self, other: Spread) -> Spread:
         """Return the spread of a product: logarithms add up."""
         if self is STEADY or other is STEADY:
             return other if self is STEADY else self
         return Spread(self.inherited + other.inherited, self.own + other.own, self.drift + other.drift)
 
+
+WIDE = 1.0
+"""Variance of ln(second moment) from which on a share of it is not proportional."""
+_Z, _W = np.polynomial.hermite_e.hermegauss(9)
+_W = _W / _W.sum()
 
 STEADY = Spread()
 """No spread: every weight draw has the second moment that is predicted."""
@@ -94,5 +117,5 @@ def mean_spread(parts: Iterable[tuple[float, Spread]]) -> Spread:
     """Return the spread of a sum whose parts have these shares of its second moment (their sum is 1)."""
     result = STEADY
     for share, spread in parts:
-        result = result + spread.times(share)
+        result = result + spread.part(share)
     return result

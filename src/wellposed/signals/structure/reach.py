@@ -38,6 +38,15 @@ def differentiable(graph: Graph, outputs: Collection[int]) -> frozenset[int]:
     return frozenset(reached)
 
 
+def depending(graph: Graph, parameters: Collection[str]) -> frozenset[int]:
+    """Return the values that depend on some parameters, by name."""
+    found = {graph.parameters[name].value for name in parameters}
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
 Entry = tuple[str, str, int]
 """Module path, operator and value id of one signal."""
 

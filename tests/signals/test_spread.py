@@ -1,0 +1,77 @@
+"""Wide spreads: of few elements whose squares vary by more than their mean, and of sums of which they are a part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wellposed as wp
+from wellposed.signals.distributions.spread import NONE, Spread, source
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.7, 0.97])
+@pytest.mark.parametrize("std", [0.1, 1.2, 2.0, 4.0])
+def test_a_part_of_a_sum_is_that_of_a_log_normal_variable(share: float, std: float) -> None:
+    """1 − w + w e^(d + s z), by a million draws: far from proportional to w where s is large."""
+    variance = std * std
+    logs = std * np.random.default_rng(0).standard_normal(1_000_000) - 0.5 * variance
+    sums = np.log1p(share * np.expm1(logs))
+    inherited, own = Spread(source(3, variance), NONE, -0.5 * variance), Spread(NONE, source(3, variance))
+    for whole in (inherited, own, Spread(source(3, variance))):
+        part = whole.part(share)
+        assert math.sqrt(part.variance) == pytest.approx(sums.std(), rel=0.15)
+        assert part.drift - 0.5 * part.own.variance == pytest.approx(sums.mean(), abs=0.15 * std)
+
+
+class Few(nn.Module):
+    """Exponentials of few elements, and what they are a part of."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.one, self.many = nn.Linear(32, 1, bias=False), nn.Linear(32, 7, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        few = (1.5 * self.one(x)).exp()
+        if self.how == "alone":
+            return few
+        return torch.cat([few, 9 * self.many(x)], -1) if self.how == "cat" else few + 9 * self.many(x)
+
+
+@pytest.mark.parametrize("how", ["alone", "cat", "sum"])
+def test_the_spread_of_few_elements(how: str) -> None:
+    """Four elements, the mean of whose squares has a relative variance of 48: ten octaves, taken for a logarithm."""
+    torch.manual_seed(0)
+    graph = wp.trace(Few(how), torch.zeros(4, 32))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=400)
+    for name in ("exp", {"alone": "exp", "cat": "cat", "sum": "add"}[how]):
+        assert predicted[name].log2_std == pytest.approx(measured[name].log2_std, rel=0.4), name
+
+
+class Frozen(nn.Module):
+    """A gated stack without norms, whose weights are frozen or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            a, b = layer(x).chunk(2, -1)
+            x = a * b
+        return x
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_no_warning_of_draws_that_a_plan_does_not_make(frozen: bool) -> None:
+    torch.manual_seed(0)
+    model = Frozen().requires_grad_(not frozen)
+    x = torch.zeros(4, 8)
+    plan = wp.plan(model, x)
+    told = [text for text in plan.warnings if "between weight draws" in text]
+    assert len(told) == (not frozen)
