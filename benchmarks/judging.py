@@ -110,7 +110,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     row["standard_error"] = percentile(seen, 95)
     row["silent"] = [
         told_of(c) for c, error, se in zip(nodes, errors, seen, strict=True)
-        if c.tag in ("exact", "approximate") and not c.off and not c.fixed and not error - 2 * se < OCTAVE
+        if c.tag in ("exact", "approximate") and not c.off and not error - 2 * se < OCTAVE
     ][:WORST]  # fmt: skip
     # Errors travel downstream: the nodes where one first appears say more than those where it is largest.
     row["first_wrong"] = [

@@ -53,8 +53,7 @@ def main() -> None:
     failed = [row for row in rows if "error" in row]
     text = (
         f"Mean over {options.draws} draws of weights and inputs; octaves. *Off unnamed*: nodes tagged exact or "
-        f"approximate that are off by an octave or more and that `check` does not name, those of frozen weights (one "
-        f"set) aside.\n\n"
+        f"approximate that are off by an octave or more and that `check` does not name.\n\n"
         f"{markdown(done, COLUMNS)}\n\n"
         f"{failures(rows)}\n\n*{packages(outsiders.REQUIREMENTS)}*"
     )

@@ -1369,6 +1369,40 @@ def classifiers() -> Iterator[Entry]:
     )
 
 
+FAMILIES = """
+cait_xxs24_224 coat_tiny coatnet_nano_cc_224 convit_tiny convnext_atto_rms cpubone_nano crossvit_tiny_240
+cs3darknet_focus_s cspnext_tiny deit_tiny_patch16_224 densenet121 dla46x_c dpn48b edgenext_xx_small
+efficientformer_l1 efficientformerv2_s0 efficientnet_b0 efficientvim_m1 efficientvit_b0 efficientvit_m0
+ese_vovnet19b_slim_dw eva02_tiny_patch14_224 fasternet_t0 fastvit_t8 gcvit_xxtiny ghostnet_050 gmlp_ti16_224
+halonet_h1 hardcorenas_b hgnetv2_b0 hrnet_w18_small iformer_t inception_next_atto lcnet_035 lcnetv2_small
+legacy_seresnet18 levit_128s lowformer_b0 mobileone_s1 mobilevit_xxs nf_regnet_b0 pit_ti_224 poolformer_s12
+pvt_v2_b0 regnetx_002 repghostnet_050 repvit_m1 resnest14d resnet10t resnetv2_18 rexnet_100 shvit_s1 skresnet18
+starnet_s050 swiftformer_xs test_mambaout test_vit test_vit_relpos tiny_vit_5m_224 visformer_tiny
+vit_tiny_r_s16_p8_224 xcit_nano_12_p8_224
+"""
+"""The smallest model of each family of timm that has one of up to 15 million parameters."""
+SIZES = {
+    "crossvit_tiny_240": 240,
+    "cs3darknet_focus_s": 256,
+    "edgenext_xx_small": 256,
+    "fastvit_t8": 256,
+    "halonet_h1": 256,
+    "mobilevit_xxs": 256,
+    "nf_regnet_b0": 192,
+    "resnet10t": 176,
+    "test_mambaout": 160,
+    "test_vit": 160,
+    "test_vit_relpos": 160,
+}
+"""Of pictures, where they are not 224 x 224."""
+
+
+def timm() -> Iterator[Entry]:
+    for name in FAMILIES.split():
+        size = SIZES.get(name, 224)
+        yield name, of("timm", "create_model", name), (noise(2, 3, size, size),)
+
+
 def spandrel() -> Iterator[Entry]:
     s = "spandrel.architectures"
     picture = (noise(1, 3, 32, 32),)
@@ -1494,6 +1528,7 @@ LIBRARIES: dict[str, Callable[[], Iterator[Entry]]] = {
         spandrel,
         super_image,
         litgpt,
+        timm,
     )
 }
 """By library; those of which there are few models are put together, and their names begin with the library's."""
