@@ -235,6 +235,22 @@ def test_energies_of_centred_filters_are_those_without_the_mean():
     assert predicted["1"].log2_std < 0.15  # filters of one size vary less still
 
 
+@pytest.mark.parametrize(("picture", "tolerance"), [(True, 0.2), (False, 1.0)])
+def test_filters_that_differ_in_size_give_channels_that_differ_in_mean(picture, tolerance):
+    """Centred filters take out what all channels share; what is left in a mean over positions is how these differ."""
+    net = nn.Sequential(
+        Standardised(3, 32, 3, by_norm=True), nn.SiLU(), Standardised(32, 32, 3, by_norm=True), nn.SiLU(),
+        Standardised(32, 32, 3, by_norm=True), nn.AdaptiveAvgPool2d(1),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    graph = wp.trace(net, torch.randn(8, 3, 48, 48))
+    inputs = None if picture else wp.Input.white()
+    plan = wp.plan(graph, inputs=inputs)
+    predicted = wp.propagate(graph, inputs=inputs, weights=plan)
+    measured = wp.measure(graph, inputs=inputs, plan=plan, draws=30)
+    assert_alike(predicted["5"], measured["5"], tolerance)  # few are alike enough to tell in white noise
+
+
 class Blurred(nn.Module):
     """A convolution and a fixed blur, one filter for all of its many channels."""
 

@@ -84,7 +84,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     result = x.changed(
         moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr, x.alike, x.even),
         marginal=_linear_marginal(x, affine, scale, shift),
-        filters=Filters(x.excess, margin),
+        filters=Filters(x.excess, margin, chance=x.chance, left=x.left),
         ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)

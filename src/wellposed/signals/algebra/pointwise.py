@@ -105,7 +105,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     scales, sizes_by = None, NONE
     if mixed is None or uneven is None:
         powers = _without_mean(expansion)
-        raw = kernels.total(kernels.polynomial(powers, latent), *_by_sizes_of_parts(base, clipped))
+        raw = kernels.polynomial(powers, latent)
+        raw = kernels.total(raw, *_by_sizes_of_parts(base, clipped), *_by_chance(base, powers, latent))
         corr = _correlation(raw, float(powers.sum()), base)
     else:
         corr, shared = _correlation_of_mixture(mixed, base, uneven)
@@ -202,6 +203,17 @@ def _alike(base: State, expansion: Expansion) -> Sources:
     return base.alike.times(float(powers[1]) / total) if total > 0.0 else NONE
 
 
+def _by_chance(base: State, powers: Array, latent: Array) -> list[Array]:
+    """Return what a function adds to the covariance of products with one filter: two patches are alike by chance, of
+    either sign, and E (r + rho)² is r² + (1 - r²)² Var(rho). It is what the variances of filters make of its means.
+    """
+    chance = read(base.chance)
+    if chance is None or not powers[2] > 0.0:
+        return []
+    chance, latent = kernels.common(chance, latent)
+    return [powers[2] * chance * (1.0 - latent * latent) ** 2]
+
+
 STEP = 0.1
 """Shift of the mean, in standard deviations, that a function's curvature is measured by."""
 
@@ -243,6 +255,7 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
     raw = kernels.promote(raw, lengths) + shared * kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
+    raw = kernels.total(raw, *_by_chance(base, powers, latent))
     # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw

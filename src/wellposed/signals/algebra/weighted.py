@@ -51,11 +51,13 @@ def _needed(mean_length: int, size: int) -> int:
 
 class Pairs(NamedTuple):
     """How the elements of a weight that one output sums go together: ``share`` is E (sum w)² / E sum w², 1 for
-    independent ones and 0 where the mean is taken out of each filter, of ``terms`` elements.
+    independent ones and 0 where the mean is taken out of each filter, of ``terms`` elements; ``sized`` where all
+    filters have one size.
     """
 
     share: float
     terms: int
+    sized: bool = False
 
     def met(self, own: Array, common: Array) -> tuple[float, Array]:
         """Return how much less meets in an output than with independent elements, and its kernel by displacement,
@@ -103,6 +105,7 @@ class Likeness(NamedTuple):
         groups: how many groups of features have sums of their own. Each is alike by its own chance; over all of them
             it averages out.
         window: whether the sum is over windows that overlap.
+        sized: what of the chance is that filters differ in size, where these have one size.
     """
 
     inherited: Sources = NONE
@@ -110,6 +113,12 @@ class Likeness(NamedTuple):
     share: float = 0.0
     groups: int = 1
     window: bool = False
+    sized: float = 0.0
+
+    @property
+    def of_filters(self) -> float:
+        """The relative variance, halved, of what different filters make of the same positions."""
+        return self.share**2 * min(max(self.inherited.variance + self.chance - self.sized, 0.0), 1.0)
 
 
 def overlapping(call: Call) -> set[int]:
@@ -137,26 +146,25 @@ def chance_likeness(
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
 
-    def alike(among: Array, lengths: list[int]) -> float:
-        square = float(kernels.pair_mean(among * among, lengths).ravel()[0])
-        return pairs.alike(square, float(kernels.pair_mean(among, lengths).ravel()[0]))
-
-    chance = alike(kernel, sizes)
+    mean = float(kernels.pair_mean(kernel, sizes).ravel()[0])
+    squares = kernel * kernel
+    chance = pairs.alike(float(kernels.pair_mean(squares, sizes).ravel()[0]), mean)
     if pairs is not INDEPENDENT:  # what is the same in all terms falls out, their mean before all
-        left = share * (1.0 - (1.0 - pairs.share) * float(kernels.pair_mean(kernel, sizes).ravel()[0]))
+        left = share * (1.0 - (1.0 - pairs.share) * mean)
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
+    sized = 1.0 / pairs.terms if pairs.sized else 0.0
     if not data.alike.amounts.size:
-        return Likeness(NONE, chance, share)
+        return Likeness(NONE, chance, share, sized=sized)
     apart = [i for i in range(kernel.ndim) if not np.delete(kernel, 0, axis=i).any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
-    kept = alike(kernels.at_zero(kernel, apart), near)
+    kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
     # neighbours of no correlation in expectation: computed from windows that overlap, or alike by chances of their own
     apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
     own = 1.0 / math.prod(apart_by)
     start = data.alike.start
     factors = [shared if number in overlapping else own for number in range(start, start + data.alike.amounts.size)]
-    return Likeness(Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors))), chance, share)
+    return Likeness(Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors))), chance, share, sized=sized)
 
 
 def _of_features(call: Call, data: State) -> int:
@@ -186,8 +194,7 @@ def fresh(
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
         by_chance = likeness.inherited + source(_of_features(call, data), likeness.chance / likeness.groups)
-        random = likeness.share**2 * min(likeness.inherited.variance + likeness.chance, 1.0)
-        own = source(number, 2.0 * (alike + random * (1.0 - alike) ** 2) / outputs)
+        own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,

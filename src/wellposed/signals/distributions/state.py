@@ -260,14 +260,16 @@ class Filters:
         excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         padded: what lies inside constant padding.
-        likeness: the mean square by which the products of one patch with two filters are alike, 1 / D for D dimensions,
-            and the share of it that a norm leaves (see `quadratic`).
+        chance: the mean square by which the products of two patches with one filter are alike beyond their expected
+            correlation, 1 / D for D dimensions, as a kernel: 0 between filters.
+        left: the share of it that a norm leaves (see `quadratic`).
     """
 
     excess: Later | None = None
     margin: Later | None = None
     padded: Padded | None = None
-    likeness: Later | None = None
+    chance: Later | None = None
+    left: Later | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -366,7 +368,8 @@ class Changes(TypedDict, total=False):
     excess: Later | None
     margin: Later | None
     padded: Padded | None
-    likeness: Later | None
+    chance: Later | None
+    left: Later | None
     ancestry: Ancestry
     links: tuple[Link, ...]
     roots: int
@@ -441,7 +444,8 @@ class State:
     scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
     sizes_by: ClassVar[Sources] = _read(lambda x: x.marginal.sizes_by)
     excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
-    likeness: ClassVar[Later | None] = _read(lambda x: x.filters.likeness)
+    chance: ClassVar[Later | None] = _read(lambda x: x.filters.chance)
+    left: ClassVar[Later | None] = _read(lambda x: x.filters.left)
     margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
     padded: ClassVar[Padded | None] = _read(lambda x: x.filters.padded)
     links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)

@@ -21,7 +21,7 @@ from wellposed.signals.algebra.weighted import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, scales_of_squares, square_kernel
 from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Later, Layout, State, read
+from wellposed.signals.distributions.state import Later, Layout, State, known, read
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -89,7 +89,8 @@ def convolve(
         total, corr = _meeting(sliding, q, raw)
         if pairs is not None:
             level, common = kernels.average(total), _mean_of_windows(sliding, every)
-            less, kernel = pairs.met(corr * (level / pairs.terms), common)
+            inside = level / (pairs.terms * before) if before > 0.0 else 1.0  # the share of taps within the picture
+            less, kernel = pairs.met(corr * (level / pairs.terms), common * inside**2)
             total, corr = total * less, kernel / max(float(kernel.ravel()[0]), 1e-300)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment
@@ -133,10 +134,17 @@ def convolve(
         edge = margin(data.mean, total, [i for i, _ in moving], [step for _, step in moving], channels)
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
-    def likeness() -> Array | None:
-        return np.array([alike.inherited.variance + alike.chance, likeness_left(*_filters(data, product))])
+    def left() -> Array | None:
+        return np.array(likeness_left(*_filters(data, product)))
 
-    return result.amended(excess=Later(filters), scales=Later(energies), margin=Later(edges), likeness=Later(likeness))
+    pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(layout.sizes)]
+    return result.amended(
+        excess=Later(filters),
+        scales=Later(energies),
+        margin=Later(edges),
+        chance=known(np.full(pairs_of, alike.of_filters)),
+        left=Later(left),
+    )
 
 
 def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window, pairs: Pairs | None) -> Likeness:

@@ -124,17 +124,19 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
         return None
     if weight.corr.size > 1:
         atoms = [atom for i in summed for atom in weight.axes[i]]
-        share = count * float(kernels.pair_mean(weight.corr, weight.sizes, atoms).ravel()[0])
+        share, sized = count * float(kernels.pair_mean(weight.corr, weight.sizes, atoms).ravel()[0]), True
     elif weight.lever is None and call.graph.values[product.right].kind != "parameter":
         values = numbers(call.run, product.right)
         if values is None:
             return None
         values = values.double()
-        power = float(values.square().sum(dim=summed).mean())
+        sizes = values.square().sum(dim=summed)
+        power = float(sizes.mean())
+        sized = sizes.numel() > 1 and float(sizes.var()) < power**2 / count
         share = float(values.sum(dim=summed).square().mean()) / power if power > 0.0 else 1.0
     else:
         return None
-    return Pairs(share, count) if share < LITTLE else None
+    return Pairs(share, count, sized) if share < LITTLE else None
 
 
 LITTLE = 0.5
