@@ -252,7 +252,8 @@ def _local_scales(sliding: _Sliding, outputs: int, centre: Callable[[Array], Arr
         return kernel, kernel
     # two outputs of one group see the same channels, two of different groups see others
     together = (outputs / groups - 1.0) / max(outputs - 1, 1)
-    other = box(other, dims, steps, sliding.cap) * kernels.quotient(kernel, whole)
+    kernel, whole, other = kernels.common(kernel, whole, box(other, dims, steps, sliding.cap))
+    other = other * kernels.quotient(kernel, whole)
     return kernel, together * kernel + (1.0 - together) * other
 
 
