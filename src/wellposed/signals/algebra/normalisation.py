@@ -50,12 +50,11 @@ def normalise(
     result = _divided(x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
     if not per_channel:
         return result
-    chance, left = read(x.chance), read(x.left)
-    by_filters = x.alike.variance if chance is None else float(chance.ravel()[0])
-    share = 1.0 if left is None else float(left)
+    made = read(x.left)
+    chance, left = (x.alike.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
-        result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], by_filters, share).marginal(True))
-    return result.amended(alike=x.alike.times(math.sqrt(share)))
+        result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], chance, left).marginal(True))
+    return result.amended(alike=x.alike.times(math.sqrt(left)))
 
 
 def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None) -> State:

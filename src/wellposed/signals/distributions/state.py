@@ -262,7 +262,7 @@ class Filters:
         padded: what lies inside constant padding.
         chance: the mean square by which the products of two patches with one filter are alike beyond their expected
             correlation, 1 / D for D dimensions, as a kernel: 0 between filters.
-        left: the share of it that a norm leaves (see `quadratic`).
+        left: 1 / D of what varies, and the share of it that a norm leaves (see `quadratic`).
     """
 
     excess: Later | None = None

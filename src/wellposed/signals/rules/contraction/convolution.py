@@ -135,7 +135,7 @@ def convolve(
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
     def left() -> Array | None:
-        return np.array(likeness_left(*_filters(data, product)))
+        return np.array([alike.inherited.variance + alike.chance, likeness_left(*_filters(data, product))])
 
     pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(layout.sizes)]
     return result.amended(
