@@ -204,7 +204,9 @@ def _together(call: Call, left: State, right: State, product: Product) -> tuple[
     sizes = [np.sqrt(_along(x.var, at)) for x, at in ((left, atom), (right, places[atom]))]
     mean = _by_pair(profile, left.sizes[atom], *sizes) * (count * product.scale)
     by_chance = (1.0 - np.eye(len(mean))) * np.multiply.outer(*sizes) ** 2
-    by_chance = by_chance * (overlap(left.alike, right.alike) * (count * product.scale) ** 2)
+    level = kernels.average(left.var) * kernels.average(right.var)
+    coupled = min(float(covariance.ravel()[0]) ** 2 / level, 1.0) if level > 0.0 else 0.0  # of one element with its own
+    by_chance = by_chance * (coupled * overlap(left.alike, right.alike) * (count * product.scale) ** 2)
     return (rows[0], columns[0]), mean, np.maximum(by_chance, 0.0)
 
 
