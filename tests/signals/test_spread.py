@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
+from wellposed.checks.comparison import SPREAD_FACTOR
+from wellposed.checks.intervals import std_range
 from wellposed.signals.distributions.spread import NONE, Spread, source
+
+DRAWS = 400
+NINE = 0.15
+"""What a sum over nine scales may miss of a log-normal variable; the error of a million draws is far below."""
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.7, 0.97])
@@ -23,8 +29,8 @@ def test_a_part_of_a_sum_is_that_of_a_log_normal_variable(share: float, std: flo
     inherited, own = Spread(source(3, variance), NONE, -0.5 * variance), Spread(NONE, source(3, variance))
     for whole in (inherited, own, Spread(source(3, variance))):
         part = whole.part(share)
-        assert math.sqrt(part.variance) == pytest.approx(sums.std(), rel=0.15)
-        assert part.drift - 0.5 * part.own.variance == pytest.approx(sums.mean(), abs=0.15 * std)
+        assert math.sqrt(part.variance) == pytest.approx(sums.std(), rel=NINE)
+        assert part.drift - 0.5 * part.own.variance == pytest.approx(sums.mean(), abs=NINE * std)
 
 
 class Few(nn.Module):
@@ -48,9 +54,10 @@ def test_the_spread_of_few_elements(how: str) -> None:
     torch.manual_seed(0)
     graph = wp.trace(Few(how), torch.zeros(4, 32))
     plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=400)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     for name in ("exp", {"alone": "exp", "cat": "cat", "sum": "add"}[how]):
-        assert predicted[name].log2_std == pytest.approx(measured[name].log2_std, rel=0.4), name
+        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
+        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
 
 
 class Frozen(nn.Module):
