@@ -142,6 +142,39 @@ def test_large_tokens_are_picked(few, written):
             assert_alike(one, other, 0.25)
 
 
+class Picks(nn.Module):
+    """Squares of what heads read: of one feature, of the features of one head, and of all heads together."""
+
+    def __init__(self, written, tokens):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(128, 64, bias=False) for _ in range(3))
+        self.written, self.tokens = written, tokens
+
+    def forward(self, x, size):
+        x = F.layer_norm(x, (128,)) if self.tokens == "of one size" else x
+        x = x * torch.exp(0.2 * size) if self.tokens == "of any size" else x
+        q, k, v = (make(x).unflatten(-1, (4, 16)).transpose(1, 2) for make in (self.q, self.k, self.v))
+        q = 1.5 * q
+        if self.written:
+            read = (q @ k.transpose(-1, -2) * 0.25).softmax(-1) @ v
+        else:
+            read = F.scaled_dot_product_attention(q, k, v)
+        energy = read.square()
+        return energy, energy.mean(-1), energy.mean((1, 3))
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize(("tokens", "tolerance"), [("of one size", 0.03), ("Gaussian", 0.15), ("of any size", 0.3)])
+def test_some_queries_read_few_keys(written, tokens, tolerance):
+    """A mean of few keys is larger than one of many: all features of a head share how many its query reads, and all
+    heads share the size of the query.
+    """
+    inputs = torch.randn(8, 49, 128), torch.randn(8, 49, 1)
+    predicted, measured = predicted_and_measured(Picks(written, tokens), inputs)
+    for name in ("square", "mean", "mean#2"):
+        assert_alike(predicted[name], measured[name], tolerance)
+
+
 class Patches(nn.Module):
     """Attention over patches of pictures, whose contrast differs, with a skip."""
 

@@ -11,7 +11,7 @@ from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sizes import overlap, sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size
+from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size, varied
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
@@ -44,9 +44,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         both = kernels.total(both, shared)
         together = float(_over_pairs(shared, labels, sizes, product).ravel()[0]) * (count * product.scale) ** 2
     kernel = _over_pairs(both, labels, sizes, product) * count * count
-    alike, lifted = NONE, 0.0
+    alike, lifted, pulled = NONE, 0.0, 0.0
     if left.softmax is not None:
-        tilted = _tilt(call, given, left.softmax, right, product, labels, sizes)
+        tilted, pulled = _tilt(call, given, left.softmax, right, product, labels, sizes)
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
@@ -70,7 +70,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         return made
     made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=() if law is None else law[1:])
     if left.softmax is not None:
-        made = _with_sizes(made, right, product, lifted / level)
+        made = _with_sizes(call, made, left.softmax, right, product, pulled * lifted / level)
     each = _by_position(left, right, product, sizes)
     if each is None:
         return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
@@ -119,15 +119,21 @@ def _law(left: State, right: State, product: Product, width: int) -> Logits | No
     return law_of(1.0, left, right, Places(own.index(rows[-1]), other.index(columns[-1]), own, other), width)
 
 
-def _with_sizes(made: State, values: State, product: Product, lifted: float) -> State:
-    """Return the result of attention with the sizes that its values give it."""
+def _with_sizes(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
+    """Return the result of attention with the sizes that its values and its weights give it."""
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     rows = [label for label in product.out_axes if label not in product.right_axes]
     if len(tokens) != 1 or len(rows) != 1 or len(product.out_axes) != len(product.right_axes):
         return made
     order = [product.right_axes.index(tokens[0] if label == rows[0] else label) for label in product.out_axes]
     token = product.out_axes.index(rows[0])
-    sizes = sizes_after_attention(permute(values, order), token, made, token, lifted)
+    features = [label for label in product.right_axes if label not in product.left_axes]
+    if len(features) != 1 or not permute(values, order).axes[token]:
+        return made
+    law = Logits(softmax.variance, *softmax.law).coarse()
+    own = varied(softmax.keys, law, likeness(values, product.right_axes.index(tokens[0]))[0], lifted)
+    at = product.out_axes.index(features[0])
+    sizes = sizes_after_attention(call, permute(values, order), token, made, token, at, lifted, own)
     return made.amended(marginal=sizes.marginal(True))
 
 
@@ -337,21 +343,23 @@ def _tilt(
     product: Product,
     labels: tuple[str, ...],
     sizes: dict[str, int],
-) -> Array:
-    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8).
+) -> tuple[Array, float]:
+    """Keys and values come from the same tokens, so large weights favour values along the query (signals.md 5.8), and
+    large ones; return the kernel of both, and the share of the former.
 
     Two queries are drawn alike as far as their logits are.
     """
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     if len(tokens) != 1:
-        return np.zeros((1,) * len(labels))
+        return np.zeros((1,) * len(labels)), 0.0
     axis = product.right_axes.index(tokens[0])
     if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
-        return np.zeros((1,) * len(labels))
+        return np.zeros((1,) * len(labels)), 0.0
     own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
     # no mean of tokens is larger than they are
-    lifted = min(tilt(values, axis, softmax.variance * softmax.part) * softmax.pull, own * (1.0 - softmax.second))
-    lifted += own * softmax.picked if is_uneven(values, axis) else 0.0
+    variance = softmax.variance * Logits(softmax.variance, *softmax.law).part
+    pulled = min(tilt(values, axis, variance) * softmax.pull, own * (1.0 - softmax.second))
+    lifted = pulled + (own * softmax.picked if is_uneven(values, axis) else 0.0)
     one = np.ones((1,) * len(weights.sizes))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one
     queries = _single(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
@@ -360,7 +368,8 @@ def _tilt(
         _raw_kernel(values.with_moments(mean=np.zeros_like(values.mean)), product.right_axes, labels, sizes),
     )
     kernel = kernels.at_zero(of_queries * of_values, [labels.index(tokens[0])])
-    return np.asarray(kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300)))
+    kernel = kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300))
+    return kernel, pulled / lifted if lifted > 0.0 else 0.0
 
 
 def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:

@@ -141,25 +141,38 @@ def average_of_sizes(x: State) -> float:
     return math.log1p(max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0))
 
 
-def sizes_after_attention(values: State, axis: int, made: State, at: int, lifted: float) -> Sizes:
+def sizes_after_attention(
+    call: Call, values: State, axis: int, made: State, at: int, features: int, lifted: float, own: tuple[float, float]
+) -> Sizes:
     """Return the sizes of the results of attention along ``at``, given its values along ``axis``: each query has the
     mean of its sample t, and the part ``lifted`` along the query grows with t² and with the size of the query.
+
+    All ``features`` of one query and head share their weights, by which ln tau varies by ``own``: the variance from one
+    to another, and what all heads of a query share of it.
     """
+    if not made.axes[at]:
+        return STEADY
     scales, over = read(values.scales), values.axes[axis]
-    if scales is None or not over:
-        return STEADY
-    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-    mean = kernels.pair_mean(kernel, values.sizes, over)
-    apart = max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
-    shared = [np.expm1((1.0 + 2.0 * lifted) ** 2 * mean)]
-    full = kernels.rearranged(shared[0], [own[0] if own else None for own in values.axes])
-    full = kernels.without(full, [i for i, own in enumerate(made.axes) if not own])
-    if not made.axes[at] or full.ndim != len(made.sizes):
-        return STEADY
-    far = np.concatenate([full, full], axis=made.axes[at][0])
-    here = np.array(far)
-    here[(0,) * here.ndim] = math.expm1(math.log1p(float(full.ravel()[0])) + apart)
-    return Sizes(here, _of_variance(values.sizes_by, here))
+    rank, query = len(made.sizes), made.axes[at][0]
+    apart = query, *(made.axes[0][:1] if at else ())  # queries, and samples
+    of_head = np.full([2 if i in made.axes[features] else 1 for i in range(rank)], own[0] - own[1])
+    parts = [of_head, np.full([1 if i in apart else 2 for i in range(rank)], own[1])]
+    inherited = 0.0
+    if scales is not None and over:
+        kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+        mean = kernels.pair_mean(kernel, values.sizes, over)
+        full = kernels.rearranged((1.0 + 2.0 * lifted) ** 2 * mean, [i[0] if i else None for i in values.axes])
+        full = kernels.without(full, [i for i, atoms in enumerate(made.axes) if not atoms])
+        if full.ndim != rank:
+            return STEADY
+        of_query = max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
+        parts += [np.concatenate([full, full], axis=query)]
+        parts += [np.full([1 if i == query else n for i, n in enumerate(full.shape)], of_query)]
+        inherited = float(full.ravel()[0]) + of_query
+    before = values.sizes_by
+    sources = before.times(math.sqrt(inherited / before.variance)) if before.variance > 0.0 else NONE
+    kernel = np.minimum(np.expm1(kernels.total(*parts)), LARGEST)
+    return Sizes(kernel, sources + source(call.source(), own[0]))
 
 
 def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float) -> Sizes:

@@ -34,6 +34,7 @@ class Logits(NamedTuple):
         uneven: variance over queries of the variance, relative to its square (few features have long and short axes).
         keys: relative variance of the sizes of one query's keys, which their values share.
         along: how the size of a query's values grows with the variance of its logits: by which power of it.
+        shared: what heads share of ``uneven``: the sizes of queries.
         part: how much of the variance is that of products of queries and keys; values know nothing of the rest.
     """
 
@@ -42,13 +43,14 @@ class Logits(NamedTuple):
     uneven: float = 0.0
     keys: float = 0.0
     along: float = 0.0
+    shared: float = 0.0
     part: float = 1.0
 
     def coarse(self) -> Logits:
         """Return the law with few digits, so that what is worked out for it serves its like."""
         if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
-        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:5]))
+        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:6]))
 
 
 def summed(terms: Sequence[tuple[float, tuple[float, ...]]]) -> tuple[float, ...]:
@@ -59,8 +61,8 @@ def summed(terms: Sequence[tuple[float, tuple[float, ...]]]) -> tuple[float, ...
     laws = [(variance / total, Logits(0.0, *law)) for variance, law in terms if law] if total > 0.0 else []
     if not laws:
         return ()
-    curved, uneven, keys = (sum(share**2 * law[i] for share, law in laws) for i in (1, 2, 3))
-    return curved, uneven, keys, laws[0][1].along, min(sum(share * law.part for share, law in laws), 1.0)
+    curved, uneven, keys, shared = (sum(share**2 * law[i] for share, law in laws) for i in (1, 2, 3, 5))
+    return curved, uneven, keys, laws[0][1].along, shared, min(sum(share * law.part for share, law in laws), 1.0)
 
 
 @lru_cache(maxsize=2)
@@ -107,16 +109,52 @@ def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]
     """
     count = np.array(keys)
     second, pull, picked = (np.zeros_like(count) for _ in range(3))
-    scales, weights = _gamma(law.uneven)
-    values = scales**law.along
-    values /= weights @ values
+    scales, weights, values = _queries(law)
     for scale, weight, size in zip(scales, weights, values, strict=True):
         variance = min(law.variance * scale, SHARPEST)
-        a, large, own, cross = _sums(count, variance, law.curved, law.keys)
-        second += weight * a
-        picked += weight * size * large
-        pull += weight * size * (cross if law.curved else cross + own - large) * scale / variance
+        sums = _sums(keys, variance, law.curved, law.keys)
+        second += weight * sums.second
+        picked += weight * size * sums.picked
+        pull += weight * size * sums.pull(bool(law.curved)) * scale / variance
     return np.clip(second, 1.0 / count, 1.0), np.clip(pull, 0.0, None), picked - second
+
+
+@lru_cache(maxsize=4096)
+def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[float, float]:
+    """Return the variance of the logarithm of the energy of a query's result beyond that of its values' sizes, and what
+    heads share of it: some queries attend to few keys, as their logits vary more, or by chance, or to large ones.
+
+    Values have the correlation ``common``; the part ``lifted`` of the energy follows the query.
+    """
+    scales, weights, values = _queries(law)
+    variances = np.minimum(law.variance * scales, SHARPEST)
+    sums = [_sums((keys,), float(variance), law.curved, law.keys) for variance in variances]
+    picked, squared, along = (
+        np.array([float(row[0]) for row in rows])
+        for rows in zip(*((each.picked, each.squared, each.pull(bool(law.curved))) for each in sums), strict=True)
+    )
+    along = np.clip(along, 0.0, None) * scales / variances
+    pull = lifted * along / max(float(weights @ along), 1e-300)
+    rest = (1.0 - lifted) / (common + (1.0 - common) * float(weights @ picked))
+    energy = rest * (common + (1.0 - common) * picked) + pull
+    chance = (rest * (1.0 - common)) ** 2 * np.maximum(squared - picked**2, 0.0)
+    mean, level = float(weights @ (values * energy)), float(weights @ values**2)
+    own = math.log(float(weights @ (values**2 * (energy**2 + chance))) / mean**2 / level)
+    if len(scales) == 1 or law.shared < EVEN:
+        return own, 0.0
+    # by the size of a query alone: averaged over what each head adds
+    tokens, of_tokens = _gamma(law.shared)
+    heads, of_heads = _gamma((1.0 + law.uneven) / (1.0 + law.shared) - 1.0)
+    known = np.log(energy)
+    by_token = np.exp(np.interp(np.log(np.outer(tokens, heads)), np.log(scales), known)) @ of_heads
+    return own, math.log(float(of_tokens @ by_token**2) / float(of_tokens @ by_token) ** 2)
+
+
+def _queries(law: Logits) -> tuple[Array, Array, Array]:
+    """Return scales of the logits' variance over queries, their weights, and the sizes of such queries' values."""
+    scales, weights = _gamma(law.uneven)
+    values = scales**law.along
+    return scales, weights, np.asarray(values / (weights @ values))
 
 
 def _gamma(kappa: float) -> tuple[Array, Array]:
@@ -128,10 +166,32 @@ NODES = 5
 """Variances of logits that queries are averaged over."""
 
 
-def _sums(count: Array, sigma2: float, curved: float, keys: float) -> tuple[Array, Array, Array, Array]:
-    """Return E sum_j a_j², E sum_j a_j² s_j, E sum_j a_j² y_j² and E sum_{j != l} a_j a_l y_j y_l for logits sigma y_j,
-    y_j = sqrt(s_j) x_j with x_j of one law and sizes s_j of variance ``keys``.
+class Sums(NamedTuple):
+    """Expectations for the softmax of logits sigma y_j, y_j = sqrt(s_j) x_j with x_j of one law and sizes s_j.
+
+    Attributes:
+        second: E sum_j a_j².
+        picked: E sum_j a_j² s_j.
+        own: E sum_j a_j² y_j².
+        cross: E sum_{j != l} a_j a_l y_j y_l.
+        squared: E (sum_j a_j² s_j)².
     """
+
+    second: Array
+    picked: Array
+    own: Array
+    cross: Array
+    squared: Array
+
+    def pull(self, curved: bool) -> Array:
+        """Return how far values follow the query."""
+        return self.cross if curved else self.cross + self.own - self.picked
+
+
+@lru_cache(maxsize=4096)
+def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) -> Sums:
+    """Return the expectations for each number of keys, whose sizes have the variance ``uneven``."""
+    count = np.array(keys)
     sigma = math.sqrt(sigma2)
     if curved > 1.0 / 400.0:
         angle = np.linspace(0.0, np.pi, 2 * REACH + 1)[1:-1]
@@ -139,7 +199,7 @@ def _sums(count: Array, sigma2: float, curved: float, keys: float) -> tuple[Arra
     else:
         z = np.linspace(-8.0, 8.0, min(2 * REACH + 1 + 2 * math.ceil(20.0 * max(sigma - 1.0, 0.0)), 321))
         w = density(z)
-    sizes, shares = _gamma(keys)
+    sizes, shares = _gamma(uneven)
     z, w = np.outer(np.sqrt(sizes), z).ravel(), np.outer(shares, w / w.sum()).ravel()
     large = np.repeat(sizes, z.size // sizes.size)
     far = 8.0 * sigma * math.sqrt(float(sizes.max()))
@@ -150,13 +210,14 @@ def _sums(count: Array, sigma2: float, curved: float, keys: float) -> tuple[Arra
     alone = np.log(np.maximum(fall @ w, 1e-300))
     squared = power * power * fall
     first, second, along = (power * fall) @ (w * z), squared @ w, squared @ (w * z * z)
-    picked = squared @ (w * large)
+    picked, fourth = squared @ (w * large), (squared * power * power) @ (w * large * large)
 
     def expected(values: Array, others: float) -> Array:
-        return np.asarray(np.trapezoid(values * np.exp((count[:, None] - others) * alone), u, axis=1))
+        return np.asarray(count * np.trapezoid(values * np.exp((count[:, None] - others) * alone), u, axis=1))
 
-    cross = count * (count - 1.0) * expected(first * first, 2.0)
-    return count * expected(second, 1.0), count * expected(picked, 1.0), count * expected(along, 1.0), cross
+    every = (expected(fourth, 1.0) + (count - 1.0) * expected(picked * picked, 2.0)) / 6.0
+    cross = (count - 1.0) * expected(first * first, 2.0)
+    return Sums(expected(second, 1.0), expected(picked, 1.0), expected(along, 1.0), cross, every)
 
 
 REACH = 30
@@ -248,10 +309,11 @@ def law_of(variance: float, queries: State, keys: State, at: Places, width: int)
     both = overlap(queries.sizes_by, keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
     both *= math.sqrt(mean_q * mean_k)
     own, other = _by_position(queries, keys, at)
-    uneven = 2.0 / width + max(2.0 * keys.alike.variance, math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0)
+    shared = math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0
+    uneven = 2.0 / width + (1.0 + 2.0 * keys.alike.variance) * (1.0 + shared) - 1.0
     along = (mean_k + both) / math.log1p(uneven)
     beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.alike.variance) - 1.0
-    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along)
+    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along, shared)
 
 
 class Places(NamedTuple):

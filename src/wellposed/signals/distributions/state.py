@@ -305,7 +305,8 @@ class Softmax:
         pull: how far they draw a mean of values along the query (`softmax.gathered`).
         picked: what they add to E sum a_j² |v_j|² where large keys, of large values, get larger weights.
         queries: correlation kernel of the logits for one key: how alike queries are.
-        part: how much of the variance is that of products of queries and keys (see `softmax.Logits`).
+        keys: how many keys a query typically sees.
+        law: what else is known of the law of the logits (see `softmax.Logits`).
     """
 
     variance: float
@@ -313,7 +314,8 @@ class Softmax:
     pull: float
     picked: float
     queries: Array
-    part: float = 1.0
+    keys: float
+    law: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ from wellposed.signals.algebra.softmax import (
     off_diagonal,
     summed,
     variance_of,
+    varied,
 )
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
@@ -93,7 +94,9 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, law.part)),
+        attention=Attention(
+            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:])
+        ),
     )
 
 
@@ -197,7 +200,9 @@ def attention(
         else:
             kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
-    return made.amended(marginal=sizes_after_attention(v, token, made, token, share).marginal(False))
+    own = varied(typical, law.coarse(), r_v, share)
+    sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
+    return made.amended(marginal=sizes.marginal(False))
 
 
 LONGEST = 128
