@@ -155,15 +155,18 @@ class Picks(nn.Module):
         x = x * torch.exp(0.2 * size) if self.tokens == "of any size" else x
         q, k, v = (make(x).unflatten(-1, (4, 16)).transpose(1, 2) for make in (self.q, self.k, self.v))
         q = 1.5 * q
-        if self.written:
-            read = (q @ k.transpose(-1, -2) * 0.25).softmax(-1) @ v
-        else:
+        weights = (q @ k.transpose(-1, -2) * 0.25).softmax(-1)
+        if self.written == "whole":
             read = F.scaled_dot_product_attention(q, k, v)
+        elif self.written == "written":
+            read = weights @ v
+        else:
+            read = (v.transpose(-1, -2) @ weights.transpose(-1, -2)).transpose(-1, -2)
         energy = read.square()
         return energy, energy.mean(-1), energy.mean((1, 3))
 
 
-@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("written", ["whole", "written", "transposed"])
 @pytest.mark.parametrize(("tokens", "tolerance"), [("of one size", 0.03), ("Gaussian", 0.15), ("of any size", 0.3)])
 def test_some_queries_read_few_keys(written, tokens, tolerance):
     """A mean of few keys is larger than one of many: all features of a head share how many its query reads, and all

@@ -31,6 +31,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
+    if left.softmax is None and right.softmax is not None:  # values times weights, transposed
+        left, right, product = right, left, product.swapped()
     of_pairs = _together(call, left, right, product)
     given, left, right = left, _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,10 @@ class Product:
     def summed(self) -> tuple[str, ...]:
         """Labels that are summed over."""
         return tuple(a for a in dict.fromkeys(self.left_axes + self.right_axes) if a not in self.out_axes)
+
+    def swapped(self) -> Product:
+        """Return the same product with its operands in the other order."""
+        return replace(self, left=self.right, right=self.left, left_axes=self.right_axes, right_axes=self.left_axes)
 
 
 Describe = Callable[[Graph, Node], "Product | None"]
