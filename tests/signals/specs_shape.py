@@ -346,7 +346,6 @@ def _writes() -> Iterator[Spec]:
 def _stretches() -> Iterator[Spec]:
     parts = {"average": "positions of different parts have one covariance, whatever lies between them"}
     field, y = Source((4, 6), mean=1.0), Source((4, 2), mean=-1.0, std=0.5)
-    taken = "written positions are taken for random ones"
     yield (
         aten.slice_scatter.default,
         [
@@ -367,6 +366,11 @@ def _stretches() -> Iterator[Spec]:
 
         return run
 
+    def transposed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.transpose(0, 1).clone()  # in memory, its axes lie in the other order
+        x.transpose(0, 1)[:, 1:6:3] = y
+        return x
+
     whole, image = slice(None), Source((3, 4, 5, 6), mean=0.5, reach=1.5)
     column = Source((4,), mean=2.0)
     yield (
@@ -380,8 +384,23 @@ def _stretches() -> Iterator[Spec]:
                 through_a_view(whole, slice(0, 6, 3)),
                 field,
                 y,
-                flat=taken,
-                backward=Back(sampled="strides of more than two are no stretches", flat=taken),
+                **parts,
+            ),
+            case(
+                "view write to a transposed view",
+                transposed,
+                field,
+                y,
+                **parts,
+            ),
+            case(
+                "view write, one after another",
+                lambda x, y: through_a_view(whole, 5)(
+                    through_a_view(whole, slice(0, 6, 3))(x, y[:, :2]), y[:, 2] - 3.0
+                ),
+                field,
+                Source((4, 3), mean=-1.0, std=0.5),
+                **parts,
             ),
             case(
                 "view write of a box",

@@ -172,6 +172,18 @@ def test_frames_of_a_series():
         assert_alike(one, measured[one.name], 0.08)
 
 
+def test_positions_written_one_by_one_are_found_under_other_indices():
+    class Written(nn.Module):  # a parallel scan writes like that, along an axis of its own
+        def forward(self, x):
+            x = x.clone()
+            x.transpose(1, 2)[:, :, 1::2] *= 3.0
+            x[:, 5] = 10.0 * x[:, 4]
+            return x.view(-1, 4, 2, 16)[:, :, 1].clone()
+
+    graph = wp.trace(Written(), torch.randn(4, 8, 16))
+    assert wp.propagate(graph)["clone#2"].second_moment == pytest.approx((9.0 + 9.0 + 100.0 + 9.0) / 4.0)
+
+
 def test_one_part_cut_out_twice_cancels():
     class Twice(nn.Module):
         def __init__(self):

@@ -19,7 +19,8 @@ class Aligned(NamedTuple):
     """A state's arrays written in the atoms of a common layout.
 
     ``dims`` gives for each common atom the state's own (None where it is broadcast), or is None where the state had to
-    be rewritten. ``cat_corr`` keeps a skipped axis as last dimension; ``scales`` is the kernel of the local scale.
+    be rewritten. ``cat_corr``, and mean and variance ``along`` a skipped axis, keep it as last dimension; ``scales`` is
+    the kernel of the local scale.
     """
 
     mean: Array
@@ -28,6 +29,7 @@ class Aligned(NamedTuple):
     dims: Dims | None
     cat_corr: Array | None = None
     scales: Later | None = None
+    along: tuple[Array, Array] | None = None
 
 
 def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[Aligned], Layout]:
@@ -82,10 +84,10 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     if not skipped:
         scales = None if state.scales is None else state.scales.then(lambda kernel: kernels.placed(kernel, order))
         return Aligned(mean, var, corr, dims, scales=scales)
-    centre, var = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
+    centre, total = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
     if mean.shape[-1] > 1:
-        var = var + kernels.mean_over((mean - centre) ** 2, (-1,))
-    return Aligned(centre[..., 0], var[..., 0], corr[..., 0], dims, corr)
+        total = total + kernels.mean_over((mean - centre) ** 2, (-1,))
+    return Aligned(centre[..., 0], total[..., 0], corr[..., 0], dims, corr, along=(mean, var))
 
 
 def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:

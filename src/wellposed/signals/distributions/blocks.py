@@ -204,7 +204,8 @@ def _by_position(
             between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
     here = np.asarray(sum(w * c for w, c in zip(weights, own, strict=True)))
     covariance = np.stack([here, np.broadcast_to(between, here.shape)], axis=-1)
-    return _stacked([a.mean for a in aligned], widths), _stacked([a.var for a in aligned], widths), covariance
+    means, variances = zip(*(a.along or (a.mean[..., None], a.var[..., None]) for a in aligned), strict=True)
+    return _stacked(means, widths), _stacked(variances, widths), covariance
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
@@ -235,11 +236,7 @@ def _close(a: Array, b: Array) -> bool:
 
 
 def _stacked(arrays: Sequence[Array], widths: Sequence[int]) -> Array:
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    columns = [
-        np.repeat(np.broadcast_to(a, shape)[..., None], width, axis=-1) for a, width in zip(arrays, widths, strict=True)
-    ]
-    whole = np.concatenate(columns, axis=-1)
+    whole = _stretched(arrays, widths, arrays[0].ndim - 1)
     return whole[..., :1] if np.ptp(whole, axis=-1).max(initial=0.0) == 0.0 else whole
 
 

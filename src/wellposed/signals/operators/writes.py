@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,11 +25,23 @@ class Stretch:
     dropped: bool = False
 
 
-def stretches_of(graph: Graph, node: Node) -> tuple[Stretch, ...] | None:
-    """Return the stretches that a node's second argument is written to, None where it is no such box.
-
-    Axes that are written whole are left out.
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Stretches of a tensor's axes, without those that are whole, and the ``order`` in which what is written to them
+    has its axes as the tensor has them.
     """
+
+    stretches: tuple[Stretch, ...]
+    order: tuple[int, ...]
+
+    @property
+    def longest_step(self) -> int:
+        """Longest step of a stretch."""
+        return max((stretch.step for stretch in self.stretches), default=1)
+
+
+def box_of(graph: Graph, node: Node) -> Box | None:
+    """Return the box that a node's second argument is written to, None where it is none."""
     given = [ref_of(argument) for argument in node.args[:2]]
     if given[0] is None or given[1] is None:
         return None
@@ -38,13 +50,35 @@ def stretches_of(graph: Graph, node: Node) -> tuple[Stretch, ...] | None:
     if node.op is VIEW_WRITE:
         if graph.values[given[0]].dtype != graph.values[given[1]].dtype:
             return None
-        return _in_memory(base, written, named["base_stride"], named["stride"], named["offset"])
-    axis = named["dim"] % len(base)
+        return _of_view(base, written, named["base_stride"], named["stride"], named["offset"])
+    axis, order = named["dim"] % len(base), tuple(range(len(written)))
     if node.op is aten.select_scatter.default:
         at = named["index"] % base[axis]
-        return (Stretch(axis, at, at + 1, dropped=True),)
+        return Box((Stretch(axis, at, at + 1, dropped=True),), order)
     low, high, step = slice(named["start"], named["end"], named["step"]).indices(base[axis])
-    return () if (low, step) == (0, 1) and high == base[axis] else (Stretch(axis, low, high, step),)
+    whole = (low, step) == (0, 1) and high == base[axis]
+    return Box(() if whole else (Stretch(axis, low, high, step),), order)
+
+
+def _of_view(
+    base: Sequence[int], written: Sequence[int], base_stride: Sequence[int], stride: Sequence[int], offset: int
+) -> Box | None:
+    """Return the box of a view, whose axes may lie in another order than those of its base."""
+    found = _in_memory(base, written, base_stride, stride, offset)
+    if found is not None:
+        return Box(found, tuple(range(len(written))))
+    axes = sorted(range(len(base)), key=lambda axis: -base_stride[axis])
+    own = sorted(range(len(written)), key=lambda axis: -stride[axis])
+    found = _in_memory(
+        [base[i] for i in axes], [written[i] for i in own], [base_stride[i] for i in axes], [stride[i] for i in own],
+        offset,
+    )  # fmt: skip
+    if found is None:
+        return None
+    dropped = {stretch.axis for stretch in found if stretch.dropped}
+    kept = [axis for at, axis in enumerate(axes) if at not in dropped]
+    order = tuple(own[kept.index(axis)] for axis in sorted(kept))
+    return Box(tuple(sorted((replace(s, axis=axes[s.axis]) for s in found), key=lambda s: s.axis)), order)
 
 
 def _in_memory(

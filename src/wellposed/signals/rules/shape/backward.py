@@ -24,11 +24,11 @@ from wellposed.signals.operators.views import (
     view_of,
     views,
 )
-from wellposed.signals.operators.writes import stretches_of
+from wellposed.signals.operators.writes import box_of
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import picked_along, reordered
-from wellposed.signals.rules.shape.writes import replaced
+from wellposed.signals.rules.shape.writes import STEPS, replaced
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -201,18 +201,20 @@ def padded(
 )
 def write(call: Adjoint, gradients: Gradients, x: Any, y: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """A box that is overwritten: its gradient goes to what was written, the rest to the tensor."""
-    term, stretches = gradients[0], stretches_of(call.graph, call.node)
-    if term is None or stretches is None or any(stretch.step > 2 for stretch in stretches):
+    term, box = gradients[0], box_of(call.graph, call.node)
+    if term is None or box is None or box.longest_step > STEPS:
         return None
     whole = settled(call, term)
     part, sent = whole, []
-    for stretch in stretches:
+    for stretch in box.stretches:
         part = select(part, stretch.axis, stretch.start, stretch.stop, stretch.step, drop=False)
     target, written = call.value_of(0), call.value_of(1)
     if target is not None:
-        sent.append((target, Term(replaced(whole, make_state((), 0.0, 0.0), stretches))))
+        sent.append((target, Term(replaced(whole, make_state((), 0.0, 0.0), box))))
     if written is not None:
-        sent.append((written, Term(reshape(part, call.graph.values[written].shape))))
+        shape = call.graph.values[written].shape
+        part = reshape(part, [shape[axis] for axis in box.order])
+        sent.append((written, Term(permute(part, [box.order.index(axis) for axis in range(len(shape))]))))
     return sent
 
 

@@ -15,16 +15,18 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.distributions.blocks import concatenate, one_after_another, select
 from wellposed.signals.distributions.state import Layout, State, make_state
-from wellposed.signals.distributions.views import expand, merge_atoms, pooled, reshape
+from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
-from wellposed.signals.operators.writes import Stretch, stretches_of
+from wellposed.signals.operators.writes import Box, Stretch, box_of
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.shape.forward import names_along, picked_along, reordered
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""
+STEPS = 64
+"""Longest step of a stretch whose positions are told apart from those between them."""
 
 
 # ---- stretches ------------------------------------------------------------------------------------------------------
@@ -41,12 +43,12 @@ BLOCKS = 8
 def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None:
     """A box of a tensor is overwritten: what is before it, in it and behind it."""
     target, source = (_as_state(call, value) for value in (x, y))
-    stretches = stretches_of(call.graph, call.node)
-    if stretches is None or any(s.step > 2 for s in stretches):
+    box = box_of(call.graph, call.node)
+    if box is None or box.longest_step > STEPS:
         share = math.prod(source.shape) / max(math.prod(target.shape), 1)
         return _mixed(call, target, source, share)
     frequencies = call.graph.values[call.node.outputs[0]].dtype.is_complex
-    return replaced(target, source, stretches, frequencies=frequencies)
+    return replaced(target, permute(source, box.order) if source.axes else source, box, frequencies=frequencies)
 
 
 def _as_state(call: Call, value: Any) -> State:
@@ -60,8 +62,11 @@ def _mixed(call: Call, target: State, source: State, share: float) -> State:
     return mixture(call, whole, target, min(share, 1.0))
 
 
-def replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, frequencies: bool = False) -> State:
-    """Return a tensor with other elements at some stretches of its axes; ``frequencies`` are told apart one by one."""
+def replaced(target: State, source: State, box: Box, *, frequencies: bool = False) -> State:
+    """Return a tensor with other elements in a box, in the order of its axes; ``frequencies`` are told apart one by
+    one.
+    """
+    stretches = box.stretches
     for stretch in stretches:
         if stretch.dropped:
             source = reshape(source, (*source.shape[: stretch.axis], 1, *source.shape[stretch.axis :]))
@@ -86,13 +91,12 @@ def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, a
         if frequencies:
             return one_after_another(parts, axis)
         return concatenate(parts, axis, apart=apart and sum(len(part.blocks) or 1 for part in parts) <= BLOCKS)
-    others = select(target, axis, 1 - start % 2, size, 2, drop=False)
-    taken = np.arange(start, stop, step)
-    kept = np.arange(1 - start % 2, size, 2)
-    missing = np.setdiff1d(np.arange(size), np.concatenate([taken, kept]))
-    parts = [inner, others, *(select(target, axis, int(i), int(i) + 1, 1, drop=False) for i in missing)]
+    others = [range(first, size, step) for first in range(step) if first != start % step and first < size]
+    ends = [range(first, min(first + step, size), step) for first in range(start % step, size, step)]
+    others += [end for end in ends if end.start < start or end.start >= stop]
+    parts = [inner, *(select(target, axis, at.start, at.stop, step, drop=False) for at in others)]
     whole = concatenate(parts, axis, apart=False)
-    return reordered(whole, axis, np.argsort(np.concatenate([taken, kept, missing])))
+    return reordered(whole, axis, np.argsort(np.concatenate([np.arange(start, stop, step), *others])))
 
 
 def _bounds(stretch: Stretch) -> tuple[int, int, int, int]:
