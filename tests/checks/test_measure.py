@@ -17,7 +17,7 @@ from wellposed.checks import measure
 from wellposed.errors import InputError, OptionError, PlanError
 from wellposed.graphs import trace
 from wellposed.plans import Drawn, Plan, keep
-from wellposed.signals import Input
+from wellposed.signals import Input, propagate
 
 
 class Residual(nn.Module):
@@ -214,6 +214,28 @@ def test_uninitialised_memory_is_no_signal() -> None:
     signals = measure(Drop(), x, draws=2, inputs=[x])
     assert not any(signal.op.startswith("new_empty") for signal in signals)
     assert signals[-1].mean == 3.0
+
+
+@pytest.mark.parametrize("engine", ["meta", "real"])
+def test_uninitialised_memory_is_zero_until_it_is_written(engine: str) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if engine == "real":
+                x.sum().item()
+            whole = x.new_empty(2, 6)
+            whole[:, :3].copy_(x)
+            return whole
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # which fill such memory with NaN
+    try:
+        graph = trace(Halves(), torch.ones(2, 3))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert graph.engine == engine
+    assert len(graph.known) == 2
+    assert not any(numbers.any() for numbers in graph.known.values())
+    assert propagate(graph)["view_write"].second_moment == pytest.approx(0.5)
 
 
 def test_the_model_is_left_bit_for_bit_also_after_an_error() -> None:

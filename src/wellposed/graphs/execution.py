@@ -107,6 +107,8 @@ class Execution:
         known = is_known(operation)
         if not self.meta:
             result = operation.op(*operation.args, **operation.kwargs)
+            if operation.traits.empty:  # what nobody has written is 0, not what the memory held before
+                result.zero_()
             return Outcome(result, result if known else None, known, known and _is_random(operation))
         return _run_known(operation) if known else _run_unknown(operation)
 
