@@ -132,6 +132,7 @@ class Dependence:
             if of_functions is not None:
                 return iter(of_functions)
         found = self._of_maps(x, y, where, depth)
+        found = _of_positions(x, y, where) if found is None else found
         found = _of_means(x, y, where) if found is None else found
         if found is not None:
             return iter((found,))
@@ -273,6 +274,23 @@ class Dependence:
             return None
         matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
         return kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)
+
+
+def _of_positions(x: State, y: State, where: Dims) -> Array | None:
+    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one); None of
+    anything else.
+    """
+    one, other = x.running, y.running
+    if one is None or other is None or where != tuple(range(len(x.sizes))) or len(one.weights) + len(other.weights) > 2:
+        return None
+    parent, at = one.parent, one.atom
+    rest = parent.layout.without([at]).sizes
+    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.sizes == y.sizes == rest:
+        return None
+    corr = kernels.matrix_of(parent.corr, at, parent.sizes[at])
+    i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
+    sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
+    return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
 
 
 class _Mean(NamedTuple):

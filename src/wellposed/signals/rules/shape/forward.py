@@ -86,12 +86,12 @@ def _as_rows(whole: State, part: State, step: Cut) -> State:
     differ from it, like a stranger.
     """
     at = whole.axes[step.axis]
-    if step.drop or part.layout == whole.layout or len(at) != 1 or part.running is not None or not whole.roots:
+    if part.layout == whole.layout or len(at) != 1 or part.running is not None or not whole.roots:
         return part
     if whole.corr.shape[at[0]] == 1 or whole.running is not None or whole.sizes[at[0]] > kernels.MOST:
         return part
     rows = np.eye(whole.sizes[at[0]])[step.start : step.stop : step.step]
-    return part.amended(running=Running(whole, at[0], rows)) if len(rows) > 1 else part
+    return part.amended(running=Running(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
 
 
 def _apart(call: Call, whole: State, part: State, axis: int) -> State:
