@@ -99,7 +99,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     with account.stage("check"):
         verdict = Trial(graph, Batches(graph, case.batch, 0), plan, predict).verdict(draws, predicted, measured)
     row["ok"], row["again"] = verdict.ok, verdict.again
-    row["undecided"] = [c.name for c in verdict.undecided]
+    row["undecided"] = [c.name for c in (*verdict.undecided, *verdict.one_set)]
     row["first_off"] = None if verdict.first is None else str(verdict.first)
     views = {graph.values[v].name for node in graph if node.op.is_view for v in node.outputs}
     nodes = [c for c in verdict.comparisons if c.name not in views]
@@ -110,7 +110,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     row["standard_error"] = percentile(seen, 95)
     row["silent"] = [
         told_of(c) for c, error, se in zip(nodes, errors, seen, strict=True)
-        if c.tag in ("exact", "approximate") and not c.off and not error - 2 * se < OCTAVE
+        if c.tag in ("exact", "approximate") and not (c.off or c.excused or c.one_set) and not error - 2 * se < OCTAVE
     ][:WORST]  # fmt: skip
     # Errors travel downstream: the nodes where one first appears say more than those where it is largest.
     row["first_wrong"] = [

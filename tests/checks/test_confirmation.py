@@ -209,6 +209,9 @@ def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     assert second.comparisons[0].passes == 8
     own = compare(expected, wide, draws=4, weight_draws=1, scatter=measured(logs))
     assert not own.undecided
+    assert [c.name for c in own.one_set] == ["n0"]
+    assert "of one set of weights: 1 miss by more than 1 octave" in own.summary()
+    assert not first.one_set
 
 
 def test_what_fresh_passes_do_not_come_to_stands() -> None:

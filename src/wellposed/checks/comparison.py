@@ -99,6 +99,11 @@ class Comparison:
         return not self.off and not self.fixed and abs(self.error) > self.tolerance + DOUBT
 
     @property
+    def one_set(self) -> bool:
+        """Whether the prediction misses by much for one set of weights, as it does for others of the same sizes."""
+        return not self.off and self.fixed and abs(self.error) > self.tolerance + DOUBT
+
+    @property
     def excess(self) -> float:
         """Octaves beyond what is allowed (negative where it is within); infinite for NaN."""
         excess = abs(self.error) - self.allowed

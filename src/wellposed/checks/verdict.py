@@ -95,6 +95,14 @@ class Verdict:
         """What misses by more than an octave, in passes that scatter so much that it may be right."""
         return tuple(c for c in self.comparisons if c.excused)
 
+    @property
+    def one_set(self) -> tuple[Comparison, ...]:
+        """What misses by more than an octave for weights that are the same in every pass, as for others of their sizes.
+
+        That the prediction is right of all such weights, no passes of these can tell.
+        """
+        return tuple(c for c in self.comparisons if c.one_set)
+
     def percentile(self, percent: float) -> float:
         """Return the ``percent``-th percentile of |error| over the nodes, in octaves.
 
@@ -136,6 +144,11 @@ class Verdict:
             lines.append(
                 f"undecided: {len(undecided)} miss by more than {DOUBT:g} octave, as the passes do among themselves, "
                 f"the first {undecided[0].name}; more draws tell"
+            )
+        if one_set := self.one_set:
+            lines.append(
+                f"of one set of weights: {len(one_set)} miss by more than {DOUBT:g} octave, as others of the same sizes "
+                f"do among themselves, the first {one_set[0].name}; draws of these weights do not tell"
             )
         if self.heavy:
             lines.append(
@@ -191,6 +204,7 @@ class Verdict:
             "confirmed": self.confirmed,
             "dismissed": self.dismissed,
             "undecided": [c.name for c in self.undecided],
+            "one_set": [c.name for c in self.one_set],
             "percentiles": {str(p): self.percentile(p) for p in (50, 95, 100)},
             "first": None if self.first is None else self.first.name,
             "worst": None if self.worst is None else self.worst.name,
