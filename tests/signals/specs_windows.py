@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,13 @@ def _pooling() -> Iterator[Spec]:
             Case("max_pool2d after relu", _relu(largest, [2, 2]), (ODD,), backward=TIES, **MAX),
             Case("max_pool2d overlapping", lambda x: largest(x, [3, 3], [1, 1], [1, 1]), (WHITE,), **MAX),
             Case("max_pool2d dilated", lambda x: largest(x, [2, 2], [1, 1], [0, 0], [2, 2]), (FIELD,), **MAX),
+            Case(
+                "max_pool2d within what no maximum takes",
+                lambda x: largest(aten.constant_pad_nd(torch.relu(x), [0, 1, 1, 0], -math.inf), [3, 3], [2, 2]),
+                (FIELD,),
+                backward=Back(bound=0.8, why="the border, which no maximum takes, is given its share"),
+                **MAX,
+            ),
             Case(
                 "max_pool2d ceil",
                 lambda x: largest(x, [2, 2], [2, 2], [0, 0], [1, 1], True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -24,15 +25,17 @@ _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "
 
 
 @rule(overloads("pad.default", "constant_pad_nd.default"), source="signals: 2, 5.5 (AutoInit, eq. 24, corrected)")
-def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float | None = None) -> State:
+def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value: float | None = None) -> State:
     """Zero, constant, reflected, replicated or circular padding.
 
     With zeros at a share z of positions the pooled variance is (1 - z) v + z (1 - z) m². AutoInit's eq. 24 leaves out
     the second term; ``state="independent"`` does too.
     """
     rank, given = len(x.axes), x
+    if not isinstance(mode, str):  # constant_pad_nd
+        mode, value = "constant", mode
     constant = float(value or 0.0)
-    if not np.isfinite(constant):  # padding that a maximum ignores: the signal goes on
+    if not math.isfinite(constant):  # padding that a maximum ignores: the signal goes on
         mode = "replicate"
     steps = [(rank - 1 - i, int(widths[2 * i]), int(widths[2 * i + 1])) for i in range(len(widths) // 2)]
     for axis, before, after in steps:
@@ -53,10 +56,13 @@ def pad(call: Call, x: State, widths: Any, mode: str = "constant", value: float 
             )
         else:
             x = _padded(x, axis, before, after, mode, constant)
-    if mode == "constant" and not call.independent and all(min(widths) >= 0 for _, *widths in steps):
+    ignored = constant == -math.inf
+    if (mode == "constant" or ignored) and not call.independent and all(min(widths) >= 0 for _, *widths in steps):
         starts = {axis: before for axis, before, _ in steps}
         inside = Padded(given, tuple(starts.get(axis, 0) for axis in range(rank)), constant, x.layout)
         x = x.amended(padded=inside)
+        if ignored:
+            return x
         shape = one_signed(given) if constant == 0.0 else x.marginal
         if shape.transport is not None:  # around what never crosses 0
             x = x.amended(transport=shape.transport)

@@ -179,11 +179,11 @@ def stack(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Se
 
 @adjoint(overloads("pad.default", "constant_pad_nd.default"), source="definition")
 def padded(
-    call: Adjoint, gradients: Gradients, x: State, widths: Any, mode: str = "constant", value: Any = None
+    call: Adjoint, gradients: Gradients, x: State, widths: Any, mode: str | float = "constant", value: Any = None
 ) -> Sent | None:
     """Constant padding: what lies in it is dropped."""
     term = gradients[0]
-    if term is None or mode != "constant":
+    if term is None or (isinstance(mode, str) and mode != "constant"):
         return None
     state, rank = settled(call, term), len(x.axes)
     for i in range(len(widths) // 2):
