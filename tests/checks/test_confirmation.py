@@ -194,6 +194,30 @@ def test_weights_that_a_plan_keeps_are_one_set(seed: int) -> None:
     assert {c.name for c in found.comparisons if c.fixed} >= {"0", "38"}
 
 
+class Sheared(nn.Module):
+    """A planar flow, whose two vectors point against each other, and a linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.tensor([[-1.0, 1.0]]))
+        self.w = nn.Parameter(torch.tensor([[1.0, -1.0]]))
+        self.out = nn.Linear(2, 2)
+
+    def forward(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return z + self.u * torch.tanh((self.w * z).sum(1, keepdim=True)), self.u * self.out(z)
+
+
+def test_numbers_that_a_plan_keeps_are_one_set() -> None:
+    """A flow's own vectors may lie towards each other as they do: in another order they lie otherwise."""
+    model, example = Sheared(), torch.zeros(64, 2)
+    found = check(model, example, plan=plan(model, example))
+    assert found.ok, found.summary()
+    nodes = {c.name: c for c in found.comparisons}
+    assert nodes["add"].fixed
+    assert abs(nodes["add"].error) > 0.5
+    assert not nodes["mul#3"].fixed  # draws of the linear map scatter enough
+
+
 def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     """Four passes that scatter by octaves excuse a factor of eight; eight fresh ones that do not name it."""
     logs = np.array([[0.0, 2.0, -2.0, 1.0]])

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Batches, Inputs
-from wellposed.checks.measure import drawing, passes, shuffling, unvaried
+from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
 from wellposed.checks.verdict import Verdict, compare
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
@@ -18,7 +18,6 @@ from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.inputs import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
-from wellposed.signals.structure.reach import depending
 
 AGAIN = 2
 """Passes of a second look, as a multiple of those of the first."""
@@ -186,9 +185,9 @@ def verdict_on(
         graph=graph, before=before,
     )  # fmt: skip
     verdict = ask()
-    if verdict.doubted and (names := unvaried(graph, plan)):
+    if verdict.doubted and (values := one_set_of(graph, plan)):
         first = 0 if before is None else before.draws
         scatter = passes(graph, given, shuffling(graph, plan, seed), seed, cotangents, first)
-        reached = {graph.values[value].name for value in depending(graph, names)}
+        reached = {graph.values[value].name for value in values}
         verdict = ask(scatter=replace(scatter, items=tuple(signal for signal in scatter if signal.name in reached)))
     return verdict

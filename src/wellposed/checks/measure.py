@@ -20,7 +20,14 @@ from wellposed.plans import Plan
 from wellposed.signals import Signals
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
-from wellposed.signals.structure.reach import added_parameters, input_entries, node_entries, parameter_entries
+from wellposed.signals.structure.reach import (
+    added_parameters,
+    depending,
+    input_entries,
+    node_entries,
+    parameter_entries,
+)
+from wellposed.signals.structure.roles import roles
 
 Drawing: TypeAlias = Callable[[int], Mapping[str, Tensor]]
 """The parameters of each pass by name, from the pass's index."""
@@ -94,20 +101,43 @@ def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
 
 def unvaried(graph: Graph, plan: Plan | None) -> frozenset[str]:
     """Return the names of the parameters that a signal is contracted with, and that are alike in every pass."""
-    used = {use.parameter for use in contractions(graph) if use.parameter is not None} & graph.parameters.keys()
+    used = {use.parameter for use in contractions(graph) if use.parameter is not None}
+    return frozenset(used & _kept(graph, plan))
+
+
+def unvaried_arrays(graph: Graph, plan: Plan | None) -> frozenset[str]:
+    """Return the names of other parameters of several axes that are alike in every pass: tables that are signals
+    themselves, the numbers of flows. As those of weights, the prediction takes their elements as draws.
+    """
+    arrays = {name for name, role in roles(graph).items() if role == "other" and len(graph.parameters[name].shape) > 1}
+    return frozenset(arrays & _kept(graph, plan))
+
+
+def _kept(graph: Graph, plan: Plan | None) -> frozenset[str]:
     if plan is None:
-        return frozenset(used)
+        return frozenset(graph.parameters)
     kept = {name for name, p in plan.prescriptions.items() if p.action == "keep" or isinstance(p, plans.Rescaled)}
-    return frozenset(used & kept)
+    return frozenset(kept & graph.parameters.keys())
+
+
+def one_set_of(graph: Graph, plan: Plan | None) -> frozenset[int]:
+    """Return the values that show one set of weights alone: those behind contractions with weights that do not vary,
+    and those behind other arrays that do not, where no weight that does comes in.
+    """
+    varied = depending(graph, graph.parameters.keys() - _kept(graph, plan))
+    arrays = depending(graph, unvaried_arrays(graph, plan)) - varied
+    return depending(graph, unvaried(graph, plan)) | arrays
 
 
 def shuffling(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
     """Return weights for each pass that have the second moments of those that do not vary, and nothing else of them.
 
     The elements of every such parameter that a signal is contracted with are put in a random order, with random signs,
-    as the prediction takes them; all others are those of `drawing` (gains, biases, tables and masks keep their values).
+    as the prediction takes them, those of other arrays in a random order; all others are those of `drawing` (gains,
+    biases and masks keep their values).
     """
-    shuffled, drawn = unvaried(graph, plan), drawing(graph, plan, seed)
+    signed, drawn = unvaried(graph, plan), drawing(graph, plan, seed)
+    shuffled = signed | unvaried_arrays(graph, plan)
 
     def weights(draw: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(stream(seed, draw, "shuffle"))
@@ -115,8 +145,10 @@ def shuffling(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
         for name in sorted(shuffled):
             tensor, count = own[name], own[name].numel()
             order = torch.randperm(count, generator=generator).to(tensor.device)
-            signs = torch.randint(0, 2, (count,), generator=generator).to(tensor) * 2 - 1
-            own[name] = (tensor.flatten()[order] * signs).view_as(tensor)
+            values = tensor.flatten()[order]
+            if name in signed:
+                values = values * (torch.randint(0, 2, (count,), generator=generator).to(tensor) * 2 - 1)
+            own[name] = values.view_as(tensor)
         return own
 
     return weights
