@@ -60,6 +60,31 @@ def test_the_spread_of_few_elements(how: str) -> None:
         assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
 
 
+class Centred(nn.Module):
+    """A sigmoid about its middle, behind layers of few channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(6))
+        self.last = nn.Linear(8, 64, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return torch.sigmoid(self.last(x)) - 0.5
+
+
+def test_the_spread_of_what_a_shift_takes_the_mean_of() -> None:
+    """The second moment of a sigmoid rests on its mean and hardly varies; without it, it varies as its input does."""
+    torch.manual_seed(0)
+    graph = wp.trace(Centred(), torch.zeros(64, 8))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for name in ("sigmoid", "sub"):
+        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
+        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
+
+
 class Frozen(nn.Module):
     """A gated stack without norms, whose weights are frozen or not."""
 

@@ -92,7 +92,12 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         result = result.amended(running=replace(x.running, weights=scale * x.running.weights))
     if shift == 0.0 or call.independent:
         return result
-    call.run.memo[key] = result = result.amended(spread=_shifted_spread(x, result, scale))
+    base, fn = result.gaussian_source()
+    if x.fn is not None and fn is not None and base.sizes == result.sizes:  # sigmoid(x) - 1/2 is small where x is
+        spread = apply_pointwise(call, base.amended(axes=result.axes), fn).spread
+    else:
+        spread = _shifted_spread(x, result, scale)
+    call.run.memo[key] = result = result.amended(spread=spread)
     return result
 
 
