@@ -45,6 +45,17 @@ def test_function_of_a_sum(case):
     verify(None, Case(case.label, case.function, case.sources, case.weights, case.draws, bound, why))
 
 
+def test_function_of_a_concatenation_and_a_branch():
+    case = Case(
+        "relu of uneven rectified parts and a branch",
+        lambda x, y, z: relu(torch.cat([relu(x), 2 * relu(y)], 1) + 0.3 * z),
+        (X, Source((4, 300)), Source((4, 600))),
+        bound=0.03,
+        why="one shape for parts of which the branch has different shares",
+    )
+    verify(None, case)
+
+
 def test_maximum_over_windows_of_a_sum():
     case = Case(
         "max pool of a sum",

@@ -12,7 +12,7 @@ from operator import or_
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
-from wellposed.signals.distributions.expansion import one_signed
+from wellposed.signals.distributions.expansion import marginal, one_signed
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
 from wellposed.signals.distributions.state import (
     WHOLE,
@@ -28,6 +28,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import of_mixture
 
 
 def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: bool) -> State:
@@ -127,7 +128,11 @@ def laid_out(state: State) -> State:
     first = state.blocks[0] if state.blocks else state
     if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
         return pooled(state)
-    return concatenate(state.blocks, state.block_axis, apart=False)
+    laid = concatenate(state.blocks, state.block_axis, apart=False)
+    if all(b.gauss for b in state.blocks):
+        return laid
+    shares = [b.shape[state.block_axis] / state.shape[state.block_axis] for b in state.blocks]
+    return laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> State:

@@ -6,7 +6,7 @@ turns a standard Gaussian into it; functions of the sum are then integrated as g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -164,6 +164,18 @@ def _of_sum(first: bytes, second: bytes) -> Transport | None:
     z, first_of = np.unique(z[kept], return_index=True)
     transport = standardised(np.interp(NODES, z, grid[kept][first_of]))
     return None if transport.coefficients[1] ** 2 > 1.0 - NEGLIGIBLE else transport
+
+
+def of_mixture(parts: Sequence[Array], shares: Sequence[float]) -> Transport | None:
+    """Return the transport of a variable that has the shape of one of some others, each with its share: these, as
+    functions of a standard Gaussian at the nodes, are brought to mean 0 and variance 1. None where it is all but
+    Gaussian.
+    """
+    shapes = [made.values if (made := of_values(part)) is not None else NODES for part in parts]
+    values = np.concatenate(shapes)
+    order = np.argsort(values, kind="stable")
+    mass = np.concatenate([share * WEIGHTS for share in shares])[order]
+    return of_values(np.interp(ndtr(NODES), np.cumsum(mass) - 0.5 * mass, values[order]))
 
 
 FACTORS = 16
