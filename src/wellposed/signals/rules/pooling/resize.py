@@ -33,7 +33,7 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
     """
     rank, given = len(x.axes), x
     if not isinstance(mode, str):  # constant_pad_nd
-        mode, value = "constant", mode
+        value, mode = mode, "constant"
     constant = float(value or 0.0)
     if not math.isfinite(constant):  # padding that a maximum ignores: the signal goes on
         mode = "replicate"
