@@ -147,8 +147,8 @@ class Verdict:
             )
         if one_set := self.one_set:
             lines.append(
-                f"of one set of weights: {len(one_set)} miss by more than {DOUBT:g} octave, as others of their sizes do "
-                f"among themselves, the first {one_set[0].name}; no draws of these tell"
+                f"of one set of weights: {len(one_set)} miss by more than {DOUBT:g} octave, as others of such sizes "
+                f"do among themselves, the first {one_set[0].name}; no draws of these tell"
             )
         if self.heavy:
             lines.append(
