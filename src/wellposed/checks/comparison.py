@@ -101,7 +101,7 @@ class Comparison:
     @property
     def one_set(self) -> bool:
         """Whether the prediction misses by much for one set of weights, as it does for others of the same sizes."""
-        return not self.off and self.fixed and abs(self.error) > self.tolerance + DOUBT
+        return not self.off and self.fixed and abs(self.error) > DOUBT
 
     @property
     def excess(self) -> float:
