@@ -53,7 +53,8 @@ def main() -> None:
     failed = [row for row in rows if "error" in row]
     text = (
         f"Mean over {options.draws} draws of weights and inputs; octaves. *Off unnamed*: nodes tagged exact or "
-        f"approximate that are off by an octave or more and that `check` does not name.\n\n"
+        f"approximate that are off by an octave or more and that `check` does not name: neither as off, as undecided "
+        f"by so few passes, nor as what one set of weights cannot tell.\n\n"
         f"{markdown(done, COLUMNS)}\n\n"
         f"{failures(rows)}\n\n*{packages(outsiders.REQUIREMENTS)}*"
     )
