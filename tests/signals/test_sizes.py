@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
+from wellposed.signals.algebra.axes import of_one_size
 
 WIDTH, DRAWS = 32, 40
 
@@ -343,3 +345,41 @@ def test_rows_times_rows_that_they_were_made_of():
         assert_alike(predicted[name], measured[name], 0.25)
         error = 3.0 * math.log(2.0) * measured[name].log2_error  # of the second moment, more than that of the mean
         assert predicted[name].mean == pytest.approx(measured[name].mean, rel=error)
+
+
+class Stem(nn.Module):
+    """Patches of pictures, divided by their own size, and attention over them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Conv2d(3, 64, 8, stride=8), nn.LayerNorm(64)
+        self.qkv = nn.Linear(64, 192, bias=False)
+
+    def forward(self, x):
+        x = self.norm(self.embed(x).flatten(2).transpose(1, 2))
+        return F.scaled_dot_product_attention(
+            *(t.unflatten(-1, (4, 16)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        )
+
+
+def test_patches_of_one_size_fill_more_dimensions():
+    """Most of a patch is its brightness: once all patches have one size, its other features count for more."""
+    predicted, measured = predicted_and_measured(Stem(), torch.randn(8, 3, 64, 64), 60)
+    name = predicted[-1].name
+    print(predicted[name].second_moment, measured[name].second_moment, measured[name].log2_error)
+    assert_alike(predicted[name], measured[name], 0.4)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_axes_of_what_is_divided_by_its_size(shared):
+    """The factor for Gaussians of a covariance in two directions and three channels, against 40,000 pairs of them."""
+    profile = 0.8 ** np.arange(6.0)
+    kernel = np.multiply.outer([1.0, shared], np.multiply.outer(profile, profile))
+    line = profile[np.abs(np.subtract.outer(np.arange(6), np.arange(6)))]
+    covariance = np.kron(shared + (1.0 - shared) * np.eye(3), np.kron(line, line))
+    x, y = np.random.default_rng(0).standard_normal((2, 40_000, 108)) @ np.linalg.cholesky(covariance).T
+    squares, sizes = (x * y).sum(-1) ** 2, (x * x).sum(-1) * (y * y).sum(-1)
+    factor = squares / sizes / (np.square(covariance).sum() / 108**2)
+    error = factor.std() / math.sqrt(factor.size)
+    assert of_one_size(kernel, (3, 6, 6)) == pytest.approx(factor.mean(), abs=3 * error)
+    assert factor.mean() < 1.0 - 10 * error

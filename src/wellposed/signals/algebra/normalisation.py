@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.algebra.axes import alike_of_one_size
 from wellposed.signals.algebra.sizes import sizes_of_filters
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.spread import STEADY
+from wellposed.signals.distributions.spread import STEADY, Sources
 from wellposed.signals.distributions.state import (
     Ancestry,
     Dims,
@@ -47,7 +48,7 @@ def normalise(
     parts = _centred(x, dims, read(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
-    result = _divided(x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
+    result = _divided(call, x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
     if not per_channel:
         return result
     made = read(x.left)
@@ -57,7 +58,9 @@ def normalise(
     return result.amended(alike=x.alike.times(math.sqrt(left)))
 
 
-def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None) -> State:
+def _divided(
+    call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None
+) -> State:
     """Return what is left of x, divided by a scale that its own elements have set."""
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
@@ -66,11 +69,12 @@ def _divided(x: State, dims: list[int], parts: _Parts, scale: Array, centre: boo
     if excess is not None:
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
+    alike = alike_of_one_size(call, x) if _of_features(x, dims) else x.alike
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
     return x.with_moments(
-        moments=Moments(parts.mean / scale, var, corr, x.alike, _evenness(x, dims)),
+        moments=Moments(parts.mean / scale, var, corr, alike, _evenness(x, dims, alike)),
         # taking out little leaves the marginal's shape
         marginal=Marginal(x.gauss and few is None, base, fn, transport=few or (x.transport if little else None)),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
@@ -91,12 +95,17 @@ def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
     return of_few(count - 1 if centre else count)
 
 
-def _evenness(x: State, dims: list[int]) -> float:
-    """Return 1 / D of what is left where each position is divided by the size of its own features, 0 elsewhere."""
+def _of_features(x: State, dims: list[int]) -> bool:
+    """Whether each position is divided by the size of its own features."""
     features = [axis for axis in x.axes if set(axis) & set(dims)]
-    if len(features) != 1 or len(dims) == len(x.sizes) or any(x.corr.shape[i] > 1 for i in dims):
+    return not (len(features) != 1 or len(dims) == len(x.sizes) or any(x.corr.shape[i] > 1 for i in dims))
+
+
+def _evenness(x: State, dims: list[int], alike: Sources) -> float:
+    """Return 1 / D of what is left where each position is divided by the size of its own features, 0 elsewhere."""
+    if not _of_features(x, dims):
         return 0.0
-    return min(x.alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
+    return min(alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
@@ -172,7 +181,9 @@ def _inside(x: State, over: frozenset[int]) -> bool:
     )  # fmt: skip
 
 
-def standardised(x: State, over: frozenset[int], centre: bool, factor: Callable[[Array, Array], Array]) -> State:
+def standardised(
+    call: Call, x: State, over: frozenset[int], centre: bool, factor: Callable[[Array, Array], Array]
+) -> State:
     """Return (x - mean(x) if ``centre``) times a function of the mean and the mean square of x over the atoms ``over``.
 
     As in `normalise`, the statistics are those of one draw; ``factor`` is asked at the root of the expected square of
@@ -186,7 +197,7 @@ def standardised(x: State, over: frozenset[int], centre: bool, factor: Callable[
     first, total = np.broadcast_arrays(first, total)
     scale = 1.0 / factor(first, total)
     kept = parts if centre else _as_it_is(x, dims)
-    result = _divided(x, dims, kept, scale, centre, read(x.excess) if within and centre else None)
+    result = _divided(call, x, dims, kept, scale, centre, read(x.excess) if within and centre else None)
     step = 1e-4
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
     return result.amended(spread=x.spread.times(1.0 + math.log(kernels.average(grown)) / math.log1p(step)))

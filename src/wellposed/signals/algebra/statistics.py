@@ -84,7 +84,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
         return None
     statistic = y.statistic.then(torch.reciprocal) if inverse else y.statistic
     factor = _joint(form.factor, statistic, torch.mul)
-    return None if factor is None else _standardised(x, Standardised(form.of, form.centred, factor))
+    return None if factor is None else _standardised(call, x, Standardised(form.of, form.centred, factor))
 
 
 def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State | None:
@@ -106,7 +106,7 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     # written twice, for its variance and to be divided by that, it is one tensor
     key = ("centred", x.serial, x.axes, y.serial, y.axes, a, b)
     if key not in call.run.memo:
-        call.run.memo[key] = _standardised(x, Standardised(form.of, True, after.then(lambda both: both[0])))
+        call.run.memo[key] = _standardised(call, x, Standardised(form.of, True, after.then(lambda both: both[0])))
     centred: State | None = call.run.memo[key]
     return centred
 
@@ -148,7 +148,7 @@ def _narrow(y: State, atoms: list[int]) -> State:
     return y.with_moments(layout=y.layout.without(atoms), mean=mean, var=var, corr=corr)
 
 
-def _standardised(x: State, form: Standardised) -> State | None:
+def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     """Return the state of a standardised form that has the axes of x; None where no mean tells the scale of x."""
     of, factor = form.of, form.factor
     kinds = _kinds(of, factor)
@@ -163,7 +163,7 @@ def _standardised(x: State, form: Standardised) -> State | None:
         value = factor.function(*_given(kinds, tensors[0], tensors[1], tensors[2:]))
         return np.broadcast_to(value.numpy(), first.shape)
 
-    result = standardised(of, factor.over, form.centred, at)
+    result = standardised(call, of, factor.over, form.centred, at)
     if not (np.isfinite(result.mean).all() and np.isfinite(result.var).all()):
         return None
     return result.amended(axes=x.axes, standardised=form)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.algebra.axes import note_terms
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
@@ -106,6 +107,7 @@ class Likeness(NamedTuple):
             it averages out.
         window: whether the sum is over windows that overlap.
         sized: what of the chance is that filters differ in size, where these have one size.
+        terms: the correlation kernel of the terms of the sum, and their numbers.
     """
 
     inherited: Sources = NONE
@@ -114,6 +116,7 @@ class Likeness(NamedTuple):
     groups: int = 1
     window: bool = False
     sized: float = 0.0
+    terms: tuple[Array, Sequence[int]] | None = None
 
     @property
     def of_filters(self) -> float:
@@ -153,8 +156,9 @@ def chance_likeness(
         left = share * (1.0 - (1.0 - pairs.share) * mean)
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
+    terms = (kernel, sizes) if pairs is INDEPENDENT else None
     if not data.alike.amounts.size:
-        return Likeness(NONE, chance, share, sized=sized)
+        return Likeness(NONE, chance, share, sized=sized, terms=terms)
     apart = [i for i in range(kernel.ndim) if not np.delete(kernel, 0, axis=i).any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
@@ -164,7 +168,8 @@ def chance_likeness(
     own = 1.0 / math.prod(apart_by)
     start = data.alike.start
     factors = [shared if number in overlapping else own for number in range(start, start + data.alike.amounts.size)]
-    return Likeness(Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors))), chance, share, sized=sized)
+    inherited = Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors)))
+    return Likeness(inherited, chance, share, sized=sized, terms=terms)
 
 
 def _of_features(call: Call, data: State) -> int:
@@ -193,7 +198,10 @@ def fresh(
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
-        by_chance = likeness.inherited + source(_of_features(call, data), likeness.chance / likeness.groups)
+        of_features = _of_features(call, data)
+        by_chance = likeness.inherited + source(of_features, likeness.chance / likeness.groups)
+        if likeness.terms is not None and likeness.groups == 1:
+            note_terms(call, of_features, *likeness.terms, likeness.chance)
         own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
         spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
     return State(
