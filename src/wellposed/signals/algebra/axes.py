@@ -15,13 +15,13 @@ from wellposed.signals.integration.kernels import Array
 LEAST = 0.02
 """Mean square of the correlation of two positions below which they fill as many dimensions after a norm as before."""
 MOST = 400
-"""Correlated terms up to which their axes are looked for."""
+"""Correlated terms up to which all are told apart; of more, some stand for those around them."""
 
 
 def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], chance: float) -> None:
     """Keep the correlations of the terms that a product sums, by the ``number`` of the chance that it brings."""
     if chance >= LEAST:
-        call.run.memo[("terms", number)] = (kernel, tuple(sizes))
+        call.run.memo[("terms", number)] = (chance, kernel, tuple(sizes))
 
 
 def alike_of_one_size(call: Call, x: State) -> Sources:
@@ -29,22 +29,24 @@ def alike_of_one_size(call: Call, x: State) -> Sources:
 
     Positions made of terms of the covariance C are sum_i c_i z_i² large, c the eigenvalues of C: along long axes some
     are large, and count for less once all have one size. Two of them then have the mean square correlation
-    sum_i (E[c_i z_i² / sum_k c_k z_k²])². Positions that differ less in size than that are left as alike as they were.
+    sum_i (E[c_i z_i² / sum_k c_k z_k²])², and no further norm makes that less. Positions that differ less in size than
+    theirs are left more alike.
     """
     alike, scales = x.alike, read(x.scales)
     if alike.variance < LEAST or x.even > 0.0:
         return alike
     uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * alike.variance), 1.0)
-    factors = np.ones(alike.amounts.size)
-    for i in range(alike.amounts.size):
+    amounts = np.array(alike.amounts)
+    for i in range(amounts.size):
         terms = call.run.memo.get(("terms", alike.start + i))
-        if terms is not None and alike.amounts[i]:
-            factors[i] = _shrunk(call, alike.start + i, *terms) ** (0.5 * max(uneven, 0.0))
-    return Sources(alike.start, alike.amounts * factors)
+        if terms is not None and amounts[i]:
+            most = math.sqrt(terms[0] * _shrunk(call, alike.start + i, *terms[1:]) ** max(uneven, 0.0))
+            amounts[i] = min(max(amounts[i], -most), most)
+    return Sources(alike.start, amounts)
 
 
 def _shrunk(call: Call, number: int, kernel: Array, sizes: tuple[int, ...]) -> float:
-    """Return by what factor the mean square of the correlation falls."""
+    """Return `of_one_size` for the terms of a chance, once for all norms."""
     key = ("shrunk", number)
     if key not in call.run.memo:
         call.run.memo[key] = of_one_size(kernel, sizes)
@@ -54,7 +56,7 @@ def _shrunk(call: Call, number: int, kernel: Array, sizes: tuple[int, ...]) -> f
 
 def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:
     """Return by what factor the mean square of the correlation of two Gaussian vectors falls when each is divided by
-    its size, given the correlation kernel of their elements (1 where it has too many terms to tell).
+    its size, given the correlation kernel of their elements.
 
     E[c_i z_i² / sum_k c_k z_k²] = int_0^inf c_i / (1 + 2 c_i t) prod_k (1 + 2 c_k t)^{-1/2} dt.
     """
@@ -62,8 +64,6 @@ def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:
     for dim, size in enumerate(sizes):
         if kernel.shape[dim] <= min(size, 2):  # what all its elements share, and what they differ by
             parts = [each for part, times in parts for each in _split(part, times, dim, size)]
-    if max(math.prod(_told(part, sizes)) for part, _ in parts) > MOST:
-        return 1.0
     axes, times = (np.concatenate(each) for each in zip(*(_axes(part, sizes, n) for part, n in parts), strict=True))
     axes = axes / (times @ axes)
     t = np.geomspace(1e-4, 1e6, 400)
@@ -83,17 +83,15 @@ def _split(kernel: Array, times: float, dim: int, size: int) -> list[tuple[Array
     return [(one + (size - 1) * other, times), (one - other, times * (size - 1))]
 
 
-def _told(kernel: Array, sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of the dimensions that a kernel tells displacements along."""
-    return [size for size, length in zip(sizes, kernel.shape, strict=True) if length > 1]
-
-
 def _axes(kernel: Array, sizes: Sequence[int], times: float) -> tuple[Array, Array]:
     """Return the eigenvalues of a covariance, and how often each is there."""
-    told = _told(kernel, sizes)
-    short, lags = kernel.reshape([length for length in kernel.shape if length > 1]), []
+    dims = [dim for dim, length in enumerate(kernel.shape) if length > 1]
+    told = [sizes[dim] for dim in dims]
+    step = math.ceil((math.prod(told) / MOST) ** (1.0 / max(len(told), 1)))
+    told = [max(size // step, 1) for size in told]
+    short, lags = kernel.reshape([kernel.shape[dim] for dim in dims]), []
     for at, size in enumerate(told):
-        lag = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+        lag = step * np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
         shape = [size if i in (at, at + len(told)) else 1 for i in range(2 * len(told))]
         lags.append(np.minimum(lag, short.shape[at] - 1).reshape(shape))
     count = math.prod(told)
