@@ -157,7 +157,7 @@ def sizes_after_attention(
     apart = query, *(made.axes[0][:1] if at else ())  # queries, and samples
     of_head = np.full([2 if i in made.axes[features] else 1 for i in range(rank)], own[0] - own[1])
     parts = [of_head, np.full([1 if i in apart else 2 for i in range(rank)], own[1])]
-    inherited = 0.0
+    before, sources = values.sizes_by, source(call.source(), own[0])
     if scales is not None and over:
         kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
         mean = kernels.pair_mean(kernel, values.sizes, over)
@@ -168,11 +168,9 @@ def sizes_after_attention(
         of_query = max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
         parts += [np.concatenate([full, full], axis=query)]
         parts += [np.full([1 if i == query else n for i, n in enumerate(full.shape)], of_query)]
-        inherited = float(full.ravel()[0]) + of_query
-    before = values.sizes_by
-    sources = before.times(math.sqrt(inherited / before.variance)) if before.variance > 0.0 else NONE
-    kernel = np.minimum(np.expm1(kernels.total(*parts)), LARGEST)
-    return Sizes(kernel, sources + source(call.source(), own[0]))
+        if before.variance > 0.0:
+            sources += before.times(math.sqrt((float(full.ravel()[0]) + of_query) / before.variance))
+    return Sizes(np.minimum(np.expm1(kernels.total(*parts)), LARGEST), sources)
 
 
 def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float) -> Sizes:
