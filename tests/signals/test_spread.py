@@ -107,3 +107,30 @@ def test_no_warning_of_draws_that_a_plan_does_not_make(frozen: bool) -> None:
     plan = wp.plan(model, x)
     told = [text for text in plan.warnings if "between weight draws" in text]
     assert len(told) == (not frozen)
+
+
+class Shifted(nn.Module):
+    """Functions of a signal about biases that a plan keeps, behind few channels."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 8, bias=False), nn.Linear(8, 64, bias=False)
+        self.register_buffer("bias", bias + 0.3 * torch.randn(64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.first(x)
+        x = self.second(x * x.square().mean().sqrt()) + self.bias
+        return x, nn.functional.softplus(x), torch.sigmoid(x)
+
+
+@pytest.mark.parametrize("bias", [-4.0, 1.0])
+def test_the_spread_of_what_varies_about_a_bias(bias: float) -> None:
+    """A bias does not grow with the signal: its second moment hardly moves, a function of it as the signal does."""
+    torch.manual_seed(0)
+    graph = wp.trace(Shifted(bias), torch.zeros(64, 64))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for value in graph.outputs:
+        name = graph.values[value].name
+        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
+        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name

@@ -171,17 +171,30 @@ def _conditioning(
         # where the function is not defined nothing counts: the root of what is positive but for its Gaussian tail
         squares = np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
         q = float(WEIGHTS @ squares)
-        step = 1e-3
+        step, (centre, share) = 1e-3, _moved(mean, std, transport)
         q_up, q_down = (
-            float(WEIGHTS @ np.nan_to_num(function(scale * x) ** 2, nan=0.0, posinf=np.inf))
+            float(WEIGHTS @ np.nan_to_num(function(centre + scale * (x - centre)) ** 2, nan=0.0, posinf=np.inf))
             for scale in (1 + step, 1 - step)
         )
     if not (q > 0 and q_up > 0 and q_down > 0 and np.isfinite(q_up)):
         return 1.0, np.zeros(ORDER + 1), np.zeros(ORDER + 1)
-    sensitivity = float(np.log(q_up / q_down) / (2 * np.log((1 + step) / (1 - step))))
+    sensitivity = float(np.log(q_up / q_down) / (2 * share * np.log((1 + step) / (1 - step))))
     own = (hermite_table() @ squares) / q
     same = (hermite_table() @ (x * x)) / (mean * mean + std * std)
     return sensitivity, own * own, same * same
+
+
+def _moved(mean: float, std: float, transport: Transport | None) -> tuple[float, float]:
+    """Return what does not move where the scale of a signal changes, and the share of its second moment that does.
+
+    The mean of a Gaussian is a known shift, of a bias say; that of other shapes grows with them.
+    """
+    share = std * std / (mean * mean + std * std)
+    return (mean, share) if transport is None and share > LITTLE else (0.0, 1.0)
+
+
+LITTLE = 1e-6
+"""Share of a second moment below which what varies about the mean is left out."""
 
 
 def coefficients_at(x: State) -> Array:
@@ -463,14 +476,20 @@ def carried_spread(
     """
     if (variance < 1e-2 and abs(drift) < 1e-1) or (mean == 0.0 and is_homogeneous(function)):
         return slope * drift, slope * slope * variance
-    offset = np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0)
-    scale = np.exp(0.5 * np.append(offset, 0.0))
-    _, second = hermite_many(function, mean * scale, std * scale, None if transport is None else transport.values)
+    offset = np.append(np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0), 0.0)
+    centre, share = _moved(mean, std, transport)
+    scale = np.sqrt(np.maximum(np.exp(offset) - 1.0 + share, SMALLEST * share) / share)
+    means = centre + scale * (mean - centre)
+    _, second = hermite_many(function, means, std * scale, None if transport is None else transport.values)
     if not np.isfinite(second).all() or (second <= 0).any():
         return slope * drift, slope * slope * variance
     moved = np.log(second[:-1] / second[-1])
-    centre = float(_W @ moved)
-    return centre, float(_W @ (moved - centre) ** 2)
+    average = float(_W @ moved)
+    return average, float(_W @ (moved - average) ** 2)
+
+
+SMALLEST = 1e-4
+"""Part of its variance that a signal keeps at least where draws make its second moment smaller."""
 
 
 def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
