@@ -51,10 +51,12 @@ def main() -> None:
     rows = rows_of(known, make, options, before=lambda name: outsiders.preload(entries[name][1][1]))
     done: list[dict[str, Any]] = [row | {"silent_nodes": len(row["silent"])} for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
+    unsure = sum(bool(row["undecided"]) for row in done)
     text = (
         f"Mean over {options.draws} draws of weights and inputs; octaves. *Off unnamed*: nodes tagged exact or "
         f"approximate that are off by an octave or more and that `check` does not name: neither as off, as undecided "
-        f"by so few passes, nor as what one set of weights cannot tell.\n\n"
+        f"by so few passes, nor as what one set of weights cannot tell. In {unsure} models it names some as one of the "
+        f"latter two.\n\n"
         f"{markdown(done, COLUMNS)}\n\n"
         f"{failures(rows)}\n\n*{packages(outsiders.REQUIREMENTS)}*"
     )
