@@ -180,6 +180,29 @@ def test_some_queries_read_few_keys(written, tokens, tolerance):
         assert_alike(predicted[name], measured[name], tolerance)
 
 
+class Scaled(nn.Module):
+    """Attention whose queries are multiplied with a number."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.qkv, self.factor = nn.Linear(32, 96, bias=False), factor
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (2, 16)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(self.factor * q, k, v), (q * self.factor @ k.mT).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+@pytest.mark.parametrize(("factor", "read"), [(0.0, "all"), (1e-6, "all"), (1e8, "one")])
+def test_queries_of_any_size(factor, read, tokens):
+    graph = wp.trace(Scaled(factor), torch.randn(2, tokens, 32))
+    signals = wp.propagate(graph, weights=wp.plan(graph))
+    for value in graph.outputs:
+        signal = signals[graph.values[value].name]
+        assert signal.second_moment == pytest.approx(1.0 if read == "one" else 1.0 / tokens, rel=1e-3)
+        assert math.isfinite(signal.log2_std)
+
+
 class Patches(nn.Module):
     """Attention over patches of pictures, whose contrast differs, with a skip."""
 

@@ -126,6 +126,8 @@ def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[floa
 
     Values have the correlation ``common``; the part ``lifted`` of the energy follows the query.
     """
+    if law.variance <= 1e-8:
+        return 0.0, 0.0
     scales, weights, values = _queries(law)
     variances = np.minimum(law.variance * scales, SHARPEST)
     sums = [_sums((keys,), float(variance), law.curved, law.keys) for variance in variances]
@@ -139,7 +141,7 @@ def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[floa
     energy = rest * (common + (1.0 - common) * picked) + pull
     chance = (rest * (1.0 - common)) ** 2 * np.maximum(squared - picked**2, 0.0)
     mean, level = float(weights @ (values * energy)), float(weights @ values**2)
-    own = math.log(float(weights @ (values**2 * (energy**2 + chance))) / mean**2 / level)
+    own = max(math.log(float(weights @ (values**2 * (energy**2 + chance))) / mean**2 / level), 0.0)
     if len(scales) == 1 or law.shared < EVEN:
         return own, 0.0
     # by the size of a query alone: averaged over what each head adds
@@ -147,7 +149,7 @@ def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[floa
     heads, of_heads = _gamma((1.0 + law.uneven) / (1.0 + law.shared) - 1.0)
     known = np.log(energy)
     by_token = np.exp(np.interp(np.log(np.outer(tokens, heads)), np.log(scales), known)) @ of_heads
-    return own, math.log(float(of_tokens @ by_token**2) / float(of_tokens @ by_token) ** 2)
+    return own, min(math.log(float(of_tokens @ by_token**2) / float(of_tokens @ by_token) ** 2), own)
 
 
 def _queries(law: Logits) -> tuple[Array, Array, Array]:

@@ -189,7 +189,8 @@ def _moved(mean: float, std: float, transport: Transport | None) -> tuple[float,
 
     The mean of a Gaussian is a known shift, of a bias say; that of other shapes grows with them.
     """
-    share = std * std / (mean * mean + std * std)
+    whole = mean * mean + std * std
+    share = std * std / whole if whole > 0.0 else 1.0
     return (mean, share) if transport is None and share > LITTLE else (0.0, 1.0)
 
 
