@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -33,6 +34,16 @@ def test_a_part_of_a_sum_is_that_of_a_log_normal_variable(share: float, std: flo
         assert part.drift - 0.5 * part.own.variance == pytest.approx(sums.mean(), abs=NINE * std)
 
 
+def assert_spreads(model: nn.Module, x: Tensor, names: Iterable[str]) -> None:
+    """Predicted and measured spread at these nodes agree within a factor and the interval of the measurement."""
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for name in names:
+        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
+        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
+
+
 class Few(nn.Module):
     """Exponentials of few elements, and what they are a part of."""
 
@@ -52,12 +63,8 @@ class Few(nn.Module):
 def test_the_spread_of_few_elements(how: str) -> None:
     """Four elements, the mean of whose squares has a relative variance of 48: ten octaves, taken for a logarithm."""
     torch.manual_seed(0)
-    graph = wp.trace(Few(how), torch.zeros(4, 32))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
-    for name in ("exp", {"alone": "exp", "cat": "cat", "sum": "add"}[how]):
-        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
-        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
+    names = ("exp", {"alone": "exp", "cat": "cat", "sum": "add"}[how])
+    assert_spreads(Few(how), torch.zeros(4, 32), names)
 
 
 class Centred(nn.Module):
@@ -77,12 +84,7 @@ class Centred(nn.Module):
 def test_the_spread_of_what_a_shift_takes_the_mean_of() -> None:
     """The second moment of a sigmoid rests on its mean and hardly varies; without it, it varies as its input does."""
     torch.manual_seed(0)
-    graph = wp.trace(Centred(), torch.zeros(64, 8))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
-    for name in ("sigmoid", "sub"):
-        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
-        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
+    assert_spreads(Centred(), torch.zeros(64, 8), ("sigmoid", "sub"))
 
 
 class Frozen(nn.Module):
@@ -127,10 +129,4 @@ class Shifted(nn.Module):
 def test_the_spread_of_what_varies_about_a_bias(bias: float) -> None:
     """A bias does not grow with the signal: its second moment hardly moves, a function of it as the signal does."""
     torch.manual_seed(0)
-    graph = wp.trace(Shifted(bias), torch.zeros(64, 64))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
-    for value in graph.outputs:
-        name = graph.values[value].name
-        least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
-        assert least / SPREAD_FACTOR < predicted[name].log2_std < most * SPREAD_FACTOR, name
+    assert_spreads(Shifted(bias), torch.zeros(64, 64), ("add", "softplus", "sigmoid"))

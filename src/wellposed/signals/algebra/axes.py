@@ -10,6 +10,7 @@ import numpy as np
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import Sources
 from wellposed.signals.distributions.state import State, read
+from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 LEAST = 0.02
@@ -89,11 +90,10 @@ def _axes(kernel: Array, sizes: Sequence[int], times: float) -> tuple[Array, Arr
     told = [sizes[dim] for dim in dims]
     step = math.ceil((math.prod(told) / MOST) ** (1.0 / max(len(told), 1)))
     told = [max(size // step, 1) for size in told]
-    short, lags = kernel.reshape([kernel.shape[dim] for dim in dims]), []
-    for at, size in enumerate(told):
-        lag = step * np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
-        shape = [size if i in (at, at + len(told)) else 1 for i in range(2 * len(told))]
-        lags.append(np.minimum(lag, short.shape[at] - 1).reshape(shape))
+    matrix = kernel.reshape([kernel.shape[dim] for dim in dims])[(slice(None, None, step),) * len(dims)]
+    for size in told:
+        matrix = kernels.matrix_of(matrix, 0, size)
+    order = [2 * i + side for side in (0, 1) for i in range(len(told))]
     count = math.prod(told)
-    axes = np.clip(np.linalg.eigvalsh(short[tuple(lags)].reshape(count, count)), 0.0, None)
+    axes = np.clip(np.linalg.eigvalsh(matrix.transpose(order).reshape(count, count)), 0.0, None)
     return axes, np.full(count, times)

@@ -11,7 +11,7 @@ import numpy as np
 from wellposed.signals.algebra.axes import alike_of_one_size
 from wellposed.signals.algebra.sizes import sizes_of_filters
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.spread import STEADY, Sources
+from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import (
     Ancestry,
     Dims,
@@ -69,12 +69,15 @@ def _divided(
     if excess is not None:
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
-    alike = alike_of_one_size(call, x) if _of_features(x, dims) else x.alike
+    alike, even = x.alike, 0.0
+    if _of_features(x, dims):  # 1 / D of tokens that all have one size
+        alike = alike_of_one_size(call, x)
+        even = min(alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
     return x.with_moments(
-        moments=Moments(parts.mean / scale, var, corr, alike, _evenness(x, dims, alike)),
+        moments=Moments(parts.mean / scale, var, corr, alike, even),
         # taking out little leaves the marginal's shape
         marginal=Marginal(x.gauss and few is None, base, fn, transport=few or (x.transport if little else None)),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
@@ -98,14 +101,7 @@ def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
 def _of_features(x: State, dims: list[int]) -> bool:
     """Whether each position is divided by the size of its own features."""
     features = [axis for axis in x.axes if set(axis) & set(dims)]
-    return not (len(features) != 1 or len(dims) == len(x.sizes) or any(x.corr.shape[i] > 1 for i in dims))
-
-
-def _evenness(x: State, dims: list[int], alike: Sources) -> float:
-    """Return 1 / D of what is left where each position is divided by the size of its own features, 0 elsewhere."""
-    if not _of_features(x, dims):
-        return 0.0
-    return min(alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
+    return len(features) == 1 and len(dims) < len(x.sizes) and all(x.corr.shape[i] == 1 for i in dims)
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
