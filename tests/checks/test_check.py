@@ -38,6 +38,7 @@ def test_planned_weights_are_as_predicted() -> None:
     graph = trace(mlp(), torch.zeros(64, 256))
     verdict = check(graph, plan=plan(graph), draws=8)
     assert verdict.ok, verdict.summary()
+    assert str(verdict) == verdict.summary()
     assert [c.name for c in verdict.comparisons] == [s.name for s in measure(graph, draws=1)]
     assert not verdict.unmatched
     assert (verdict.draws, verdict.weight_draws) == (8, 8)

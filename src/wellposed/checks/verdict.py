@@ -111,6 +111,9 @@ class Verdict:
         errors = [math.inf if math.isnan(c.error) else abs(c.error) for c in self.comparisons]
         return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
+    def __str__(self) -> str:
+        return self.summary()
+
     def summary(self) -> str:
         """Return the outcome in words: what was compared, percentiles, what is off and from where, the conditioning."""
         zeros = sum(c.zero for c in self.comparisons)
