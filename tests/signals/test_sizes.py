@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,10 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.signals.algebra.axes import of_one_size
+from wellposed.signals.distributions.state import exchangeable
+from wellposed.signals.distributions.views import reshape
+from wellposed.signals.integration import kernels
+from wellposed.signals.rules.shape.writes import _random_sums
 
 WIDTH, DRAWS = 32, 40
 
@@ -307,7 +312,7 @@ class Squeezed(nn.Module):
     def __init__(self, trunk):
         super().__init__()
         self.trunk = trunk
-        self.first, self.second = (nn.Conv2d(96, 64, 1, bias=False) for _ in range(2))
+        self.first, self.second = (nn.Conv2d(96, 64, 1, bias=False) for _ in range(4))
         self.gate = nn.Linear(32, 64, bias=False)
 
     def forward(self, x, z):
@@ -406,3 +411,41 @@ def test_axes_of_what_is_divided_by_its_size(shared):
     error = factor.std() / math.sqrt(factor.size)
     assert of_one_size(kernel, (3, 6, 6)) == pytest.approx(factor.mean(), abs=3 * error)
     assert factor.mean() < 1.0 - 10 * error
+
+
+class Dispatched(nn.Module):
+    """Tokens of known sizes in the order of a score that hangs on them."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self.score, self.weight = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("sizes", torch.linspace(0.2, 1.8, tokens)[:, None])
+
+    def forward(self, x):
+        rows = (x * self.sizes).flatten(0, 1)
+        order = self.score(rows).squeeze(-1).argsort()
+        first, second = self.weight(rows[order]).chunk(2)
+        return first**2, torch.cat([first, second]).pow(2).mean(-1)
+
+
+def test_sizes_by_position_are_chance_where_the_order_is():
+    signals, measured = predicted_and_measured(Dispatched(16), torch.randn(64, 16, WIDTH), draws=24)
+    assert measured["pow"].second_moment > 1.3 * 3 * measured["pow"].mean ** 2  # of one size it would be 3
+    for name in ("pow", "pow#2", "mean"):
+        assert_alike(signals[name], measured[name], 0.1)
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_rows_that_are_put_somewhere_have_in_common_what_they_had(count):
+    size, rho = 32, 0.3
+    x = reshape(exchangeable((size,), 0.5, 2.0, rho), (size, 1))
+    call = SimpleNamespace(root=lambda: 0)
+    sums = _random_sums(call, x, 0, count)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(20000, size, generator=generator) * (1 - rho) ** 0.5
+    rows = 0.5 + 2.0**0.5 * (noise + rho**0.5 * torch.randn(20000, 1, generator=generator))
+    names = torch.randint(count, rows.shape, generator=generator)
+    found = torch.zeros(20000, count).scatter_add(1, names, rows)
+    assert sums.pooled_var == pytest.approx(float(found.var()), rel=0.03)
+    everything = kernels.pair_mean(sums.covariance(), sums.sizes).item()
+    assert everything == pytest.approx(float(found.mean(1).var()), rel=0.05)

@@ -195,6 +195,29 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     return Sizes(made, _of_variance(x.sizes_by, made))
 
 
+def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
+    """Return how the sizes of elements picked along an atom vary: as they did, and where nobody knows which ones were
+    picked (``apart``) also as the variances of the positions differ, which is then a matter of chance. Atoms ``gone``
+    are no longer there.
+    """
+    kernel = None if x.fn is not None else read(x.scales)
+    if kernel is not None:
+        other = kernels.off_diagonal_mean(kernel, x.sizes, atom)
+        kernel = np.concatenate([np.take(kernel, [0], axis=atom), other], axis=atom)
+    near = x.gauss or kernel is not None
+    if apart and near and x.var.shape[atom] > 1 and not kernels.nonzero(x.mean):
+        by_position = x.var.mean(axis=tuple(a for a in range(x.var.ndim) if a != atom))
+        level = float(by_position.mean())
+        uneven = min(float((by_position**2).mean()) / level**2 - 1.0, LARGEST) if level > 0.0 else 0.0
+        # one number for all that lies at a position
+        here = np.full([1 if a == atom else min(n, 2) for a, n in enumerate(x.sizes)], uneven)
+        first, second = kernels.common(here, np.zeros((1,) * here.ndim) if kernel is None else kernel)
+        kernel = np.asarray((1.0 + first) * (1.0 + second) - 1.0)
+    if kernel is None:
+        return Marginal(x.gauss)
+    return Sizes(kernels.without(kernel, gone), x.sizes_by).marginal(x.gauss)
+
+
 def _of_variance(sources: Sources, kernel: Array) -> Sources:
     """Return a multiple of what ln tau varies with that belongs to the variance of tau."""
     before, after = sources.variance, math.log1p(max(float(kernel.ravel()[0]), 0.0))

@@ -19,8 +19,8 @@ class Aligned(NamedTuple):
     """A state's arrays written in the atoms of a common layout.
 
     ``dims`` gives for each common atom the state's own (None where it is broadcast), or is None where the state had to
-    be rewritten. ``cat_corr``, and mean and variance ``along`` a skipped axis, keep it as last dimension; ``scales`` is
-    the kernel of the local scale.
+    be rewritten. ``cat_corr``, and mean and variance ``along`` a skipped axis, keep it as last dimension; so does
+    ``scales``, the kernel of the local scale.
     """
 
     mean: Array
@@ -81,13 +81,13 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     order = (*dims, *skipped)
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
+    scales = None if state.scales is None else state.scales.then(lambda kernel: kernels.placed(kernel, order))
     if not skipped:
-        scales = None if state.scales is None else state.scales.then(lambda kernel: kernels.placed(kernel, order))
         return Aligned(mean, var, corr, dims, scales=scales)
     centre, total = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
     if mean.shape[-1] > 1:
         total = total + kernels.mean_over((mean - centre) ** 2, (-1,))
-    return Aligned(centre[..., 0], total[..., 0], corr[..., 0], dims, corr, along=(mean, var))
+    return Aligned(centre[..., 0], total[..., 0], corr[..., 0], dims, corr, scales, (mean, var))
 
 
 def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:

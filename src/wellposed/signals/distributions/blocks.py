@@ -22,7 +22,9 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Moments,
     State,
+    known,
     make_state,
+    read,
     weakest,
 )
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -160,11 +162,24 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         Layout((*layout.sizes, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
-        marginal=Marginal(gauss=in_blocks and alike and all(s.gauss for s in states)),
+        marginal=_marginal_by_position(states, aligned, weights)
+        if not in_blocks
+        else Marginal(gauss=alike and all(s.gauss for s in states)),
         ancestry=_joint_ancestry(states),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
+
+
+def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
+    """Return how the sizes of a concatenation vary: as those of its parts on average, each part by itself."""
+    if not all(s.scales is not None or s.gauss for s in states):
+        return Marginal()
+    found = [(w, kernel) for w, a in zip(weights, aligned, strict=True) if (kernel := read(a.scales)) is not None]
+    if not found:
+        return Marginal()
+    own = kernels.total(*(w * kernel[..., :1] for w, kernel in found))
+    return Marginal(scales=known(own))
 
 
 def _parts(states: Sequence[State], axis: int) -> Concatenation:

@@ -10,6 +10,7 @@ import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand
 from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -272,8 +273,7 @@ def picked_along(
     state = x.changed(
         layout=x.layout.resized(i, flat).without(gone),
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
-        base=None,
-        fn=None,
+        marginal=sizes_of_picks(x, i, gone, apart=places is None),
         links=(),
     )
     return reshape(state, shape)

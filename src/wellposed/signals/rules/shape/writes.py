@@ -10,6 +10,7 @@ import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
 from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
@@ -356,23 +357,35 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
         np.add.at(sums, names, full)
         return np.moveaxis(sums * (weight**power).reshape(-1, *(1,) * (sums.ndim - 1)), 0, atom)
 
-    return _summed(call, x, atom, count, by_name(x.mean, 1), by_name(x.var, 2), by_name(x.std(), 1))
+    together = by_name(x.std(), 1)
+    over = tuple(i for i in range(together.ndim) if i != atom)
+    along = np.sqrt((together**2).mean(axis=over))
+    apart = float((along.sum() ** 2 - (along**2).sum()) / max(count * (count - 1), 1))
+    return _summed(call, x, atom, count, by_name(x.mean, 1), by_name(x.var, 2), together**2, apart)
 
 
-def _summed(call: Call, x: State, atom: int, count: int, mean: Array, alone: Array, together: Array) -> State:
-    """Return sums given their mean, the sum of the variances (``alone``) and that of the standard deviations."""
+def _summed(
+    call: Call,
+    x: State,
+    atom: int,
+    count: int,
+    mean: Array,
+    alone: Array,
+    squares: Array,
+    apart: float,
+    counts: tuple[Array, float] = (np.zeros(1), 0.0),
+) -> State:
+    """Return sums given their mean, the sum of the variances (``alone``), the ``squares`` of the sum of the standard
+    deviations, and the product of two different ones of these (``apart``); and the variance and the covariance that
+    the means add where nobody knows how many are summed (``counts``).
+    """
     same = np.take(x.corr, [0], axis=atom)
     other = kernels.off_diagonal_mean(x.corr, x.sizes, atom)
     rho = float(other.ravel()[0])
-    var = np.maximum(alone + rho * (together**2 - alone), 0.0)
-    over = tuple(i for i in range(alone.ndim) if i != atom)
-    first, squares = alone.mean(axis=over), (together**2).mean(axis=over)
-    here = first.mean() * same + (squares - first).mean() * other
-    parts = [here]
-    if count > 1 and other.any():
-        along = np.sqrt(squares)
-        apart = (along.sum() ** 2 - (along**2).sum()) / (count * (count - 1))
-        parts.append(apart * other)
+    var = np.maximum(alone + rho * (squares - alone) + counts[0], 0.0)
+    parts = [alone.mean() * same + (squares - alone).mean() * other + counts[0].mean()]
+    if count > 1 and (other.any() or counts[1]):
+        parts.append(apart * other + counts[1])
     kernel = np.concatenate(parts, axis=atom)
     gone = [atom] if count == 1 else []
     moments = {"mean": mean, "var": var, "corr": kernels.correlation(kernel, var)}
@@ -390,6 +403,8 @@ def _random_sums(call: Call, x: State, axis: int, count: int) -> State:
     load = x.sizes[atom] / count
     pairs = x.sizes[atom] * (x.sizes[atom] - 1) / count**2
     m, v, s = (a.mean(axis=atom, keepdims=True) for a in (x.mean, x.var, x.std()))
-    summed = _summed(call, x, atom, count, load * m, load * v, np.sqrt(load * s**2 + pairs * s**2))
-    extra = (load + pairs - load * load) * m**2
-    return summed.changed(var=summed.var + extra) if summed.var.shape == extra.shape else summed
+    counts = (load + pairs - load * load) * m**2, (pairs - load * load) * float((m**2).mean())
+    squares, apart = load * s**2 + pairs * s**2, pairs * float((s**2).mean())
+    summed = _summed(call, x, atom, count, load * m, load * v, squares, apart, counts)
+    # what has one name comes from one place: it was dispatched from there
+    return summed.amended(marginal=sizes_of_picks(x, atom, [atom] if count == 1 else [], apart=False))
