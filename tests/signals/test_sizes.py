@@ -312,7 +312,7 @@ class Squeezed(nn.Module):
     def __init__(self, trunk):
         super().__init__()
         self.trunk = trunk
-        self.first, self.second = (nn.Conv2d(96, 64, 1, bias=False) for _ in range(4))
+        self.first, self.second = (nn.Conv2d(96, 64, 1, bias=False) for _ in range(2))
         self.gate = nn.Linear(32, 64, bias=False)
 
     def forward(self, x, z):
@@ -449,3 +449,25 @@ def test_rows_that_are_put_somewhere_have_in_common_what_they_had(count):
     assert sums.pooled_var == pytest.approx(float(found.var()), rel=0.03)
     everything = kernels.pair_mean(sums.covariance(), sums.sizes).item()
     assert everything == pytest.approx(float(found.mean(1).var()), rel=0.05)
+
+
+class Prefixed(nn.Module):
+    """Sums of few products of one token, before those of the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, 4, bias=False) for _ in range(4))
+        self.last = nn.Linear(4, WIDTH, bias=False)
+
+    def forward(self, x):
+        one, other = (self.maps[i](part) * self.maps[i + 2](part) for i, part in enumerate((x[:, :1], x[:, 1:])))
+        parts = self.last(one), self.last(other)
+        return torch.cat(parts, 1) ** 2, parts[1] ** 2
+
+
+def test_a_concatenation_keeps_the_sizes_of_its_parts():
+    graph = wp.trace(Prefixed(), torch.randn(64, 5, WIDTH))
+    signals = wp.propagate(graph, weights=wp.plan(graph))
+    whole, part = (signals[graph.values[value].name] for value in graph.outputs)
+    assert part.second_moment > 5.0 * part.mean**2  # of one size it would be 3
+    assert whole.second_moment == pytest.approx(part.second_moment, rel=1e-6)

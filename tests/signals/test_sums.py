@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -143,3 +144,45 @@ def test_a_long_chain_of_convolutions_is_not_worked_out_by_recursion():
     chain = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(400)]
     graph = wp.trace(nn.Sequential(*chain, nn.ReLU()), torch.zeros(1, 4, 8, 8))
     assert np.isfinite(wp.propagate(graph, weights="planned")[-1].var)
+
+
+class Met(nn.Module):
+    """A signal that meets the mean of what it was made of, or of what was made of it, over some of its axes."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.first, self.form = nn.Linear(32, 32), form
+
+    def forward(self, x):
+        return self.form(self.first(x))
+
+
+MET = {
+    "plus": lambda x: x + x.mean(1, keepdim=True),
+    "minus half": lambda x: x - 0.5 * x.mean(1, keepdim=True),
+    "mean first": lambda x: x.mean(1, keepdim=True) + x,
+    "over features": lambda x: x + 2.0 * x.mean(-1, keepdim=True),
+    "over both": lambda x: x - 3.0 * x.mean((1, 2), keepdim=True),
+    "sum": lambda x: x + x.sum(1, keepdim=True),
+    "expanded": lambda x: x + x.mean(1, keepdim=True).expand(-1, 4, -1),
+    "rectified": lambda x: F.relu(x) + F.relu(x).mean(1, keepdim=True),
+    "rectified mean": lambda x: x + F.relu(x).mean(1, keepdim=True),
+    "mean rectified": lambda x: x + F.relu(x.mean(1, keepdim=True)),
+    "product": lambda x: x * x.mean(1, keepdim=True),
+    "two means": lambda x: x.mean(1, keepdim=True) + (2.0 * x + 1.0).mean((1, 2), keepdim=True),
+    "sum of means": lambda x: (x + x.mean(1, keepdim=True)) - x.mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("form", MET)
+def test_a_mean_meets_its_own_signal(form):
+    torch.manual_seed(0)
+    x = torch.randn(64, 4, 32)
+    graph = wp.trace(Met(MET[form]), x)
+    plan = wp.plan(graph)
+    name = graph.values[graph.outputs[0]].name
+    predicted, measured = (
+        signals[name] for signals in (wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=40))
+    )
+    error = abs(math.log2(predicted.second_moment / measured.second_moment))
+    assert error < 0.06 + 3 * measured.log2_error, (predicted, measured)

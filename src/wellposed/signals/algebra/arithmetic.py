@@ -194,6 +194,8 @@ def _known_difference(call: Call, x: State, y: State, a: float) -> State | None:
     return None
 
 
+ROUNDING = 1e-12
+"""Correlation below which two signals have none."""
 LITTLE = 1e-3
 """Share of a sum's variance below which a part leaves its shape as it is."""
 
@@ -338,7 +340,9 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
 def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
     if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
         return None
-    return call.covariance(x, y, p.dims, q.dims)
+    cross = call.covariance(x, y, p.dims, q.dims)
+    scale = math.sqrt(kernels.average(x.var) * kernels.average(y.var))
+    return None if cross is None or float(np.abs(cross).max()) <= ROUNDING * scale else cross
 
 
 def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:

@@ -175,10 +175,15 @@ def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], w
     """Return how the sizes of a concatenation vary: as those of its parts on average, each part by itself."""
     if not all(s.scales is not None or s.gauss for s in states):
         return Marginal()
-    found = [(w, kernel) for w, a in zip(weights, aligned, strict=True) if (kernel := read(a.scales)) is not None]
+    found = [
+        # a part of one position has no atom of its own in the axis
+        w * (kernel[..., None] if a.cat_corr is None else kernel[..., :1])
+        for w, a in zip(weights, aligned, strict=True)
+        if (kernel := read(a.scales)) is not None
+    ]
     if not found:
         return Marginal()
-    own = kernels.total(*(w * kernel[..., :1] for w, kernel in found))
+    own = kernels.total(*found)
     return Marginal(scales=known(own))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.distributions.expansion import coefficients_at
-from wellposed.signals.distributions.state import IDENTITY, Dims, Operate, Pointwise, State, Statistic
+from wellposed.signals.distributions.state import IDENTITY, Dims, Link, Operate, Pointwise, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
@@ -246,6 +246,8 @@ class Dependence:
         for link in () if y.serial in self.made else y.links:
             dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
             places = _places(where, dims, len(link.parent.sizes))
+            if link.over:
+                places = _averaged_places(places, link, x, where)
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
@@ -254,6 +256,8 @@ class Dependence:
         for link in () if x.serial in self.made else x.links:
             dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
             inner = tuple(None if i is None else dims[i] for i in where)
+            if link.over:
+                inner = _averaged_places(inner, Link(y, link.operate, over=range(len(y.sizes))), link.parent, dims)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
@@ -396,6 +400,35 @@ def _places(where: Dims, dims: Dims, count: int) -> Dims:
         if j is not None:
             places[j] = i
     return tuple(places)
+
+
+def _averaged_places(places: Dims, link: Link, x: State, taken: Dims) -> Dims:
+    """Return ``places`` with x's dimensions for the atoms that a mean is taken over, where x has them still: those of
+    the same size, in order, that are not ``taken``. Whether they are the same is seen where the two become one.
+    """
+    free = [i for i in range(len(x.sizes)) if i not in taken]
+    found = list(places)
+    for atom in link.over:
+        if found[atom] is None and (same := [i for i in free if x.sizes[i] == link.parent.sizes[atom]]):
+            found[atom] = same[0]
+            free.remove(same[0])
+    return tuple(found)
+
+
+def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) -> Operate:
+    """Return the link operator of a mean over some atoms (times a number): alike at all positions, it is the average
+    over them.
+    """
+
+    def operate(kernel: Array, where: Dims) -> Array:
+        for atom in over:
+            dim = where[atom]
+            if dim is not None:
+                kernel = kernels.pair_mean(kernel, [sizes[atom]] * kernel.ndim, [dim])
+                kernel = np.concatenate([kernel, kernel], axis=dim)
+        return np.asarray(kernel * factor)
+
+    return operate
 
 
 def scaled_by(factor: float) -> Operate:

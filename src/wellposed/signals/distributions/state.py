@@ -66,12 +66,13 @@ class Link:
 
     ``operate`` maps a covariance kernel with the parent to one with the child; its second argument says which dimension
     of the kernel belongs to each of the parent's atoms. ``dims`` gives for each of the child's atoms the parent's (None
-    where the parent is broadcast); left out, they are the same.
+    where the parent is broadcast); left out, they are the same. ``over`` are the parent's atoms that a mean has taken.
     """
 
     parent: State
     operate: Operate
     dims: Dims | None = None
+    over: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import WHOLE, Marginal, State, exchangeable, weakest
+from wellposed.signals.distributions.state import WHOLE, Link, Marginal, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -246,7 +246,14 @@ def expand(state: State, shape: Sequence[int]) -> State:
     corr = _broadcast(corr, len(sizes) - len(state.sizes))
     extra = len(sizes) - len(state.sizes)
     shape_of_one = one_signed(state) if state.scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
+    dims = (*range(len(state.sizes)), *(None,) * extra)
     wider = state.with_moments(
-        sizes=tuple(sizes), axes=tuple(axes), mean=mean, var=var, corr=corr, marginal=shape_of_one
+        sizes=tuple(sizes),
+        axes=tuple(axes),
+        mean=mean,
+        var=var,
+        corr=corr,
+        marginal=shape_of_one,
+        links=(Link(state, lambda kernel, _where: kernel, dims),) if state.roots else (),
     )
     return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))
