@@ -501,15 +501,26 @@ def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
     return torch.device("cpu") if isinstance(arg, torch.device) else arg
 
 
-def last_uses(run: Pass) -> dict[int, int]:
-    """Return the index of the last node that may need each value's state or draws.
+def last_needed(run: Pass) -> dict[int, list[int]]:
+    """Return, by node index, the values whose state and draws no node after that one may need.
 
-    That is the last one that reads it, or that may be run on draws together with it.
+    That is the last one that reads them, or that may be run on draws together with them; of what nothing reads, the one
+    that makes it, but for the graph's outputs.
     """
+    last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in run.graph.outputs}
+    last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
+    if not run.independent:
+        for value, at in _last_drawn(run).items():
+            last[value] = max(last[value], at)
+    gone: dict[int, list[int]] = {}
+    for value, at in last.items():
+        gone.setdefault(at, []).append(value)
+    return gone
+
+
+def _last_drawn(run: Pass) -> dict[int, int]:
+    """Return the index of the last node that may be run on draws together with each value that is read."""
     graph, weighted = run.graph, run.weights.weight_at
-    last = {value: node.index for node in graph.nodes for value in node.inputs}
-    if run.independent:
-        return last
     may: set[int] = set()  # values that may be drawn
     for node in graph.nodes:
         if node.index not in weighted and (not may.isdisjoint(node.inputs) or _may_start(run, node)):
@@ -523,7 +534,7 @@ def last_uses(run: Pass) -> dict[int, int]:
             until = node.index
         for value in node.inputs:
             needed[value] = max(needed.get(value, -1), until)
-    return {value: max(at, needed.get(value, -1)) for value, at in last.items()}
+    return needed
 
 
 def _may_start(run: Pass, node: Node) -> bool:

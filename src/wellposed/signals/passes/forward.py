@@ -19,7 +19,7 @@ from wellposed.signals.algebra.sizes import average_of_sizes
 from wellposed.signals.context.arguments import known_state, resolve, state_of
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
-from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_uses, states_of_draws
+from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_needed, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.twins import remember
 from wellposed.signals.context.weights import Weights
@@ -57,7 +57,7 @@ def run_pass(
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
-    last_use = last_uses(run)
+    gone = last_needed(run)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
     for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
@@ -72,11 +72,10 @@ def run_pass(
             _follow_condition(run, node)
         _note_sources(run, node)
         forget_read(run, node)
-        for value in node.inputs:
-            if last_use.get(value) == node.index:
-                run.draws.pop(value, None)
-                if not keep and value not in graph.inputs:
-                    run.states.pop(value, None)
+        for value in gone.get(node.index, ()):
+            run.draws.pop(value, None)
+            if not keep and value not in graph.inputs:
+                run.states.pop(value, None)
     return Signals(tuple(signals), "predicted"), run
 
 
