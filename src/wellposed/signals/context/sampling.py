@@ -14,7 +14,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import State, make_state, read
+from wellposed.signals.distributions.state import Moments, State, make_state, read
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -123,30 +123,39 @@ def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torc
     """Draw standard Gaussian elements whose correlations differ by pair of positions along one atom; those of other
     atoms that are correlated share one common part.
     """
-    size = state.sizes[atom]
-    others = [i for i, n in enumerate(state.corr.shape) if n > 1 and i != atom]
-    count = math.prod(state.sizes[i] for i in others)
-    same = kernels.matrix_of(kernels.at_zero(state.corr, [i for i in range(noise.ndim) if i != atom]), atom, size)
-    same = same.reshape(size, size)
-    shared = np.zeros_like(same)
-    if count > 1:
-        mean = kernels.matrix_of(kernels.pair_mean(state.corr, state.sizes, others), atom, size).reshape(size, size)
-        shared = (mean * count - same) / (count - 1)
-    common = [1 if i in others else n for i, n in enumerate(state.sizes)]
-    result = _coloured(noise, same - shared, atom)
-    return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
+    own, shared = _roots(state.moments, state.sizes, atom)
+    result = _coloured(noise, own, atom)
+    lengths = state.corr.shape
+    common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(state.sizes)]
+    drawn = torch.randn(common, generator=generator, dtype=torch.float64)
+    return result if shared is None else result + _coloured(drawn, shared, atom)
 
 
-def _coloured(noise: torch.Tensor, covariance: Array, atom: int) -> torch.Tensor:
-    """Return noise with a covariance along one dimension (what of it is no covariance, being rounded, left out)."""
-    root = _root(np.ascontiguousarray(covariance).tobytes(), len(covariance))
+def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:
+    """Return noise with a covariance along one dimension, given a root of that."""
     return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
 
 
-@lru_cache(maxsize=16)
-def _root(content: bytes, size: int) -> torch.Tensor:
-    """Return a root of a covariance: one for all draws of a state."""
-    values, vectors = np.linalg.eigh(np.frombuffer(content).reshape(size, size))
+@lru_cache(maxsize=4)
+def _roots(moments: Moments, sizes: tuple[int, ...], atom: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return roots of the covariances along an atom, for all draws of a state: of what an element has for itself, and
+    of what those of other atoms share, if anything.
+    """
+    corr, size = moments.corr, sizes[atom]
+    others = [i for i, n in enumerate(corr.shape) if n > 1 and i != atom]
+    count = math.prod(sizes[i] for i in others)
+    same = kernels.matrix_of(kernels.at_zero(corr, [i for i in range(corr.ndim) if i != atom]), atom, size)
+    same = same.reshape(size, size)
+    if count <= 1:
+        return _root(same), None
+    mean = kernels.matrix_of(kernels.pair_mean(corr, sizes, others), atom, size).reshape(size, size)
+    shared = (mean * count - same) / (count - 1)
+    return _root(same - shared), _root(shared)
+
+
+def _root(covariance: Array) -> torch.Tensor:
+    """Return a root of a covariance (what of it is no covariance, being rounded, is left out)."""
+    values, vectors = np.linalg.eigh(covariance)
     return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
