@@ -93,7 +93,9 @@ def autoinit(
         )
 
     def ran(weights: PlannedWeights, visit: Visit | None = None, keep: bool = False) -> tuple[Signals, Pass]:
-        return run_pass(graph, weights, inputs=inputs, state=state, strict=strict, visit=visit, keep=keep)
+        return run_pass(
+            graph, weights, inputs=inputs, state=state, strict=strict, visit=visit, keep=keep, moments=False
+        )
 
     chosen: Mapping[str, Scale] = {}
     level, warnings = target_variance, tuple[str, ...]()

@@ -162,7 +162,7 @@ class Balancer:
     def __call__(self, run: Pass, node: Node) -> None:
         """Keep the states of branches; where all branches of a vertex are there, scale them."""
         for value in node.inputs:
-            state = run.states.get(value)
+            state = run.state(value)
             if value in self._needed and state is not None:
                 self._branches[value] = state
         for vertex in self._gathering.get(node.index, ()):

@@ -134,7 +134,7 @@ class _Gains:
 
     def _choose(self, run: Pass, use: Contraction, name: str) -> float:
         """Choose one gain, and return what the layer adds to the variance of the squared singular values."""
-        data = run.states.get(use.data)
+        data = run.state(use.data)
         if data is None:
             return 0.0
         square, kurtosis = _slopes(data)

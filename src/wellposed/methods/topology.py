@@ -86,7 +86,7 @@ def topology(
     warnings = list(base.warnings)
     if merge == "degree":
         nominal = _Nominal(where)
-        run_pass(graph, weights, visit=nominal, **shared)
+        run_pass(graph, weights, visit=nominal, moments=False, **shared)
         for use, decision in weights.chosen():
             constant, reason = _constant(graph, where, nominal, use, decision, degree)
             scale = math.sqrt(constant / (use.fan_in * weights.units[decision.parameter]))
@@ -94,7 +94,7 @@ def topology(
     else:
         balancer = Balancer(graph, where, room, weights.can_scale, weights.rescale)
         weights.targets = {value: share.own for value, share in balancer.shares.items()}
-        run_pass(graph, weights, visit=balancer, **shared)
+        run_pass(graph, weights, visit=balancer, moments=False, **shared)
         for use, decision in weights.chosen():
             reason = _share(graph, where, balancer, use, decision)
             prescriptions[decision.parameter] = _scaled(
@@ -173,7 +173,7 @@ class _Nominal:
 
     def __call__(self, run: Pass, node: Node) -> None:
         for value in node.inputs:
-            state = run.states.get(value)
+            state = run.state(value)
             if state is None:
                 continue
             if value in self._wanted and value not in self.moments:

@@ -24,8 +24,8 @@ LARGEST, LARGEST_MASK = 1 << 12, 1 << 22
 
 def state_of(run: Pass, value: int) -> State | None:
     """Return the state of a value, worked out when it is first asked for; None for indices and masks."""
-    if value in run.states:
-        return run.states[value]
+    if value in run.states or value in run.postponed:
+        return run.state(value)
     graph = run.graph
     info = graph.values[value]
     state: State | None = None
@@ -142,7 +142,7 @@ def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
             scale = run.weights.known_scale(state.lever) if state.lever is not None else None
             return state if scale is None else rescaled(state, scale)
         known = run.graph.known.get(argument.value)
-        return known if known is not None else Unknown(info.shape, info.dtype, run.states.get(argument.value))
+        return known if known is not None else Unknown(info.shape, info.dtype, run.state(argument.value))
     if isinstance(argument, (list, tuple)):
         return type(argument)(resolve(run, item, pairs=pairs) for item in argument)
     return argument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import Dims, State
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration.kernels import Array
@@ -32,6 +33,16 @@ class Unknown:
     state: State | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What is known of a signal that was drawn, before anything asks for its moments; ``make`` works them out."""
+
+    tag: Tag
+    roots: int
+    spread: Spread
+    make: Callable[[], State]
+
+
 @dataclass(slots=True)
 class Pass:
     """One propagation: the states so far, and what rules share.
@@ -39,6 +50,8 @@ class Pass:
     Attributes:
         draws: of signals that went through several operators together (`joint`), by value id.
         drawn: the values whose states were read off draws.
+        postpones: whether states are read off draws when they are first asked for.
+        postponed: those that nothing has asked for yet.
         scanned: those of them that a scan with decays makes, which is drawn up to the next weight.
         dependent: bit set of the independent sources that a value depends on, indices and masks included.
         sources: those of everything that has been drawn.
@@ -55,6 +68,8 @@ class Pass:
     memo: dict[Any, Any] = field(default_factory=dict)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
+    postpones: bool = False
+    postponed: dict[int, Drawn] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
@@ -68,6 +83,21 @@ class Pass:
     def root(self) -> int:
         """Return a new independent source."""
         return self.dependence.root()
+
+    def state(self, value: int) -> State | None:
+        """Return the state of a value so far, None where it has none."""
+        if value in self.postponed:
+            self.states[value] = self.postponed.pop(value).make()
+        return self.states.get(value)
+
+    def outline(self, value: int) -> State | Drawn | None:
+        """Return the state of a value, or what is known of it before its moments are."""
+        return self.postponed.get(value) or self.states.get(value)
+
+    def forget(self, value: int) -> None:
+        """Let go of the state of a value."""
+        self.postponed.pop(value, None)
+        self.states.pop(value, None)
 
 
 @dataclass(frozen=True, slots=True)

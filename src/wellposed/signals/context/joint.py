@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,17 +22,18 @@ from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
-from wellposed.signals.context.call import Pass
+from wellposed.signals.context.call import Drawn, Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
-from wellposed.signals.distributions.state import Marginal, State, make_state
+from wellposed.signals.distributions.state import Marginal, State, make_state, new_serial
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.transport import Postponed, Transport, standardised
 from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import RULES
+from wellposed.signals.signal import Tag
 from wellposed.signals.structure.bounds import ANY, bounds
 
 LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
@@ -90,14 +92,14 @@ def draw_together(run: Pass, node: Node) -> bool:
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
-    """Return what the draws of a node's results tell of them; of indices nothing."""
+    """Return what the draws of a node's results tell of them: nothing of indices, and of what is postponed not yet."""
     results: list[State | None] = []
     entering, heavy, spread = 0, False, _spread_of(run, node)
     if plain_name(node.op) == "scatter_reduce":
         run.segmented = node.args[1]
     for value in node.inputs:
         entering |= run.dependent.get(value, 0)
-        state = run.states.get(value)
+        state = run.outline(value)
         heavy |= value not in run.drawn and state is not None and state.tag == "heavy"
     for out in node.outputs:
         info = run.graph.values[out]
@@ -105,18 +107,21 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
             results.append(None)
             continue
         draws = [dense(draw) for draw in run.draws[out]]
+        tag: Tag = "sampled"
+        if heavy or _is_heavy(draws):
+            tag = "heavy" if info.is_signal else "assumed"
         if out in run.scanned:
             spread = _spread_among(run, draws)
+        roots = run.root() | entering
         if out in run.scanned and _stays_drawn(run, out):
-            state = _moments_of(draws, run.root() | entering).amended(spread=spread)
+            results.append(_moments_of(draws, roots).amended(spread=spread, tag=tag))
+            continue
+        make = partial(_state_of, draws, roots, run.segmented, info.is_signal, tag, spread, new_serial())
+        if run.postpones and not (draws[0].is_floating_point() and is_mask(draws[0])):
+            run.postponed[out] = Drawn(tag, roots, spread, make)
+            results.append(None)
         else:
-            state = _state_of(draws, run.root() | entering, run.segmented).amended(spread=spread)
-            if info.is_signal and kernels.nonzero(state.var) and state.mask is None:
-                few = [draw.ravel()[:: max(draw.numel() * len(draws) // SHOWN, 1)] for draw in draws]
-                state = state.amended(marginal=Marginal(transport=Postponed(partial(_shape_of, torch.cat(few)))))
-        if heavy or _is_heavy(draws):
-            state = state.amended(tag="heavy" if info.is_signal else "assumed")
-        results.append(state)
+            results.append(make())
     run.drawn.update(node.outputs)
     return results
 
@@ -133,7 +138,9 @@ def _spread_of(run: Pass, node: Node) -> Spread:
     """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
     if plain_name(node.op) not in OF_ONE_SCALE:
         return STEADY
-    states = [state for value in node.inputs if (state := run.states.get(value)) is not None]
+    if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
+        return STEADY
+    states = [state for value in node.inputs if (state := run.state(value)) is not None]
     total = sum(state.second_moment for state in states)
     return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
 
@@ -165,7 +172,8 @@ def is_drawn(run: Pass, node: Node) -> bool:
     """Whether a node is run on draws: it chooses among its signals, picks or masks by what it found among them, takes
     a difference of what it does not know to be alike, or works on results that were drawn.
     """
-    either = _chooses(run, node) or _selects(run, node) or _cancels(run, node) or _goes_along(run, node)
+    # what asks for no moments comes first
+    either = _chooses(run, node) or _goes_along(run, node) or _selects(run, node) or _cancels(run, node)
     return either and can_run(run, node)
 
 
@@ -203,7 +211,7 @@ def _selects(run: Pass, node: Node) -> bool:
     chosen = [v for v in node.inputs if not values[_uncast(run, v)].is_signal and run.dependent.get(v, 0)]
     if not chosen or not share_sources(run, node.inputs):
         return False
-    states = [run.states.get(v) for v in node.inputs]
+    states = [run.state(v) for v in node.inputs]
     bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
     return len(bases) != 1 or plain_name(node.op) in PICKS
 
@@ -214,7 +222,7 @@ def _cancels(run: Pass, node: Node) -> bool:
     """
     if plain_name(node.op) != "sub" or not share_sources(run, node.inputs):
         return False
-    states = [run.states.get(value) for value in node.inputs]
+    states = [run.state(value) for value in node.inputs]
     if len(states) != 2 or (x := states[0]) is None or (y := states[1]) is None or x.roots & y.roots <= REPEATED:
         return False
     alike = x.pooled_mean * y.pooled_mean > ALIKE * max(x.second_moment, y.second_moment)
@@ -301,7 +309,7 @@ def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
         at = values[value].node
         if at is None or not can_run(run, run.graph.nodes[at]) or _is_origin(run, run.graph.nodes[at]):
             continue
-        state = run.states.get(value)
+        state = run.state(value)
         if not values[value].is_signal or state is None:
             return value
         earlier = run.sources
@@ -346,7 +354,7 @@ def _is_drawn_well(state: State) -> bool:
 
 
 def _has_profiles(run: Pass, node: Node) -> bool:
-    entering = [run.states.get(value) for value in node.inputs]
+    entering = [run.state(value) for value in node.inputs]
     return not all(state is None or _is_drawn_well(state) for state in entering)
 
 
@@ -362,7 +370,7 @@ def _constant(run: Pass, value: int) -> bool:
         return True
     if info.node is not None and traits(graph.nodes[info.node].op).fills:
         return True
-    state = state_of(run, value) if info.is_signal and info.node is None else run.states.get(value)
+    state = state_of(run, value) if info.is_signal and info.node is None else run.state(value)
     return state is not None and info.is_signal and state.lever is None and not kernels.nonzero(state.var)
 
 
@@ -390,7 +398,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     if tensor is not None and not tensor.is_meta:
         run.draws[value] = [tensor.detach()]
         return True
-    state = state_of(run, value) if info.node is None else run.states.get(value)
+    state = state_of(run, value) if info.node is None else run.state(value)
     if state is None or not info.is_signal or state.lever is not None:
         return False
     count = count if kernels.nonzero(state.var) else 1
@@ -457,11 +465,19 @@ def _result(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     return list(made)[: len(node.outputs)]
 
 
-def _state_of(draws: list[torch.Tensor], root: int, pairs: int | None) -> State:
+def _state_of(
+    draws: list[torch.Tensor], root: int, pairs: int | None, is_signal: bool, tag: Tag, spread: Spread, serial: int
+) -> State:
     """Return the state of a value's draws; where it is a mask to be added to scores, one draw stands for all."""
     if draws[0].is_floating_point() and is_mask(draws[0]):
-        return known_state(draws[0], root).amended(tag="sampled")
-    return state_of_samples(draws, root, pairs=pairs)
+        state = known_state(draws[0], root)
+    else:
+        state = state_of_samples(draws, root, pairs=pairs)
+    shape = state.marginal
+    if is_signal and kernels.nonzero(state.var) and state.mask is None:
+        few = [draw.ravel()[:: max(draw.numel() * len(draws) // SHOWN, 1)] for draw in draws]
+        shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
+    return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
 
 
 def _stays_drawn(run: Pass, value: int) -> bool:

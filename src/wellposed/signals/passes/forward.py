@@ -24,6 +24,7 @@ from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.context.twins import remember
 from wellposed.signals.context.weights import Weights
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
@@ -46,17 +47,20 @@ def run_pass(
     strict: bool = False,
     visit: Callable[[Pass, Node], None] | None = None,
     keep: bool = False,
+    moments: bool = True,
 ) -> tuple[Signals, Pass]:
     """`wellposed.propagate` with a given source of weights; also returns the pass, for what it recorded.
 
     ``visit`` is called before each node whose signals are followed, and may change the states that enter it. With
-    ``keep`` the pass holds every state to its end, in place of letting each go after its last use.
+    ``keep`` the pass holds every state to its end, in place of letting each go after its last use. Without ``moments``
+    the signals tell their tags and spreads alone; what was drawn then has a state only where a rule reads it.
     """
     if state not in ("full", "independent"):
         raise OptionError(f"state is 'full' or 'independent', not {state!r}")
     if strict:
         _require_rules(graph)
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
+    run.postpones = not (keep or moments)
     gone = last_needed(run)
     signals: list[Signal] = []
     # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
@@ -67,7 +71,8 @@ def run_pass(
         if any(graph.values[out].is_followed for out in node.outputs):
             if visit is not None:
                 visit(run, node)
-            signals.extend(_followed(run, node))
+            _follow(run, node)
+            signals.extend(_signals(run, node, moments))
         else:
             _follow_condition(run, node)
         _note_sources(run, node)
@@ -75,7 +80,7 @@ def run_pass(
         for value in gone.get(node.index, ()):
             run.draws.pop(value, None)
             if not keep and value not in graph.inputs:
-                run.states.pop(value, None)
+                run.forget(value)
     return Signals(tuple(signals), "predicted"), run
 
 
@@ -87,7 +92,7 @@ def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
     if name is not None and join is not None and join.value == out:
         return run.weights.meet(name, partial(_at_scale, run), result)
     if name is not None:
-        entering = (run.states.get(value) for value in node.inputs)
+        entering = (run.state(value) for value in node.inputs)
         open_ = run.weights.is_open(name) or any(s is not None and s.lever == name for s in entering)
         name = name if open_ and run.weights.known_scale(name) is None else None
     return result if result.lever == name else result.amended(lever=name)
@@ -99,8 +104,8 @@ def _at_scale(run: Pass, value: int) -> State | None:
     return found if isinstance(found, State) else state_of(run, value)
 
 
-def _followed(run: Pass, node: Node) -> Iterator[Signal]:
-    """Keep the states of a node's outputs, and return their signals."""
+def _follow(run: Pass, node: Node) -> None:
+    """Keep the states of a node's outputs."""
     try:
         results, tag, note = apply_rule(run, node)
     except ArithmeticError as error:
@@ -110,9 +115,8 @@ def _followed(run: Pass, node: Node) -> Iterator[Signal]:
     if note or tag != "exact":
         run.outcomes.append(Outcome(node.index, tag, note))
     for out, result in zip(node.outputs, results, strict=True):
-        run.states[out] = result = None if result is None else _with_lever(run, node, out, result)
-        if result is not None:
-            yield _signal(run.graph, node, out, result)
+        if out not in run.postponed:
+            run.states[out] = None if result is None else _with_lever(run, node, out, result)
 
 
 def _note_sources(run: Pass, node: Node) -> None:
@@ -122,7 +126,7 @@ def _note_sources(run: Pass, node: Node) -> None:
         for value in node.inputs:
             entering |= run.dependent.get(value, 0)
     for out in node.outputs:
-        state = run.states.get(out)
+        state = run.outline(out)
         run.dependent[out] = 0 if out in run.graph.known else entering | (0 if state is None else state.roots)
 
 
@@ -182,25 +186,30 @@ def _descriptor(given: Input | torch.Tensor) -> Input:
     raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
 
 
-def _signal(graph: Graph, node: Node, out: int, state: State) -> Signal:
-    value = graph.values[out]
-    spread = state.spread.variance + average_of_sizes(state) if state.second_moment > 0.0 else 0.0  # zeros stay zeros
-    return Signal(
-        value.name,
-        node.module,
-        node.op_name,
-        value.shape,
-        state.pooled_mean,
-        state.pooled_var,
-        state.tag,
-        log2_std=math.sqrt(spread) / math.log(2.0),
-    )
+def _signals(run: Pass, node: Node, moments: bool) -> Iterator[Signal]:
+    """Yield the signals of a node's outputs."""
+    for out in node.outputs:
+        known, value = run.outline(out), run.graph.values[out]
+        if known is None:
+            continue
+        mean, var, spread = math.nan, math.nan, 0.0
+        asked = moments or isinstance(known, State) or known.spread is not STEADY
+        if asked and (state := run.state(out)) is not None:
+            second = state.second_moment
+            if moments:
+                mean = state.pooled_mean
+                var = max(0.0, second - mean * mean)
+            if second > 0.0:  # zeros stay zeros
+                spread = state.spread.variance + average_of_sizes(state)
+        yield Signal(
+            value.name, node.module, node.op_name, value.shape, mean, var, known.tag, math.sqrt(spread) / math.log(2.0)
+        )
 
 
 def _entering(run: Pass, node: Node) -> str:
     entering = []
     for value in node.inputs:
-        state = run.states.get(value)
+        state = run.state(value)
         if state is not None:
             entering.append(
                 f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}"
@@ -413,7 +422,7 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
 
 
 def _overflowing(run: Pass, node: Node) -> bool:
-    states = [run.states.get(value) for value in node.inputs]
+    states = [run.state(value) for value in node.inputs]
     return any(s is not None and not s.second_moment < OVERFLOW**0.5 for s in states)
 
 
