@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -272,8 +273,32 @@ DECADES = 30.0
 """How far positions may differ before they are put into bins by their logarithm."""
 
 
-def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
-    """Group positions with (nearly) equal mean and std; return each group's mean, std and share, and the groups."""
+class _Places(NamedTuple):
+    """Positions of one tensor, in groups of (nearly) equal mean and standard deviation.
+
+    Attributes:
+        means, stds, shares: of each group, the last of all positions.
+        groups: the group of each position.
+        shape: the shape of the tensor.
+    """
+
+    means: Array
+    stds: Array
+    shares: Array
+    groups: Indices
+    shape: tuple[int, ...]
+
+    def by_position(self, values: Array) -> Array:
+        """Return values of groups at each position."""
+        return np.asarray(values[self.groups].reshape(self.shape))
+
+
+def _places(mean: Array, std: Array) -> _Places:
+    """Group the positions of a tensor, given its means and standard deviations."""
+    shape = np.broadcast_shapes(mean.shape, std.shape)
+    mean, std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
+    if mean.size == 1:
+        return _Places(mean, std, np.ones(1), np.zeros(1, np.int64), shape)
     pairs = np.stack([mean, std], axis=1)
     scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
     keys = np.rint(pairs / scale * 1e9).astype(np.int64)
@@ -289,7 +314,31 @@ def _grouped(mean: Array, std: Array) -> tuple[Array, Array, Array, Indices]:
     inverse = inverse.ravel()
     means = np.bincount(inverse, mean) / counts
     stds = np.sqrt(np.bincount(inverse, std * std) / counts)
-    return means, stds, counts / mean.size, inverse
+    return _Places(means, stds, counts / mean.size, inverse, shape)
+
+
+class _Moments(NamedTuple):
+    """The first fields of an `Expansion`, mean and second moment by group of positions."""
+
+    mean: Array
+    second: Array
+    slope: float
+    powers: Array
+
+
+def _moments_at(function: Pointwise, at: _Places, stds: Array, transport: Transport | None) -> _Moments:
+    """Return what a function makes of places with these standard deviations."""
+    if at.groups.size == 1 and transport is None:
+        first, second, a = _at_point(function, *_rounded(float(at.means[0]), float(stds[0])))
+        mean, square, a = np.full(1, first), np.full(1, second), a[:, None]
+    else:
+        a, square = hermite_many(function, at.means, stds, None if transport is None else transport.values)
+        mean = a[0]
+    powers = (a * a) @ at.shares
+    linear = a[1] if transport is None else transport.coefficients @ a
+    slopes = linear / np.maximum(stds, 1e-300)
+    powers[ORDER] += max(float(square @ at.shares) - float(powers.sum()), 0.0)
+    return _Moments(mean, np.maximum(square, mean**2), float(slopes @ at.shares), np.maximum(powers, 0.0))
 
 
 def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Expansion:
@@ -298,44 +347,26 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
     One position, or a homogeneous function of zero-mean x, is exact; several are integrated on a fixed grid, and where
     very many differ, in groups of nearly equal mean and standard deviation. Given a transport t, x is mean + std t(Z).
     """
-    scalable = transport is None and not kernels.nonzero(mean) and is_homogeneous(function)
-    average = (0.0, 1.0) if scalable else (kernels.average(mean), math.sqrt(kernels.average(std * std)))
-    sensitivity, square_powers, identity_powers = _conditioning(function, *_rounded(*average), transport)
-    if mean.size == 1 and std.size == 1 and transport is None:
-        first, second, a = _at_point(function, *_rounded(float(mean.ravel()[0]), float(std.ravel()[0])))
-        shape = np.broadcast_shapes(mean.shape, std.shape)
-        powers = a * a
-        slope = float(a[1] / std.ravel()[0]) if std.ravel()[0] > 0 else 0.0
-        powers[ORDER] += max(second - float((a * a).sum()), 0.0)
-        return Expansion(
-            np.full(shape, first), np.full(shape, second), slope, powers, sensitivity, square_powers, identity_powers
-        )
-    if scalable:
+    if transport is None and _is_scalable(function, mean):
         first, second, a = _at_point(function, 0.0, 1.0)
         power = kernels.average(std * std)
         powers = a * a * power
         powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
-        return Expansion(
-            std * first, std * std * second, float(a[1]), powers, sensitivity, square_powers, identity_powers
-        )
-    shape = np.broadcast_shapes(mean.shape, std.shape)
-    flat_mean, flat_std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
-    means, stds, shares, where = _grouped(flat_mean, flat_std)
-    a, second_at = hermite_many(function, means, stds, None if transport is None else transport.values)
-    first_map, second_map = a[0][where], second_at[where]
-    powers = (a * a) @ shares
-    linear = a[1] if transport is None else transport.coefficients @ a
-    slopes = linear / np.maximum(stds, 1e-300)
-    powers[ORDER] += max(float(second_at @ shares) - float(powers.sum()), 0.0)
-    return Expansion(
-        first_map.reshape(shape),
-        np.maximum(second_map, first_map**2).reshape(shape),
-        float(slopes @ shares),
-        np.maximum(powers, 0.0),
-        sensitivity,
-        square_powers,
-        identity_powers,
-    )
+        return Expansion(std * first, std * std * second, float(a[1]), powers, *_conditioning(function, 0.0, 1.0))
+    at = _places(mean, std)
+    made = _moments_at(function, at, at.stds, transport)
+    conditioning = _conditioning(function, *_average(mean, std), transport)
+    return Expansion(at.by_position(made.mean), at.by_position(made.second), made.slope, made.powers, *conditioning)
+
+
+def _is_scalable(function: Pointwise, mean: Array) -> bool:
+    """Whether what a function makes of a signal is proportional to its standard deviation."""
+    return not kernels.nonzero(mean) and is_homogeneous(function)
+
+
+def _average(mean: Array, std: Array) -> tuple[float, float]:
+    """Return the mean and the standard deviation at the average position."""
+    return _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std)))
 
 
 UNEVEN = 0.03
@@ -389,36 +420,51 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
     """`expand` for a Gaussian whose local scale varies (signals.md 5.7), less scales that occur in no batch (5.3)."""
     kappa = float(f"{min(kappa, 8.0):.3g}")
     scales, weights = gamma_nodes(kappa)
-    parts = _at_scales(function, mean, std, scales)
-    carried = weights * np.array([kernels.average(p.second) for p in parts])
+    if _is_scalable(function, mean):
+        whole = expand(function, mean, std)
+        level, roots = kernels.average(whole.second), np.sqrt(scales)
+        average = replace(
+            whole, mean=float(weights @ roots) * whole.mean, second=float(weights @ scales) * whole.second
+        )
+        return _mixed(average, weights, level * scales, np.multiply.outer(roots, np.sqrt(whole.powers)))
+    at = _places(mean, std)
+    parts = _at_scales(function, mean, std, at, scales)
+    carried = weights * np.array([p.second @ at.shares for p in parts])
     widest = _rounded(kernels.average(mean), math.sqrt(kernels.average(std * std) * float(scales.max())))
     heavy = _is_mostly(carried, weights < RARE) and _outgrows_powers(function, *widest)
     if heavy:
         scales, weights = _usual_scales(kappa)
-        parts = _at_scales(function, mean, std, scales)
-    first = np.asarray(sum(w * p.mean for w, p in zip(weights, parts, strict=True)))
-    second = np.asarray(sum(w * p.second for w, p in zip(weights, parts, strict=True)))
-    levels = np.array([kernels.average(p.second) for p in parts])
-    # coefficients keep their sign over the scales that matter, so their size is followed
-    coefficients = np.array([np.sqrt(p.powers) for p in parts])
-    averages = weights @ coefficients
-    own = weights @ coefficients**2 - averages**2
-    level = float(weights @ levels)
-    average = replace(
-        parts[0],
-        mean=first,
-        second=second,
-        slope=float(sum(w * t * p.slope for w, t, p in zip(weights, scales, parts, strict=True))),
-        powers=averages**2,
+        parts = _at_scales(function, mean, std, at, scales)
+    least = std * math.sqrt(float(scales[0]))
+    average = Expansion(
+        at.by_position(weights @ np.array([p.mean for p in parts])),
+        at.by_position(weights @ np.array([p.second for p in parts])),
+        float(weights @ (scales * np.array([p.slope for p in parts]))),
+        parts[0].powers,
+        *_conditioning(clip_unseen_tails(function, mean, least), *_average(mean, least)),
     )
+    levels = np.array([p.second @ at.shares for p in parts])
+    return _mixed(average, weights, levels, np.sqrt(np.array([p.powers for p in parts])), heavy)
+
+
+def _mixed(average: Expansion, weights: Array, levels: Array, coefficients: Array, heavy: bool = False) -> Mixture:
+    """Return the mixture of local scales with these weights, second moments and sizes of coefficients.
+
+    Coefficients keep their sign over the scales that matter, so their size is followed.
+    """
+    averages = weights @ coefficients
+    own = np.maximum(weights @ coefficients**2 - averages**2, 0.0)
+    level = float(weights @ levels)
     kappa = float(weights @ (levels / level - 1.0) ** 2) if level > 0 else 0.0
-    return Mixture(average, np.maximum(own, 0.0), kappa, heavy)
+    return Mixture(replace(average, powers=averages**2), own, kappa, heavy)
 
 
-def _at_scales(function: Pointwise, mean: Array, std: Array, scales: Array) -> list[Expansion]:
-    """Return the expansion at each local scale, of the function with its tails cut off where no element lies."""
-    inputs = [std * root for root in np.sqrt(scales)]
-    return [expand(clip_unseen_tails(function, mean, s), mean, s) for s in inputs]
+def _at_scales(function: Pointwise, mean: Array, std: Array, at: _Places, scales: Array) -> list[_Moments]:
+    """Return the moments at each local scale, of the function with its tails cut off where no element lies."""
+    return [
+        _moments_at(clip_unseen_tails(function, mean, std * root), at, at.stds * root, None)
+        for root in np.sqrt(scales).tolist()
+    ]
 
 
 def square_kernel(
