@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaincinv, ndtr, ndtri, roots_genlaguerre
+from scipy.special import gammaincinv, ndtr, ndtri
 
 from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import IDENTITY, Later, Marginal, Pointwise, State, read
@@ -375,9 +375,19 @@ UNEVEN = 0.03
 
 @lru_cache(maxsize=1024)
 def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
-    """Return ``count`` nodes and their weights for a Gamma-distributed scale with mean 1 and variance kappa."""
-    nodes, weights = roots_genlaguerre(count, 1.0 / kappa - 1.0)
-    return np.asarray(nodes * kappa), np.asarray(weights / weights.sum())
+    """Return ``count`` nodes and their weights for a Gamma-distributed scale with mean 1 and variance kappa.
+
+    Source: Golub & Welsch 1969, with the recurrence of the orthonormal Laguerre polynomials.
+    """
+    k = np.arange(count)
+    middle, beside = 2.0 * k + 1.0 / kappa, np.sqrt(k * (k - 1.0 + 1.0 / kappa))
+    nodes = np.linalg.eigvalsh(np.diag(middle) + np.diag(beside[1:], -1))
+    values = np.zeros((count + 1, count))
+    values[1] = 1.0
+    for n in range(1, count):
+        values[n + 1] = ((nodes - middle[n - 1]) * values[n] - beside[n - 1] * values[n - 1]) / beside[n]
+    weights = 1.0 / (values * values).sum(axis=0)
+    return nodes * kappa, weights / weights.sum()
 
 
 RARE = 1e-3

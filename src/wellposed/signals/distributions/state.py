@@ -213,6 +213,15 @@ class Moments:
     corr: Array
     alike: Sources = NONE
     even: float = 0.0
+    _covariance: list[Array] = field(default_factory=list, init=False, repr=False)
+
+    def covariance(self) -> Array:
+        """Return the centred covariance kernel, averaged over positions: several rules ask for it."""
+        if not self._covariance:
+            made = np.asarray(self.corr * kernels.autocorrelation(np.sqrt(self.var), self.corr.shape))
+            made.setflags(write=False)
+            self._covariance.append(made)
+        return self._covariance[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -496,8 +505,7 @@ class State:
 
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""
-        corr = self.moments.corr
-        return np.asarray(corr * kernels.autocorrelation(self.std(), corr.shape))
+        return self.moments.covariance()
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
         """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
@@ -568,6 +576,7 @@ _PART_OF = {
         ("ancestry", Ancestry), ("spread", Spread), ("attention", Attention), ("concatenation", Concatenation),
     )
     for item in fields(kind)
+    if item.init
 }  # fmt: skip
 
 

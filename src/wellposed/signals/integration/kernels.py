@@ -287,15 +287,25 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     Returns:
         Array that broadcasts against a kernel of these lengths.
     """
-    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
-    if not varying:
+    if u.size <= 1:
         return u * u
-    pairs = [dim for dim in varying if positions(lengths[dim])]
-    if len(varying) > 1 and pairs:
-        return _autocorrelation_by_pair(u, lengths, pairs[0])
-    if len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying)):
-        return _autocorrelation_exact(u.tobytes(), u.shape, tuple(lengths))
-    return _autocorrelation_product(u.tobytes(), u.shape, tuple(lengths))
+    varying = [dim for dim, size in enumerate(u.shape) if size > 1]
+    if len(varying) > 1:
+        pairs = [dim for dim in varying if positions(lengths[dim])]
+        if pairs:
+            return _autocorrelation_by_pair(u, lengths, pairs[0])
+    return _autocorrelation(u.tobytes(), u.shape, tuple(lengths))
+
+
+@lru_cache(maxsize=256)
+def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
+    # a state's map is asked for by every rule that reads it, the tables of rotary positions by every layer
+    u = np.frombuffer(content).reshape(shape)
+    varying = [dim for dim, size in enumerate(shape) if size > 1]
+    exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
+    result = _autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
+    result.setflags(write=False)
+    return result
 
 
 def _is_no_product(u: Array, varying: Sequence[int]) -> bool:
@@ -316,15 +326,11 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
     )
 
 
-@lru_cache(maxsize=256)
-def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
-    # a state's map is asked for by every rule that reads it
-    flat = np.frombuffer(content)
-    u = flat.reshape(shape_of)
-    varying = [dim for dim, size in enumerate(shape_of) if size > 1]
+def _autocorrelation_product(u: Array, varying: Sequence[int], lengths: tuple[int, ...]) -> Array:
+    flat = u.ravel()
     result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
     for dim in varying:
-        size, length = shape_of[dim], lengths[dim]
+        size, length = u.shape[dim], lengths[dim]
         others = tuple([d for d in varying if d != dim])
         if positions(length):
             along = np.add.reduce(u, axis=others).ravel() if others else flat
@@ -337,7 +343,6 @@ def _autocorrelation_product(content: bytes, shape_of: tuple[int, ...], lengths:
         if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
             profile = _profile(sums, size, length) * (size / sums[0])
             result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
-    result.setflags(write=False)
     return result
 
 
@@ -349,10 +354,7 @@ def correlation(covariance: Array, var: Array) -> Array:
     return with_diagonal(corr)
 
 
-@lru_cache(maxsize=32)
-def _autocorrelation_exact(content: bytes, shape_of: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
-    # the tables of rotary positions are met again in every layer
-    u = np.frombuffer(content).reshape(shape_of)
+def _autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
     shape = [2 * size if size > 1 else 1 for size in u.shape]
     spectrum = np.fft.fftn(u, shape, axes=range(u.ndim))
     sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
@@ -367,7 +369,6 @@ def _autocorrelation_exact(content: bytes, shape_of: tuple[int, ...], lengths: t
         if size == 1:
             continue
         sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), size, lengths[dim]), -1, dim)
-    sums.setflags(write=False)
     return sums
 
 
