@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -94,8 +94,12 @@ class Node:
     @property
     def op_name(self) -> str:
         """The overload's name without its namespace for ATen operators: ``"conv2d.default"``."""
-        name = str(self.op)
-        return name.removeprefix("aten.")
+        return _name_of(self.op)
+
+
+@cache
+def _name_of(op: torch._ops.OpOverload) -> str:
+    return str(op).removeprefix("aten.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,15 +132,16 @@ class Prescription(BaseModel):
 
     def changed(self, **fields: Any) -> Self:
         """Return this prescription with other values of some fields, which are checked."""
-        return type(self)(**(dict(self) | fields))
+        return type(self)(**(self.__dict__ | fields))
 
     @model_validator(mode="before")
     @classmethod
     def _without_absent(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        absent = {name for name, value in _ABSENT.items() if name not in cls.model_fields and fields.get(name) == value}
-        return {name: value for name, value in fields.items() if name not in absent}
+        stated = _ABSENT.keys() & fields.keys()
+        absent = {name for name in stated if name not in cls.model_fields and fields[name] == _ABSENT[name]}
+        return {name: value for name, value in fields.items() if name not in absent} if absent else fields
 
     @model_validator(mode="after")
     def _check_axis(self) -> Self:

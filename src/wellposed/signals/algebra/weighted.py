@@ -159,7 +159,7 @@ def chance_likeness(
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
     if not data.alike.amounts.size:
         return Likeness(NONE, chance, share, sized=sized, terms=terms)
-    apart = [i for i in range(kernel.ndim) if not np.delete(kernel, 0, axis=i).any()]
+    apart = [i for i in range(kernel.ndim) if not kernel[(slice(None),) * i + (slice(1, None),)].any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
     # neighbours of no correlation in expectation: computed from windows that overlap, or alike by chances of their own

@@ -545,28 +545,27 @@ class State:
         return self.with_moments(roots=roots, blocks=())
 
     def _copied(self, serial: int, changes: Mapping[str, Any]) -> State:
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {  # `dataclasses.replace` takes longer
+            "layout": self.layout,
+            "moments": self.moments,
+            "tag": self.tag,
+            "marginal": self.marginal,
+            "filters": self.filters,
+            "ancestry": self.ancestry,
+            "spread": self.spread,
+            "attention": self.attention,
+            "concatenation": self.concatenation,
+        }
         single: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
-            if name in _PART_OF:
-                single.setdefault(_PART_OF[name], {})[name] = value
-            else:
+            part = _PART_OF.get(name)
+            if part is None:
                 parts[name] = value
+            else:
+                single.setdefault(part, {})[name] = value
         for part, values in single.items():
-            parts[part] = replace(parts.get(part) or getattr(self, part), **values)
-        get = parts.get
-        return State(  # `dataclasses.replace` takes longer
-            get("layout", self.layout),
-            get("moments", self.moments),
-            get("tag", self.tag),
-            get("marginal", self.marginal),
-            get("filters", self.filters),
-            get("ancestry", self.ancestry),
-            get("spread", self.spread),
-            get("attention", self.attention),
-            get("concatenation", self.concatenation),
-            serial,
-        )
+            parts[part] = replace(parts[part], **values)
+        return State(**parts, serial=serial)
 
 
 _PART_OF = {

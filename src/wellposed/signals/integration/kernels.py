@@ -69,6 +69,9 @@ def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array
 
 def with_diagonal(corr: Array, value: float = 1.0) -> Array:
     """Set what a kernel says of equal positions."""
+    if not any(map(positions, corr.shape)):
+        corr[(0,) * corr.ndim] = value
+        return corr
     places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in corr.shape]
     corr[np.ix_(*places)] = value
     return corr

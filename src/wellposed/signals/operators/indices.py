@@ -54,7 +54,7 @@ def fresh_axes(shape: Iterable[int]) -> Axes:
 
 def size_of(axis: Axis) -> int:
     """Return the length of an axis."""
-    return math.prod(atom.size for atom in axis)
+    return axis[0].size if len(axis) == 1 else math.prod([atom.size for atom in axis])
 
 
 def unite(left: Axis, right: Axis) -> None:
@@ -81,7 +81,10 @@ def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
 
 def members(whole: Dimension) -> list[Dimension]:
     """Return the representatives of a dimension and of all that are concatenated into it."""
-    roots, todo = [], [whole]
+    first = whole.root()
+    if not first.parts:
+        return [first]
+    roots, todo = [], [first]
     while todo:
         root = todo.pop().root()
         if root not in roots:

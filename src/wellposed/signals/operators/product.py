@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.graphs.operators import overloads
 from wellposed.signals.operators.schema import argument_of, ref_of
 
@@ -82,6 +83,19 @@ def describe(graph: Graph, node: Node) -> Product | None:
 
     The operands are in the operator's order: `Product.left` is the operator's first operand.
     """
+    if node.index < len(graph.nodes) and graph.nodes[node.index] is node:
+        return _products(graph).get(node.index)
+    return _described(graph, node)
+
+
+@once
+def _products(graph: Graph) -> dict[int, Product]:
+    """Return the products among the nodes of a graph, by index."""
+    made = {node.index: _described(graph, node) for node in graph.nodes}
+    return {index: product for index, product in made.items() if product is not None}
+
+
+def _described(graph: Graph, node: Node) -> Product | None:
     function = _DESCRIBERS.get(node.op)
     return None if function is None else function(graph, node)
 

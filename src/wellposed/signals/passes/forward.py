@@ -245,7 +245,7 @@ def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
     pairs = rule is None or rule.pairs or rule.elementwise
     args = tuple(resolve(run, a, pairs=pairs) for a in node.args)
     kwargs = {key: resolve(run, a, pairs=pairs) for key, a in node.kwargs.items()}
-    incoming = list(_states_in((args, kwargs)))
+    incoming = _states_in((args, kwargs))
     results = None if rule is None else _call_rule(call, rule, args, kwargs)
     tag, note = (rule.tag, "") if rule is not None else ("sampled", "")
     if results is None:
@@ -308,22 +308,21 @@ def _is_condition(argument: Any) -> bool:
     return isinstance(argument, Unknown) and argument.state is not None
 
 
-def _states_in(tree: Any) -> Iterable[State]:
-    if isinstance(tree, State):
-        yield tree
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from _states_in(item)
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _states_in(item)
+def _states_in(tree: Any) -> list[State]:
+    found: list[State] = []
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(item, State):
+            found.append(item)
+        elif isinstance(item, (dict, list, tuple)):
+            found += _states_in(item)
+    return found
 
 
 def _call_rule(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[State | None] | None:
     given = args[0] if args else None
     if isinstance(given, Unknown) and given.state is not None and not rule.tensors:
         args = (given.state, *args[1:])
-    elif isinstance(given, Unknown) and given.state is None and next(iter(_states_in((args, kwargs))), None) is None:
+    elif isinstance(given, Unknown) and given.state is None and not _states_in((args, kwargs)):
         return None  # integers whose values the inputs decide: there is no signal to follow
     if isinstance(given, torch.Tensor) and not rule.tensors:
         args = (known_state(given.to(torch.float64), call.root()), *args[1:])
