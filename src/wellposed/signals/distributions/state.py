@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
@@ -213,15 +214,14 @@ class Moments:
     corr: Array
     alike: Sources = NONE
     even: float = 0.0
-    _covariance: list[Array] = field(default_factory=list, init=False, repr=False)
 
-    def covariance(self) -> Array:
-        """Return the centred covariance kernel, averaged over positions: several rules ask for it."""
-        if not self._covariance:
-            made = np.asarray(self.corr * kernels.autocorrelation(np.sqrt(self.var), self.corr.shape))
-            made.setflags(write=False)
-            self._covariance.append(made)
-        return self._covariance[0]
+
+@lru_cache(maxsize=16)
+def _covariance(moments: Moments) -> Array:
+    """Return the centred covariance kernel, averaged over positions: several rules that read a state ask for it."""
+    made = np.asarray(moments.corr * kernels.autocorrelation(np.sqrt(moments.var), moments.corr.shape))
+    made.setflags(write=False)
+    return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -505,7 +505,7 @@ class State:
 
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""
-        return self.moments.covariance()
+        return _covariance(self.moments)
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
         """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
@@ -575,7 +575,6 @@ _PART_OF = {
         ("ancestry", Ancestry), ("spread", Spread), ("attention", Attention), ("concatenation", Concatenation),
     )
     for item in fields(kind)
-    if item.init
 }  # fmt: skip
 
 
