@@ -48,8 +48,8 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
 
 def _same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
-    if len(container) != len(items):
-        return False
+    if len(container) != len(items) or not items:  # most registries of hooks are empty
+        return len(container) == len(items)
     if isinstance(container, dict):
         return list(container) == list(items) and all(map(is_, container.values(), items.values()))
     return all(map(is_, container, items))

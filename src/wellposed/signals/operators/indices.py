@@ -81,10 +81,7 @@ def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
 
 def members(whole: Dimension) -> list[Dimension]:
     """Return the representatives of a dimension and of all that are concatenated into it."""
-    first = whole.root()
-    if not first.parts:
-        return [first]
-    roots, todo = [], [first]
+    roots, todo = [], [whole]
     while todo:
         root = todo.pop().root()
         if root not in roots:
@@ -95,7 +92,8 @@ def members(whole: Dimension) -> list[Dimension]:
 
 def is_made(dimension: Dimension) -> bool:
     """Whether a weight makes a dimension, or a part of it."""
-    return any(member.made for member in members(dimension))
+    root = dimension.root()
+    return any(member.made for member in members(root)) if root.parts else root.made
 
 
 class Indices:

@@ -62,7 +62,7 @@ def widths(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str
     a readout's bias none. ``known`` are the graph's contractions, where they are at hand.
     """
     uses = contractions(graph) if known is None else known
-    dimensions = _Reader(graph, uses)
+    dimensions = _read(graph)
     fans: dict[str, Widths] = {}
     for use in uses:
         for name in dimensions.parameters_of(use.weight):
@@ -93,7 +93,12 @@ def channels(graph: Graph) -> dict[int, tuple[bool, ...]]:
 @once
 def axes_of(graph: Graph) -> dict[int, Axes]:
     """Return the axes of each value as the indices that lie in them."""
-    return _Reader(graph, contractions(graph)).axes
+    return _read(graph).axes
+
+
+@once
+def _read(graph: Graph) -> _Reader:
+    return _Reader(graph, contractions(graph))
 
 
 class _Reader:
