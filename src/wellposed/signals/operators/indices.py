@@ -15,7 +15,8 @@ Axes: TypeAlias = "tuple[Axis, ...]"
 class Dimension:
     """A node of a union-find structure; ``parts`` are the axes that a concatenation puts side by side.
 
-    ``given``: an input has it; ``made``: a weight makes it; ``summed``: a product sums over it.
+    ``given``: an input has it; ``made``: a weight makes it; ``summed``: a product sums over it. ``holds_made``: what
+    `is_made` has found.
     """
 
     parent: Dimension | None = None
@@ -23,6 +24,7 @@ class Dimension:
     made: bool = False
     summed: bool = False
     parts: list[Axis] = field(default_factory=list)
+    holds_made: bool | None = None
 
     def root(self) -> Dimension:
         """Return the representative of this dimension."""
@@ -81,19 +83,22 @@ def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
 
 def members(whole: Dimension) -> list[Dimension]:
     """Return the representatives of a dimension and of all that are concatenated into it."""
-    roots, todo = [], [whole]
+    roots: dict[Dimension, None] = {}
+    todo = [whole]
     while todo:
         root = todo.pop().root()
         if root not in roots:
-            roots.append(root)
+            roots[root] = None
             todo += [atom.dimension for axis in root.parts for atom in axis]
-    return roots
+    return list(roots)
 
 
 def is_made(dimension: Dimension) -> bool:
-    """Whether a weight makes a dimension, or a part of it."""
+    """Whether a weight makes a dimension, or a part of it: asked once all operators of a graph have been followed."""
     root = dimension.root()
-    return any(member.made for member in members(root)) if root.parts else root.made
+    if root.holds_made is None:
+        root.holds_made = any(member.made for member in members(root))
+    return root.holds_made
 
 
 class Indices:
