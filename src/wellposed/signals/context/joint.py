@@ -155,17 +155,17 @@ def _spread_among(run: Pass, draws: list[torch.Tensor]) -> Spread:
 
 def _is_heavy(draws: list[torch.Tensor]) -> bool:
     """Whether one of many elements has a quarter of all squares, or some are no numbers."""
-    values = [draw.double() if draw.is_complex() or not draw.is_floating_point() else draw for draw in draws]
-    if not all(math.isfinite(float(each.sum(dtype=torch.float64))) for each in values):
-        values = [torch.stack(draws).double()]
-        if bool(values[0].isnan().any()) or bool((values[0] == math.inf).any()):
+    values = torch.stack(draws)
+    if values.is_complex() or not values.is_floating_point():
+        values = values.double()
+    if not math.isfinite(float(values.sum(dtype=torch.float64))):
+        if bool(values.isnan().any()) or bool((values == math.inf).any()):
             return True
-        values = [values[0].where(torch.isfinite(values[0]), 0.0)]
-    if sum(each.numel() for each in values) < MANY:
+        values = values.where(torch.isfinite(values), 0.0)
+    if values.numel() < MANY:
         return False
-    largest = max(float(each.abs().max()) for each in values)
-    total = math.fsum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values)
-    return largest * largest > 0.25 * total > 0.0
+    largest = max(abs(float(end)) for end in values.aminmax())
+    return largest * largest > 0.25 * float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2 > 0.0
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
