@@ -51,10 +51,14 @@ def by_pair(matrices: Array, dim: int) -> Array:
     return np.moveaxis(matrices.reshape(*matrices.shape[:-2], -1), -1, dim)
 
 
+def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
+    """Return where kernels of these lengths hold equal positions."""
+    return tuple([slice(None, None, n + 1) if (n := positions(length)) else slice(0, 1) for length in lengths])
+
+
 def diagonal(kernel: Array) -> Array:
     """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
-    places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in kernel.shape]
-    return np.asarray(kernel[np.ix_(*places)])
+    return kernel[_equal(kernel.shape)]
 
 
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
@@ -69,11 +73,7 @@ def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array
 
 def with_diagonal(corr: Array, value: float = 1.0) -> Array:
     """Set what a kernel says of equal positions."""
-    if not any(map(positions, corr.shape)):
-        corr[(0,) * corr.ndim] = value
-        return corr
-    places = [np.arange(n) * (n + 1) if (n := positions(length)) else np.zeros(1, int) for length in corr.shape]
-    corr[np.ix_(*places)] = value
+    corr[_equal(corr.shape)] = value
     return corr
 
 
