@@ -133,7 +133,8 @@ def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torc
 
 def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:
     """Return noise with a covariance along one dimension, given a root of that."""
-    return torch.movedim(torch.tensordot(noise, root, dims=([atom], [1])), -1, atom)
+    last = noise.movedim(atom, -1)
+    return (last.reshape(-1, len(root)) @ root.T).reshape(last.shape).movedim(-1, atom)
 
 
 @lru_cache(maxsize=4)
