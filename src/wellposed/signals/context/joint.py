@@ -106,24 +106,29 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
         if not (info.is_signal or info.dtype == torch.bool):
             results.append(None)
             continue
-        draws = [dense(draw) for draw in run.draws[out]]
-        tag: Tag = "sampled"
-        if heavy or _is_heavy(draws):
-            tag = "heavy" if info.is_signal else "assumed"
-        if out in run.scanned:
-            spread = _spread_among(run, draws)
-        roots = run.root() | entering
-        if out in run.scanned and _stays_drawn(run, out):
-            results.append(_moments_of(draws, roots).amended(spread=spread, tag=tag))
-            continue
-        make = partial(_state_of, draws, roots, run.segmented, info.is_signal, tag, spread, new_serial())
-        if run.postpones and not (draws[0].is_floating_point() and is_mask(draws[0])):
-            run.postponed[out] = Drawn(tag, roots, spread, make)
-            results.append(None)
-        else:
-            results.append(make())
+        found = _known(run, out, entering, heavy, spread)
+        if isinstance(found, Drawn):
+            run.postponed[out] = found
+        results.append(found if isinstance(found, State) else None)
     run.drawn.update(node.outputs)
     return results
+
+
+def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | Drawn:
+    """Return what the draws of a value tell of it: its state, or what is known before anything asks for that."""
+    draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
+    tag: Tag = "sampled"
+    if heavy or _is_heavy(draws):
+        tag = "heavy" if is_signal else "assumed"
+    roots = run.root() | entering
+    if out in run.scanned:
+        spread = _spread_among(run, draws)
+        if _stays_drawn(run, out):
+            return _moments_of(draws, roots).amended(spread=spread, tag=tag)
+    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
+    if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
+        return make()
+    return Drawn(tag, roots, spread, make)
 
 
 def _shape_of(values: torch.Tensor) -> Transport:
