@@ -205,6 +205,18 @@ def test_infinities_and_nan_are_kept() -> None:
     assert math.isnan(signals[-1].second_moment)
 
 
+def test_conjugates_are_measured_though_memory_holds_what_they_are_of() -> None:
+    class Autocorrelation(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.fft.rfft(x)
+            return torch.fft.irfft(z * torch.conj(z))
+
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    signals = measure(trace(Autocorrelation(), x), inputs=x)
+    assert signals["fft_rfft"].second_moment > 10.0
+    assert signals["conj"].second_moment == pytest.approx(signals["fft_rfft"].second_moment)
+
+
 def test_uninitialised_memory_is_no_signal() -> None:
     class Drop(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

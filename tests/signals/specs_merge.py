@@ -32,6 +32,10 @@ def both(add: Any) -> list[Case]:
         Case(f"{name} with itself", lambda x: add(x, relu(x)), (FIELD,)),
         Case(f"{name} with its pool", lambda x: add(x, pool(x)), (FIELD,)),
         Case(f"{name} with the pool of its relu", lambda x: add(pool(relu(x)), x), (FIELD,)),
+        Case(f"{name} with its mean", lambda x: add(relu(x), aten.mean.dim(relu(x), [2, 3], True)), (FIELD,)),
+        Case(f"{name} with its relu's mean", lambda x: add(aten.mean.dim(relu(x), [1], True), x), (FIELD,)),
+        Case(f"{name} of a sum with a part's mean", lambda x, y: add(y + x, aten.mean.dim(x, [1], True)), (X, Y)),
+        Case(f"{name} with a mean beforehand", lambda x, y: (lambda m: add(m, x - y))(aten.mean.dim(x, [0])), (X, Y)),
         Case(
             f"{name} residual",
             lambda x, w: add(relu(x), aten.conv2d(relu(x), w, None, [1, 1], [1, 1])),

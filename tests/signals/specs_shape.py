@@ -285,6 +285,15 @@ def _picks() -> Iterator[Spec]:
                 flat=PICKED,
             ),
             case(
+                "index beside a mask",
+                lambda x: aten.index.Tensor(
+                    aten.masked_fill.Scalar(x, torch.eye(4, 6, dtype=torch.bool), -1e9),
+                    [torch.tensor([0, 1, 2]), torch.tensor([3, 3, 5])],
+                ),
+                X,
+                flat=PICKED,
+            ),
+            case(
                 "index pairs",
                 lambda x: aten.index.Tensor(relu(x), [torch.tensor([0, 1, 2]), torch.tensor([3, 3, 5])]),
                 X,
@@ -292,6 +301,16 @@ def _picks() -> Iterator[Spec]:
             ),
         ],
     )
+
+    square = Source((5, 2, 5), mean=0.4)
+    yield (
+        aten.diagonal.default,
+        [
+            case("diagonal", lambda x: aten.diagonal(relu(x), 0, 0, 2), square, flat=PICKED),
+            case("diagonal below", lambda x: aten.diagonal(relu(x), -2, 0, 2), square, flat=PICKED),
+        ],
+    )
+    yield aten.diag.default, [case("diag", lambda x: aten.diag(relu(x), 2), X, flat=PICKED)]
 
 
 def _writes() -> Iterator[Spec]:

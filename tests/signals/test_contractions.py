@@ -193,6 +193,25 @@ def test_a_product_of_two_signals_is_no_contraction():
     assert contractions(wp.trace(Apply(lambda x: x @ x.transpose(-1, -2)), TOKENS)) == ()
 
 
+class Painted(nn.Module):
+    """A learned picture, under kernels that a network makes of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture, self.style = nn.Parameter(torch.randn(1, 4, 6, 6)), nn.Linear(8, 4 * 4 * 9)
+
+    def forward(self, x):
+        kernels = self.style(x).view(-1, 4, 3, 3)
+        picture = self.picture.repeat(1, len(x), 1, 1)
+        return torch.nn.functional.conv2d(picture, kernels, padding=1, groups=len(x))
+
+
+def test_a_picture_under_kernels_that_are_signals_is_no_weight():
+    graph = wp.trace(Painted(), torch.randn(5, 8))
+    assert [use.parameter for use in contractions(graph)] == ["style.weight"]
+    assert wp.plan(graph).prescriptions["picture"].action == "keep"
+
+
 def test_roles():
     class Net(nn.Module):
         def __init__(self):

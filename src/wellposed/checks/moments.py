@@ -64,7 +64,7 @@ class Accumulator:
     def record(self, value: int, tensor: Tensor) -> None:
         """Record one tensor of this pass if it holds real or complex numbers, and has elements (that count)."""
         if tensor.is_complex() and tensor.numel():  # the second moment is E|z|²
-            mean, (level, var) = tensor.real.mean().item(), moments(torch.view_as_real(tensor))
+            mean, (level, var) = tensor.real.mean().item(), moments(torch.view_as_real(tensor.resolve_conj()))
             self.set(value, mean, max(2.0 * (level**2 + var) - mean**2, 0.0))
         if not tensor.is_floating_point():
             return

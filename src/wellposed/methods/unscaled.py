@@ -179,7 +179,7 @@ def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | 
     for factor in (1.0, FACTOR):
         try:
             made = _run(graph, nodes, name, factor)[weight]
-            results.append((torch.view_as_real(made) if made.is_complex() else made).double())
+            results.append((torch.view_as_real(made.resolve_conj()) if made.is_complex() else made).double())
         except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError):  # an operator refuses the numbers
             return None
     small, large = (float(r.norm()) for r in results)

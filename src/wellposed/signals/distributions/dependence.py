@@ -134,6 +134,7 @@ class Dependence:
         found = self._of_maps(x, y, where, depth)
         found = _of_positions(x, y, where) if found is None else found
         found = _of_means(x, y, where) if found is None else found
+        found = _of_own_mean(x, y, where) if found is None else found
         if found is not None:
             return iter((found,))
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
@@ -335,6 +336,31 @@ def _of_means(x: State, y: State, where: Dims) -> Array | None:
             continue
         return _of_two_means(one, inner, first, second)
     return None
+
+
+def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
+    """Return the covariance of a tensor, or a function of it, with a mean of a function of it over some of its atoms;
+    None elsewhere. Along these it is constant. It is the mean of Σ aₙ bₙ rⁿ over pairs, as in `_of_means`.
+    """
+    source, fn = x.gaussian_source()
+    of = y.statistic
+    if of is None or of.source.serial != source.serial or source.sizes != x.sizes or where != of.places:
+        return None
+    mean = _mean_of(y)
+    if mean is None:
+        return None
+    function, kernel = mean.function, source.covariance()
+    if fn is not None or function.key != IDENTITY.key:
+        centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
+        if not (std > 0.0 and source.transport is None and source.scales is None):
+            return None
+        product = hermite(fn or IDENTITY, centre, std)[0] * hermite(function, centre, std)[0]
+        product[0] = 0.0
+        kernel = kernels.polynomial(product, np.clip(kernel / std**2, -1.0, 1.0))
+    kernel = kernels.pair_mean(kernel, source.sizes, sorted(of.over)) * mean.factor
+    for dim in of.over:
+        kernel = np.concatenate([kernel, kernel], axis=dim)
+    return kernel
 
 
 def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:

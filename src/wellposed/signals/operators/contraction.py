@@ -166,13 +166,13 @@ class _Uses:
         """Return weight, data and their axes, or None.
 
         Where both operands depend on parameters alone (learned queries, tables of positions), the operators that name
-        a weight tell which it is.
+        a weight tell which it is. A learned picture that a convolution with a signal's kernels reads is no weight.
         """
         left, right = product.left in self.fixed, product.right in self.fixed
         named = product.right in self.levers and (node.op is aten.linear.default or product.window is not None)
         if right and (named or not left):
             return product.right, product.left, product.right_axes, product.left_axes
-        if left and not right:
+        if left and not right and product.window is None:
             return product.left, product.right, product.left_axes, product.right_axes
         return None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import masked, operand
+from wellposed.signals.algebra.arithmetic import masked, operand, outside, shut_out
 from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.unfolding import unfolded
@@ -171,6 +171,8 @@ def reordered(x: State, axis: int, source: Indices) -> State:
 )
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
+    if (scores := x.scores) is not None and (seen := _seen(call, x, *rest, **kwargs)) is not None:
+        return _shown(gather(call, scores, *rest, **kwargs), x, seen)
     dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (kwargs.get("dim", rest[1:2] or None), rest[0])
     dim = dim[0] if isinstance(dim, tuple) else dim
     shape = call.shape()
@@ -201,6 +203,9 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
         return None
+    if (scores := x.scores) is not None and (seen := _seen(call, x, indices)) is not None:
+        picked = index(call, scores, indices)
+        return None if picked is None else _shown(picked, x, seen)
     where = [i for i, item in enumerate(indices) if item is not None]
     if len(where) == 1:
         axis = where[0]
@@ -212,6 +217,44 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
             return picked_along(x, axis, tuple(item.shape), shape, names)
     return _picked_at(x, indices, where, call.shape()) or _picked(call, x)
+
+
+@rule(
+    overloads("diagonal.default", "diag.default"),
+    tag="approximate",
+    source="elements picked by index, alike",
+    tensors=True,
+    pairs=True,
+)
+def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1) -> State | None:
+    """A diagonal of two axes, which comes last."""
+    rank, shape = len(x.axes), call.shape()
+    if rank < 2:
+        return None
+    if (scores := x.scores) is not None and (seen := _seen(call, x, offset, dim1, dim2)) is not None:
+        picked = diagonal(call, scores, offset, dim1, dim2)
+        return None if picked is None else _shown(picked, x, seen)
+    pair = [dim1 % rank, dim2 % rank]
+    others = [axis for axis in range(rank) if axis not in pair]
+    along = torch.arange(shape[-1])
+    picks = [along + max(-offset, 0), along + max(offset, 0)]
+    x = permute(x, [*others, *pair])
+    return _picked_at(x, [None] * len(others) + picks, [rank - 2, rank - 1], shape) or _picked(call, x)
+
+
+def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> torch.Tensor | None:
+    """Return whether a mask lets each of the elements through that known indices pick; None elsewhere."""
+    given = [item for arg in (*rest, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
+    if x.mask is None or any(isinstance(item, (State, Unknown)) for item in given):
+        return None
+    arguments = len(call.node.op._schema.arguments) - 1 - len(kwargs)
+    seen: torch.Tensor = call.node.op(x.mask.expand(x.shape), *rest[:arguments], **kwargs)
+    return seen
+
+
+def _shown(picked: State, x: State, seen: torch.Tensor) -> State:
+    """Return elements picked from scores that a mask shuts out in part: those that are shut out are its numbers."""
+    return picked if bool(seen.all()) else shut_out(picked, seen, outside(x))
 
 
 def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
