@@ -21,7 +21,7 @@ Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 CASES: dict[str, Callable[[], Case]] = {}
 REAL: set[str] = set()
 """Cases that read float values, so that only the real engine can trace them."""
-DIFFERENTIATING = {"Forces"}
+DIFFERENTIATING = {"ConvolutionalForces", "Forces"}
 """Cases that call autograd in their forward."""
 
 
@@ -623,6 +623,30 @@ class Forces(nn.Module):
         with torch.enable_grad():
             energy = self.out(torch.tanh(self.hidden(x))).sum()
             (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        return energy, force
+
+
+@case(x(2, 3, 8, 8))
+class ConvolutionalForces(nn.Module):
+    """Differentiates through operators that autograd takes apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, padding=1),
+            nn.SiLU(),
+            nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1, groups=2),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(24, 3),
+            nn.LogSoftmax(dim=-1),
+        )
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.detach().requires_grad_(True)
+        with torch.enable_grad():
+            energy = self.net(x)[:, 0]
+            (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
         return energy, force
 
 

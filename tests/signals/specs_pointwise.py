@@ -155,6 +155,39 @@ NAMES = [
 _FUNCTIONAL_ONLY = {"hardshrink", "log_sigmoid", "softplus", "softshrink"}
 
 
+_SLOPES: dict[str, tuple[Any, ...]] = {
+    "elu": (1.0, 1.5, 0.8, False, None),
+    "gelu": (None,),
+    "hardsigmoid": (None,),
+    "hardswish": (None,),
+    "hardtanh": (None, -0.4, 0.9),
+    "leaky_relu": (None, 0.1, False),
+    "mish": (None,),
+    "silu": (None,),
+    "softplus": (None, 1.0, 20.0),
+    "threshold": (None, 0.2),
+}
+"""What comes after a gradient, with None for the signal."""
+
+
+def _slopes() -> Iterator[Spec]:
+    """Gradients in a forward that differentiates."""
+    other = Source(WHITE.shape, mean=-0.5, std=0.8)
+    for name, rest in _SLOPES.items():
+        op = getattr(aten, f"{name}_backward").default
+        at = lambda x, r=rest: [x if item is None else item for item in r]  # noqa: E731
+        yield op, [Case(f"{name}_backward", lambda g, x, op=op, at=at: op(g, *at(x)), (other, WHITE))]
+    for name in ("tanh", "sigmoid"):
+        op, function = getattr(aten, f"{name}_backward").default, getattr(torch, name)
+        yield (
+            op,
+            [
+                Case(f"{name}_backward", lambda g, x, op=op, f=function: op(g, f(x)), (other, WHITE)),
+                Case(f"{name}_backward of itself", lambda x, op=op, f=function: op(x, f(x)), (FIELD,)),
+            ],
+        )
+
+
 def specs() -> Iterator[Spec]:
     yield from pointwise(NAMES)
     yield from pointwise([f"{n}_" for n in NAMES if n not in _FUNCTIONAL_ONLY])
@@ -180,6 +213,7 @@ def specs() -> Iterator[Spec]:
             Case("prelu channels", lambda x, w: aten.prelu(x, w), (FIELD,), {"w": Weight((3,), 0.0, -0.4)}),
         ],
     )
+    yield from _slopes()
     rrelu_why = "the slope is taken at its mean: the variance (b - a)²/12 = 0.0036 of the slope is left out"
     yield (
         aten.rrelu.default,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -158,6 +159,33 @@ def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
 
 ALIASES: Mapping[torch._ops.OpOverload, torch._ops.OpOverload] = dict(_aliases())
 """By overload: the one under whose name it is run and recorded. Both take the same arguments by position."""
+
+
+_CONVOLUTIONS = {
+    (rank, transposed): getattr(
+        getattr(torch.ops.aten, f"conv{'_transpose' * transposed}{rank}d"),
+        "input" if transposed and rank > 1 else "default",
+    )
+    for rank in (1, 2, 3)
+    for transposed in (False, True)
+}
+_PARTS = {
+    torch.ops.aten._adaptive_avg_pool2d.default: torch.ops.aten.adaptive_avg_pool2d.default,
+    torch.ops.aten._adaptive_avg_pool3d.default: torch.ops.aten.adaptive_avg_pool3d.default,
+    torch.ops.aten._log_softmax.default: torch.ops.aten.log_softmax.int,
+}
+
+
+def whole(op: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]]:
+    """Return the operator that a model calls, and its arguments, for what it becomes under autograd.
+
+    A forward that differentiates is seen below autograd, where operators made of others arrive in parts.
+    """
+    if op is torch.ops.aten.convolution.default:
+        x, weight, bias, stride, padding, dilation, transposed, extra, groups = args
+        last = (extra, groups, dilation) if transposed else (dilation, groups)
+        return _CONVOLUTIONS[weight.ndim - 2, bool(transposed)], (x, weight, bias, stride, padding, *last)
+    return (_PARTS[op], args[:2]) if op in _PARTS else (op, args)
 
 
 def overloads(*names: str, optional: bool = False) -> list[torch._ops.OpOverload]:

@@ -26,7 +26,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import ALIASES
+from wellposed.graphs.operators import ALIASES, whole
 from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
@@ -279,7 +279,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
-        func = ALIASES.get(func, func)
+        func, args = whole(ALIASES.get(func, func), args)
         operands: Operands = []
         refs = tuple([self._ref(arg, operands) for arg in args])
         named_refs = {key: self._ref(arg, operands) for key, arg in kwargs.items()} if kwargs else {}

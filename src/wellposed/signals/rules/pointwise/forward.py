@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import function_within
+from wellposed.signals.algebra.arithmetic import function_within, multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
@@ -91,3 +91,30 @@ def rrelu(
     """Leaky ReLU with a random slope."""
     slope = 0.5 * (lower + upper)
     return apply_pointwise(call, x, Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t)))
+
+
+_SLOPES = overloads(
+    *(
+        f"{name}_backward.default"
+        for name in ("elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "sigmoid", "silu",
+                     "softplus", "tanh", "threshold")
+    ),
+    optional=True,
+)  # fmt: skip
+
+
+@rule(
+    _SLOPES, tag="approximate", source="the chain rule: a gradient times the derivative, a function of the same signal"
+)
+def with_slope(call: Call, gradient: Any, *rest: Any) -> State | None:
+    """A gradient in a forward that differentiates, times the derivative at a signal, or at its function's value."""
+    at = next((i for i, item in enumerate(rest) if isinstance(item, State)), None)
+    if at is None or not isinstance(gradient, State):
+        return None
+    op, before, after = call.node.op, rest[:at], rest[at + 1 :]
+
+    def slope(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = op(torch.ones_like(x), *before, x, *after)
+        return found
+
+    return multiply(call, gradient, apply_pointwise(call, rest[at], Pointwise((op, before, after), slope)))
