@@ -14,6 +14,8 @@ TOKENS = Source((3, 5, 6), mean=0.4)
 FIELD = Source((2, 4, 7, 7), mean=0.3, reach=1.5, channels=0.4)
 LINE = Source((2, 4, 9), mean=0.3)
 ORDER = torch.ones(6, 6, dtype=torch.float64).tril()
+BANK = torch.tensor([[1.0, -2, 1, 0, 0], [0, 0.5, 0.5, 0, 0], [3, 0, 0, 0, 1]], dtype=torch.float64)
+RING = 0.5 * (torch.eye(5, dtype=torch.float64).roll(1, 0) + torch.eye(5, dtype=torch.float64).roll(-1, 0))
 SLOPES = torch.linspace(0.2, 2.0, 5, dtype=torch.float64)[:, None]
 SPACE = Source((2, 2, 5, 4, 5), mean=0.3, reach=1.5)
 
@@ -150,6 +152,9 @@ def _products() -> Iterator[Spec]:
         [
             Case("x @ W", lambda x, w: aten.matmul(torch.relu(x), w), (TOKENS,), w),
             Case("W @ x", lambda x, w: aten.matmul(w, torch.relu(x)), (TOKENS,), {"w": Weight((4, 5), 0.5)}),
+            Case("a known matrix @ x", lambda x: aten.matmul(BANK, torch.relu(x)), (TOKENS,)),
+            Case("x @ a known matrix", lambda x: aten.matmul(x, ORDER), (TOKENS,)),
+            Case("known matrices", lambda x: aten.matmul(RING, 2 * aten.matmul(RING, x)), (TOKENS,)),
             Case("x @ y", lambda x, y: aten.matmul(x, y), pair),
             Case("relu x @ relu y", lambda x, y: aten.matmul(torch.relu(x), torch.relu(y)), pair),
             Case("heads", lambda x, y: aten.matmul(x, y), (Source((2, 3, 4, 6)), Source((2, 3, 6, 5), mean=0.3))),

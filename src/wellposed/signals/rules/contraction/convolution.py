@@ -21,7 +21,7 @@ from wellposed.signals.algebra.weighted import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, scales_of_squares, square_kernel
 from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Later, Layout, State, known, read
+from wellposed.signals.distributions.state import Later, Layout, State, known, read, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -74,7 +74,8 @@ def convolve(
     """Return the state after a convolution (or transposed convolution)."""
     sliding = _sliding(data, product, window, call.shape())
     data, channels = sliding.data, sliding.channels
-    if _is_known_filter(call, weight, product) and product.groups == data.shape[sliding.channel_axis]:
+    fixed = _is_known_filter(call, weight, product)
+    if fixed and product.groups == data.shape[sliding.channel_axis]:
         result = _fixed_filter(call, sliding, weight, product, window)
         if result is not None:
             return result
@@ -107,6 +108,8 @@ def convolve(
         outputs=call.shape()[product.out_axes.index("o")],
         likeness=alike,
     )
+    if fixed and not weight.is_constant:  # taken for random numbers of the same moments
+        result = result.amended(tag=weakest("approximate", result.tag))
     if call.independent or product.transposed:
         return result
     read(data.scales)  # convolutions one after another: each from the one before, not all at once from the last
@@ -374,7 +377,7 @@ def steps_of(
 
 
 def _fixed_filter(call: Call, sliding: _Sliding, weight: State, product: Product, window: Window) -> State | None:
-    """A depthwise convolution with known numbers (a blur): taken as a box with the same sum."""
+    """A depthwise convolution with known numbers (a blur): taken as a box with the same sum, which it may not be."""
     if product.transposed:
         return None
     total = kernels.average(weight.mean) * window.taps
@@ -382,4 +385,5 @@ def _fixed_filter(call: Call, sliding: _Sliding, weight: State, product: Product
         total = 1.0
     if abs(total) < 1e-3:
         return None
-    return filtered(call, sliding.data, sliding.space, sliding.steps, total, include_padding=True)
+    result = filtered(call, sliding.data, sliding.space, sliding.steps, total, include_padding=True)
+    return result if weight.is_constant else result.amended(tag=weakest("approximate", result.tag))

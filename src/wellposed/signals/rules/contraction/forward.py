@@ -14,10 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.boxes import filtered
+from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sizes import weighted_sizes
@@ -67,6 +69,9 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         left, right = unpaired(states[product.left]), unpaired(states[product.right])
         return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
+    by_position = _known_map(call, data, weight, product)
+    if by_position is not None:
+        return _with_bias(call, by_position, bias, product)
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
     if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
@@ -83,6 +88,27 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     if level:
         result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
+
+
+def _known_map(call: Call, data: State, weight: State, product: Product) -> State | None:
+    """Return the product with a matrix of known numbers (a filter bank, a graph's Laplacian) as the map along one axis
+    that it is: what its rows have in common, and with what else is made of the data, is then known. None of others.
+    """
+    labels = [label for label in product.left_axes if label not in product.out_axes]
+    made = [label for label in product.right_axes if label not in labels]
+    if call.independent or product.window is not None or len(labels) != 1 or len(made) != 1:
+        return None
+    axis, at = product.left_axes.index(labels[0]), product.out_axes.index(made[0])
+    if made[0] in product.left_axes or not _keeps_axes(product) or axis != at or not data.axes[axis]:
+        return None
+    trained = weight.lever is not None or call.graph.values[product.right].kind == "parameter"
+    if trained or len(product.right_axes) != 2 or max(weight.shape) > kernels.MOST:
+        return None
+    matrix = numbers(call.run, product.right)
+    if matrix is None or matrix.is_complex() or not bool(torch.isfinite(matrix).all()):
+        return None
+    matrix = matrix if product.right_axes[1] == labels[0] else matrix.T
+    return mapped(data, axis, product.scale * matrix.detach().double().cpu().numpy(), pairs=True)
 
 
 def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
