@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, mul
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import scaled_by
+from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import Link, Pointwise, State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
@@ -122,16 +124,32 @@ def bernoulli(call: Call, x: Any, p: Any = 0.5, *, generator: Any = None) -> Sta
     return _filled(call, share, share * (1 - share))
 
 
+FEW = 16
+"""Random numbers up to which their own scatter is told: one for a batch (mixing), one for each sample."""
+
+
+def _few(call: Call, x: State) -> State:
+    """Return random numbers whose second moment varies from pass to pass, as that of few does."""
+    count = math.prod(x.shape)
+    if count > FEW or call.independent or not kernels.nonzero(x.var):
+        return x
+    squares = apply_pointwise(call, x, Pointwise(("square",), lambda t: t * t))
+    level = squares.pooled_mean**2
+    scatter = math.log1p(squares.pooled_var / (level * count)) if level > 0.0 else 0.0
+    return x.amended(spread=Spread(source(call.source(), scatter)))
+
+
 def _by_quantiles(call: Call, key: tuple[object, ...], quantile: Callable[[torch.Tensor], torch.Tensor]) -> State:
     """Return independent random numbers with a quantile function, as the function of Gaussian ones that they are.
 
     What compares them, rounds them or takes their logarithm is then integrated as any function is.
     """
-    return apply_pointwise(call, _gaussian(call), Pointwise(key, lambda z: quantile(torch.special.ndtr(z))))
+    normal = _filled(call, 0.0, 1.0).amended(gauss=True)
+    return _few(call, apply_pointwise(call, normal, Pointwise(key, lambda z: quantile(torch.special.ndtr(z)))))
 
 
 def _gaussian(call: Call, mean: float = 0.0, std: float = 1.0) -> State:
-    return _filled(call, mean, std**2).amended(gauss=True)
+    return _few(call, _filled(call, mean, std**2).amended(gauss=True))
 
 
 def _uniform(call: Call, low: float, high: float) -> State:
