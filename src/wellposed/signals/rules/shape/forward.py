@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import masked, operand, outside, shut_out
+from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
 from wellposed.signals.algebra.maps import from_sources, mapped
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.blocks import concatenate, select
 from wellposed.signals.distributions.state import Running, State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
