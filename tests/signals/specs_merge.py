@@ -16,8 +16,7 @@ FIELD = Source((2, 3, 6, 6), mean=0.3, reach=1.5, channels=0.4)
 OTHER = Source((2, 3, 6, 6), mean=-0.5, reach=3.0)
 TOKENS = Source((3, 4, 8), mean=0.4)
 MASK = torch.tensor([[True, False, False, True, False, False]] * 4)
-NODES = Source((14, 3), mean=0.4)
-RING = 0.5 * (torch.eye(14, dtype=torch.float64).roll(1, 0) + torch.eye(14, dtype=torch.float64).roll(-1, 0))
+STRANGERS = "the gradients by a tensor and by the mean of a function of it are taken for strangers"
 TAKEN = "the condition's pattern is taken for a random one of the same share"
 
 
@@ -35,8 +34,12 @@ def both(add: Any) -> list[Case]:
         Case(f"{name} with its pool", lambda x: add(x, pool(x)), (FIELD,)),
         Case(f"{name} with the pool of its relu", lambda x: add(pool(relu(x)), x), (FIELD,)),
         Case(f"{name} with its mean", lambda x: add(relu(x), aten.mean.dim(relu(x), [2, 3], True)), (FIELD,)),
-        Case(f"{name} with its relu's mean", lambda x: add(aten.mean.dim(relu(x), [1], True), x), (FIELD,)),
-        Case(f"{name} with maps of its maps", lambda x: add(2 * aten.matmul(RING, aten.matmul(RING, x)), x), (NODES,)),
+        Case(
+            f"{name} with its relu's mean",
+            lambda x: add(aten.mean.dim(relu(x), [1], True), x),
+            (FIELD,),
+            backward=Back(bound=0.7, why=STRANGERS, average=STRANGERS),
+        ),
         Case(f"{name} of a sum with a part's mean", lambda x, y: add(y + x, aten.mean.dim(x, [1], True)), (X, Y)),
         Case(f"{name} with a mean beforehand", lambda x, y: (lambda m: add(m, x - y))(aten.mean.dim(x, [0])), (X, Y)),
         Case(
