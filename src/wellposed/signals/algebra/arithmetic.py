@@ -17,11 +17,18 @@ from wellposed.signals.algebra.sizes import sizes_by_factor, sizes_of_product, s
 from wellposed.signals.algebra.softmax import summed
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
-from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.call import Call, PartCall, Unknown
 from wellposed.signals.context.joint import can_run
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances
-from wellposed.signals.distributions.blocks import alike_of_parts, concatenate, laid_out, spread_of_parts
+from wellposed.signals.distributions.blocks import (
+    alike_of_parts,
+    concatenate,
+    depend,
+    laid_out,
+    select,
+    spread_of_parts,
+)
 from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
 from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, sign_of
 from wellposed.signals.distributions.spread import STEADY, Spread, source
@@ -380,11 +387,33 @@ def multiply(call: Call, x: State, y: State) -> State:
     one = fused(call, x, y, ("product",), lambda p, q: p * q)
     one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
     one = one or times_known(x, y) or times_known(y, x)
+    one = one or _by_parts(call, x, y)
     if one is not None:
         return one
     result = _product(call, pooled(x), pooled(y))
     both = jointly(x, y, torch.mul)
     return result if both is None else result.amended(statistic=both)
+
+
+def _by_parts(call: Call, x: State, y: State) -> State | None:
+    """Return the product with a stack of tensors that depend on one another part by part (branches and their weights),
+    so that a sum over them knows what they have in common; None elsewhere.
+    """
+    for stack, other in ((x, y), (y, x)):
+        if call.independent or not depend(stack.blocks) or len(stack.axes) < len(other.axes):
+            continue
+        axis = stack.block_axis
+        at = axis - len(stack.axes) + len(other.axes)
+        if any(block.shape[axis] != 1 for block in stack.blocks):
+            continue
+        each = range(len(stack.blocks))
+        alike = at < 0 or other.shape[at] == 1
+        others = [other] * len(each) if alike else [select(other, at, i, i + 1, 1, drop=False) for i in each]
+        pairs = zip(stack.blocks, others, strict=True)
+        shape = call.shape()
+        part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
+        return concatenate([multiply(part, block, weight) for block, weight in pairs], axis)
+    return None
 
 
 def divide(call: Call, x: State, y: State) -> State | None:

@@ -186,7 +186,7 @@ def _of_two_pairs(table: Array, at: int, count: int) -> Array:
 
 def _as_it_is(x: State, of: Running | None) -> Running | None:
     """Return a tensor as a map of itself, where it is the one that ``of`` maps, or a multiple of that."""
-    if of is None or not of.pairs or of.parent.layout != x.layout:
+    if of is None or of.parent.layout != x.layout:
         return None
     scale = 1.0 if of.parent.serial == x.serial else 0.0
     if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":

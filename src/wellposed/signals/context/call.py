@@ -153,3 +153,17 @@ class Call:
         """Return the id of the value that is the operator's argument at ``position``."""
         argument = self.node.args[position] if position < len(self.node.args) else None
         return argument.value if isinstance(argument, Ref) else None
+
+
+class PartCall(Call):
+    """What a rule may ask when it is applied to one part of what a node reads, with the result's ``shape``."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, run: Pass, node: Node, shape: tuple[int, ...]) -> None:
+        super().__init__(run, node)
+        self._shape = shape
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of the part."""
+        return self._shape

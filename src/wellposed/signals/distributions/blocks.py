@@ -32,6 +32,14 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import of_mixture
 
+MOST_PARTS = 16
+"""Parts of a concatenation up to which it is followed part by part."""
+
+
+def depend(blocks: Sequence[State]) -> bool:
+    """Whether there are parts that depend on one another, and not too many to follow each."""
+    return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
+
 
 def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: bool) -> State:
     """Take part of an axis (a slice; ``drop`` removes the axis, as indexing by a number does)."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of
 from wellposed.signals.algebra.statistics import jointly
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import depend
 from wellposed.signals.distributions.expansion import marginal, sign_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
@@ -29,7 +30,22 @@ from wellposed.signals.registry import overloads, rule
 )
 def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
     """Mean over axes."""
-    return averaged(call, x, axes_of(x, dim), keepdim=keepdim)
+    return _mean(call, x, axes_of(x, dim), keepdim=keepdim)
+
+
+def _mean(call: Call, x: State, axes: list[int], *, keepdim: bool) -> State:
+    """Return the mean over axes: over one along which tensors that depend on one another were put together, that of
+    their sum.
+    """
+    blocks = x.blocks if x.block_axis in axes and not call.independent else ()
+    if not depend(blocks):
+        return averaged(call, x, axes, keepdim=keepdim)
+    shares = [block.shape[x.block_axis] / x.shape[x.block_axis] for block in blocks]
+    first, *others = [averaged(call, block, axes, keepdim=keepdim) for block in blocks]
+    result = linear(call, first, shares[0])
+    for share, other in zip(shares[1:], others, strict=True):
+        result = combine(call, result, other, 1.0, share)
+    return result
 
 
 @rule(
@@ -44,7 +60,7 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
         return None
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
-    result = averaged(call, x, axes, keepdim=keepdim)
+    result = _mean(call, x, axes, keepdim=keepdim)
     return linear(call, result, float(count)).amended(fn=None, base=None)
 
 
