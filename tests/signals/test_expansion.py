@@ -5,11 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import roots_genlaguerre
 from torch import nn
 
 import wellposed as wp
 from wellposed.errors import PlanError
-from wellposed.signals.distributions.expansion import carried_spread, clip_unseen_tails, expand, expand_mixture
+from wellposed.signals.distributions.expansion import (
+    carried_spread,
+    clip_unseen_tails,
+    expand,
+    expand_mixture,
+    gamma_nodes,
+)
 from wellposed.signals.distributions.state import Pointwise
 
 ELEMENTS, BATCHES = 100_000, 25
@@ -121,3 +128,12 @@ def test_positions_over_decades():
     second = np.array([float((one.mean**2 + one.var).ravel()[0]) for one in alone])
     assert np.mean(together.mean**2 + together.var) == pytest.approx(second.mean(), rel=0.02)
     assert np.abs(together.mean**2 + together.var - second).max() < 0.2
+
+
+@pytest.mark.parametrize("count", [2, 6, 12])
+@pytest.mark.parametrize("kappa", [0.03, 0.5, 1.0, 8.0])
+def test_nodes_of_a_gamma_distribution(kappa, count):
+    nodes, weights = gamma_nodes(kappa, count)
+    reference, shares = roots_genlaguerre(count, 1.0 / kappa - 1.0)
+    assert nodes == pytest.approx(reference * kappa, rel=1e-9)
+    assert weights == pytest.approx(shares / shares.sum(), rel=1e-6)

@@ -379,6 +379,7 @@ def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
 
     Source: Golub & Welsch 1969, with the recurrence of the orthonormal Laguerre polynomials.
     """
+    # scipy's own nodes come with scipy.linalg, the import of which takes longer than most plans
     k = np.arange(count)
     middle, beside = 2.0 * k + 1.0 / kappa, np.sqrt(k * (k - 1.0 + 1.0 / kappa))
     nodes = np.linalg.eigvalsh(np.diag(middle) + np.diag(beside[1:], -1))
