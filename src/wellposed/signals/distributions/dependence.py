@@ -357,10 +357,7 @@ def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
         product = hermite(fn or IDENTITY, centre, std)[0] * hermite(function, centre, std)[0]
         product[0] = 0.0
         kernel = kernels.polynomial(product, np.clip(kernel / std**2, -1.0, 1.0))
-    kernel = kernels.pair_mean(kernel, source.sizes, sorted(of.over)) * mean.factor
-    for dim in of.over:
-        kernel = np.concatenate([kernel, kernel], axis=dim)
-    return kernel
+    return averaging(source.sizes, sorted(of.over), mean.factor)(kernel, tuple(range(kernel.ndim)))
 
 
 def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
