@@ -53,6 +53,7 @@ def _work(rank, folder):
     except (RankError, TraceError) as error:
         found["failed"] = (type(error), str(error))
     torch.save(found, f"{folder}/{rank}.pt")
+    dist.barrier()  # a rank whose peer has gone while it still listens is aborted
     dist.destroy_process_group()
 
 
