@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,13 +171,18 @@ _SLOPES: dict[str, tuple[Any, ...]] = {
 """What comes after a gradient, with None for the signal."""
 
 
+def _slope(op: Any, rest: Any, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return a gradient times the slope at a signal, whose place among the ``rest`` holds None."""
+    result: torch.Tensor = op(gradient, *[x if item is None else item for item in rest])
+    return result
+
+
 def _slopes() -> Iterator[Spec]:
     """Gradients in a forward that differentiates."""
     other = Source(WHITE.shape, mean=-0.5, std=0.8)
     for name, rest in _SLOPES.items():
         op = getattr(aten, f"{name}_backward").default
-        at = lambda x, r=rest: [x if item is None else item for item in r]  # noqa: E731
-        yield op, [Case(f"{name}_backward", lambda g, x, op=op, at=at: op(g, *at(x)), (other, WHITE))]
+        yield op, [Case(f"{name}_backward", partial(_slope, op, rest), (other, WHITE))]
     for name in ("tanh", "sigmoid"):
         op, function = getattr(aten, f"{name}_backward").default, getattr(torch, name)
         yield (

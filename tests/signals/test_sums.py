@@ -168,6 +168,7 @@ MET = {
     "rectified": lambda x: F.relu(x) + F.relu(x).mean(1, keepdim=True),
     "rectified mean": lambda x: x + F.relu(x).mean(1, keepdim=True),
     "mean rectified": lambda x: x + F.relu(x.mean(1, keepdim=True)),
+    "running sum": lambda x: x + x.cumsum(1),
     "window": lambda x: x - F.avg_pool1d(x.mT, 4).mT,
     "pooled": lambda x: x.mT + 2.0 * F.adaptive_avg_pool1d(x.mT, 1),
     "product": lambda x: x * x.mean(1, keepdim=True),

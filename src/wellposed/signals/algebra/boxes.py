@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import averaging
+from wellposed.signals.distributions.dependence import to_mean_of
 from wellposed.signals.distributions.state import Dims, Layout, Link, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
@@ -123,16 +123,16 @@ def filtered(
     def operate(kernel: Array, where: Dims) -> Array:
         return through(kernel, where, pairs, include_padding) * total
 
-    link = Link(x, operate) if not gone and on_same_grid(used) else None
+    links: tuple[Link, ...] = (Link(x, operate),) if x.roots and not gone and on_same_grid(used) else ()
     if gone == dims and all(step.kernel == step.size and not step.padded for step in used):
-        link = Link(x, averaging(x.sizes, dims, total), tuple(i for i in range(len(x.sizes)) if i not in dims), dims)
+        links = to_mean_of(x, dims, total)
 
     return x.with_moments(
         layout=layout,
         mean=kernels.without(mean * total, gone),
         var=kernels.without(var * total * total, gone),
         corr=kernels.without(corr, gone),
-        links=(link,) if x.roots and link is not None else (),
+        links=links,
         lever=None,
         gauss=x.gauss or taps >= 16,
     )

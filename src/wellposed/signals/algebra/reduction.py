@@ -10,9 +10,9 @@ import numpy as np
 from wellposed.signals.algebra.statistics import as_mean, is_centred
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.dependence import averaging
+from wellposed.signals.distributions.dependence import to_mean_of
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Link, Marginal, State, read
+from wellposed.signals.distributions.state import Marginal, State, read
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -58,9 +58,8 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     )
     if call.independent:
         return result
-    kept = tuple(i for i in range(len(x.sizes)) if i not in dims)
-    links = (Link(x, averaging(x.sizes, dims), kept, dims),) if x.roots else ()
-    result = result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result), links=links)
+    result = result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result))
+    result = result.amended(links=to_mean_of(x, dims))
     call.run.memo[key] = result = as_mean(x, dims, result)
     return result
 

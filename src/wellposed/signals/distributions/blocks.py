@@ -170,9 +170,9 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         Layout((*layout.sizes, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
-        marginal=_marginal_by_position(states, aligned, weights)
-        if not in_blocks
-        else Marginal(gauss=alike and all(s.gauss for s in states)),
+        marginal=Marginal(gauss=alike and all(s.gauss for s in states))
+        if in_blocks
+        else _marginal_by_position(states, aligned, weights),
         ancestry=_joint_ancestry(states),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
@@ -189,10 +189,7 @@ def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], w
         for w, a in zip(weights, aligned, strict=True)
         if (kernel := read(a.scales)) is not None
     ]
-    if not found:
-        return Marginal()
-    own = kernels.total(*found)
-    return Marginal(scales=known(own))
+    return Marginal(scales=known(kernels.total(*found))) if found else Marginal()
 
 
 def _parts(states: Sequence[State], axis: int) -> Concatenation:

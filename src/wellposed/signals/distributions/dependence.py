@@ -248,7 +248,7 @@ class Dependence:
             dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
             places = _places(where, dims, len(link.parent.sizes))
             if link.over:
-                places = _averaged_places(places, link, x, where)
+                places = _matched(places, link.over, link.parent.sizes, x.sizes, where)
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
@@ -258,7 +258,7 @@ class Dependence:
             dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
             inner = tuple(None if i is None else dims[i] for i in where)
             if link.over:
-                inner = _averaged_places(inner, Link(y, link.operate, over=range(len(y.sizes))), link.parent, dims)
+                inner = _matched(inner, range(len(inner)), y.sizes, link.parent.sizes, dims)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
@@ -425,14 +425,14 @@ def _places(where: Dims, dims: Dims, count: int) -> Dims:
     return tuple(places)
 
 
-def _averaged_places(places: Dims, link: Link, x: State, taken: Dims) -> Dims:
-    """Return ``places`` with x's dimensions for the atoms that a mean is taken over, where x has them still: those of
-    the same size, in order, that are not ``taken``. Whether they are the same is seen where the two become one.
+def _matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequence[int], taken: Dims) -> Dims:
+    """Return ``places`` with dimensions, of the sizes ``of``, also for those ``atoms`` that have none: the next ones of
+    the same size that are not ``taken``. Whether they are the same is seen where two states become one.
     """
-    free = [i for i in range(len(x.sizes)) if i not in taken]
+    free = [i for i in range(len(of)) if i not in taken]
     found = list(places)
-    for atom in link.over:
-        if found[atom] is None and (same := [i for i in free if x.sizes[i] == link.parent.sizes[atom]]):
+    for atom in atoms:
+        if found[atom] is None and (same := [i for i in free if of[i] == sizes[atom]]):
             found[atom] = same[0]
             free.remove(same[0])
     return tuple(found)
@@ -452,6 +452,12 @@ def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) ->
         return np.asarray(kernel * factor)
 
     return operate
+
+
+def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link, ...]:
+    """Return the links of a mean of x over some atoms, times a number."""
+    kept = tuple(i for i in range(len(x.sizes)) if i not in over)
+    return (Link(x, averaging(x.sizes, over, factor), kept, over),) if x.roots else ()
 
 
 def scaled_by(factor: float) -> Operate:
