@@ -38,7 +38,7 @@ def work(layers: int) -> dict[str, Any]:
     import torch
 
     import wellposed as wp
-    from nets import llama
+    from nets.libraries import llama
 
     with torch.device("meta"):
         llama(64, 64, 1, 8, tied=False)  # imports

@@ -24,6 +24,7 @@ from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Drawn, Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
+from wellposed.signals.context.totals import Totals, totals_of
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
@@ -50,8 +51,6 @@ LEAST, MOST = 8, 128
 """Draws of one tensor."""
 ELEMENTS = 1 << 18
 """Elements that the draws of one tensor have in all, where that is between `LEAST` and `MOST` draws."""
-MANY = 512
-"""Elements from which on one should not have a quarter of all squares."""
 NEAR, FARTHEST = 16, 96
 """Operators that are climbed past for the shape of a distribution, and for what signals have in common."""
 CHOICES = frozenset({
@@ -118,13 +117,16 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     """Return what the draws of a value tell of it: its state, or what is known before anything asks for that."""
     draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
     tag: Tag = "sampled"
-    if heavy or _is_heavy(draws):
+    totals = totals_of(draws)
+    if heavy or totals.heavy:
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
     if out in run.scanned:
-        spread = _spread_among(run, draws)
+        spread = _spread_among(run, totals)
         if _stays_drawn(run, out):
-            return _moments_of(draws, roots).amended(spread=spread, tag=tag)
+            mean = totals.mean
+            var = max(totals.second_moment - mean * mean, 0.0)
+            return make_state(draws[0].shape, mean, var, tag=tag, roots=roots, spread=spread)
     make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
     if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
         return make()
@@ -150,27 +152,12 @@ def _spread_of(run: Pass, node: Node) -> Spread:
     return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
 
 
-def _spread_among(run: Pass, draws: list[torch.Tensor]) -> Spread:
+def _spread_among(run: Pass, totals: Totals) -> Spread:
     """Return the spread that the draws of a scan show: what its decays share goes through all of it."""
-    logs = [2.0 * math.log(norm) for draw in draws if (norm := float(torch.linalg.vector_norm(draw.double()))) > 0.0]
-    if len(logs) < len(draws) or not np.isfinite(logs).all():
+    if totals.infinite or min(totals.squares) <= 0.0:
         return STEADY
+    logs = [math.log(square) for square in totals.squares]
     return Spread(inherited=source(run.dependence.source(), float(np.var(logs, ddof=1)) if len(logs) > 1 else 0.0))
-
-
-def _is_heavy(draws: list[torch.Tensor]) -> bool:
-    """Whether one of many elements has a quarter of all squares, or some are no numbers."""
-    values = torch.stack(draws)
-    if values.is_complex() or not values.is_floating_point():
-        values = values.double()
-    if not math.isfinite(float(values.sum(dtype=torch.float64))):
-        if bool(values.isnan().any()) or bool((values == math.inf).any()):
-            return True
-        values = values.where(torch.isfinite(values), 0.0)
-    if values.numel() < MANY:
-        return False
-    largest = max(abs(float(end)) for end in values.aminmax())
-    return largest * largest > 0.25 * float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2 > 0.0
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
@@ -498,19 +485,6 @@ def forget_read(run: Pass, node: Node) -> None:
         readers = users[value]
         if readers[-1] == node.index and all(run.drawn.issuperset(graph.nodes[at].outputs) for at in readers):
             run.draws.pop(value, None)
-
-
-def _moments_of(draws: list[torch.Tensor], root: int) -> State:
-    """Return the pooled moments of a value's finite draws."""
-    each = [draw.to(torch.float32) if draw.dtype != torch.float64 else draw for draw in draws]
-    total = math.fsum(float(draw.sum(dtype=torch.float64)) for draw in each)
-    if not math.isfinite(total):
-        each = [draw[torch.isfinite(draw)] for draw in each]
-        total = math.fsum(float(draw.sum(dtype=torch.float64)) for draw in each)
-    count = max(sum(draw.numel() for draw in each), 1)
-    second = math.fsum(float(torch.linalg.vector_norm(draw, dtype=torch.float64)) ** 2 for draw in each) / count
-    mean = total / count
-    return make_state(draws[0].shape, mean, max(second - mean * mean, 0.0), tag="sampled", roots=root)
 
 
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
