@@ -125,10 +125,11 @@ def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torc
     """
     own, shared = _roots(state.moments, state.sizes, atom)
     result = _coloured(noise, own, atom)
+    if shared is None:
+        return result
     lengths = state.corr.shape
     common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(state.sizes)]
-    drawn = torch.randn(common, generator=generator, dtype=torch.float64)
-    return result if shared is None else result + _coloured(drawn, shared, atom)
+    return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
 
 
 def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:
