@@ -193,6 +193,21 @@ def test_truth_values():
     assert torch.equal(made["written"], torch.ones(4, dtype=torch.bool))
 
 
+class Windowed(nn.Module):
+    """A causal mask over far more positions than any input has, as GPT-Neo holds one in each layer."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.register_buffer("seen", torch.tril(torch.ones(size, size, dtype=torch.bool)))
+
+
+def test_many_large_masks():
+    made = values(on_meta(lambda: nn.Sequential(*(Windowed(2048) for _ in range(12)))))
+    assert len(made) == 12
+    assert all(torch.equal(mask, torch.ones(2048, 2048, dtype=torch.bool).tril()) for mask in made.values())
+
+
 class Hooked(nn.Module):
     """transformers' convention."""
 

@@ -98,3 +98,33 @@ def test_tables_and_buffers_without_values():
     made = wp.plan(model, torch.zeros(2, 4, 3))
     assert "'table' (N(0, 0.02²)), 'fixed' (N(0, 1))" in made.warnings[0]
     assert made.prescriptions["linear.weight"].std == pytest.approx((3 * (2 + 4e-4)) ** -0.5)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "use"),
+    [
+        (torch.ones(2, 4, 1, dtype=torch.bool), lambda x, mask: x.masked_fill(~mask[:1], 0.0)),
+        (torch.tensor([3, 0, 1, 2]), lambda x, order: x[:, order]),
+    ],
+    ids=["mask", "index"],
+)
+def test_masks_and_indices_without_values_are_named(buffer, use):
+    class Chosen(nn.Module):
+        def __init__(self, unkept):
+            super().__init__()
+            self.register_buffer("chosen", torch.empty(buffer.shape, dtype=buffer.dtype))
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(use(x, self.chosen))
+
+    with torch.device("meta"):
+        model = Chosen(1)
+    made = wp.plan(model, torch.zeros(2, 4, 3))
+    assert "'chosen' (any mask or index)" in made.warnings[-1]
+    assert made.coverage == {"assumed": made.coverage["assumed"]}
+    model = model.to_empty(device="cpu")
+    model.chosen.copy_(buffer)
+    made = wp.plan(model, torch.zeros(2, 4, 3))
+    assert not made.warnings
+    assert "assumed" not in made.coverage

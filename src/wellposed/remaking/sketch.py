@@ -18,8 +18,8 @@ SAMPLE = 2**12
 """Elements of a large tensor that are followed."""
 LARGEST = 2**22
 """Tensors of more elements are never made for real."""
-ROOM = 2**23
-"""Elements of all tensors together that are filled with a number and made for real although they are large."""
+ROOM = 2**28
+"""Bytes of all tensors together that are filled with a number and made for real although they are large."""
 _UNFILLED = {
     _aten.empty.memory_format,
     _aten.empty_strided.default,
@@ -133,7 +133,7 @@ class Sketch(TorchDispatchMode):
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": _META}
         planned: torch.Tensor = func(*tree_map(_to_meta, args), **kwargs)
         value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
-        if self._has_room(planned.numel(), func in _FILLED):
+        if self._has_room(planned, func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
             if func in _DRAWN:
                 getattr(made, _DRAWN[func])()
@@ -145,10 +145,11 @@ class Sketch(TorchDispatchMode):
             self._write(draw, planned, (planned,))
         return planned
 
-    def _has_room(self, elements: int, filled: bool) -> bool:
-        """Whether a tensor of so many elements is made for real."""
+    def _has_room(self, planned: torch.Tensor, filled: bool) -> bool:
+        """Whether a tensor is made for real."""
+        elements = planned.numel()
         if filled and self.limit < elements <= LARGEST:
-            self.spent += elements
+            self.spent += elements * planned.element_size()
             return self.spent <= ROOM
         return elements <= self.limit
 

@@ -42,9 +42,14 @@ def load(name: str, device: str = "cpu") -> Loaded:
     Raises:
         OptionError: the name cannot be read, there is no such model, or the library that has it is not installed.
     """
-    loaded = _loaded(name, device)
-    if torch.device(device).type == "meta" and not name.startswith("transformers:"):
-        remember(loaded[0], lambda: _loaded(name, "cpu")[0])
+    if torch.device(device).type != "meta" or name.startswith("transformers:"):
+        return _loaded(name, device)
+    try:
+        loaded = _loaded(name, device)
+    except NotImplementedError:  # its constructor reads values, which nothing on meta has
+        model, args, kwargs = _loaded(name, "cpu")
+        loaded = model.to(device), args, kwargs
+    remember(loaded[0], lambda: _loaded(name, "cpu")[0])
     return loaded
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.graphs import Ref
+from wellposed.graphs import Graph, Ref
+from wellposed.graphs.graph import once
 from wellposed.graphs.run import dense
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
@@ -67,6 +68,22 @@ def _unknown_buffer(run: Pass, value: int) -> State:
             run.weights.assumed[info.name] = f"{level:g}"
             return make_state(info.shape, level, 0.0, tag="assumed")
     return make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+
+
+@once
+def unmade(graph: Graph) -> dict[int, str]:
+    """Return the masks and indices whose values nobody knows, with the buffer on meta that each is made of."""
+    found = {
+        value: name
+        for name, value in graph.buffers.items()
+        if graph.buffer_tensors[name].is_meta and not graph.values[value].is_followed and value not in graph.known
+    }
+    for node in graph.nodes if found else ():
+        name = next((found[value] for value in node.inputs if value in found), None)
+        for out in node.outputs if name is not None else ():
+            if not graph.values[out].is_followed and out not in graph.known:
+                found[out] = name
+    return found
 
 
 def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> State:

@@ -16,7 +16,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.algebra.sizes import average_of_sizes
-from wellposed.signals.context.arguments import known_state, resolve, state_of
+from wellposed.signals.context.arguments import known_state, resolve, state_of, unmade
 from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_needed, states_of_draws
@@ -112,6 +112,10 @@ def _follow(run: Pass, node: Node) -> None:
         raise RuleError(
             f"{node.name} ({node.op_name}): the rule failed with {error}; {_entering(run, node)}"
         ) from error
+    lost = unmade(run.graph)
+    if lost and (unknown := {lost[value]: "any mask or index" for value in node.inputs if value in lost}):
+        run.weights.assumed.update(unknown)
+        results, tag = [None if result is None else result.amended(tag="assumed") for result in results], "assumed"
     if note or tag != "exact":
         run.outcomes.append(Outcome(node.index, tag, note))
     for out, result in zip(node.outputs, results, strict=True):
