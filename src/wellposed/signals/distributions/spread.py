@@ -84,7 +84,7 @@ class Spread:
     @property
     def middle(self) -> float:
         """Mean of ln(second moment) over weight draws, less the logarithm of the prediction."""
-        return min(self.drift - 0.5 * self.own.variance, -0.5 * self.variance)  # or its mean would exceed the prediction
+        return min(self.drift - 0.5 * self.own.variance, -0.5 * self.variance)  # no mean above the prediction
 
     def beside(self, other: Spread, share: float) -> Spread:
         """Return the spread of a sum of two signals, of whose second moment ``other`` has this share.
