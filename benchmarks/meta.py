@@ -1,6 +1,6 @@
 """Plans made on meta against plans made on the CPU, over the zoo, and a mixture of experts of 10^12 parameters on meta.
 
-    python benchmarks/meta.py [--library timm] [--only PATTERN] [--every N] [--out docs/results]
+    python benchmarks/meta.py [--library timm] [--only PATTERN] [--every N] [--giants-only] [--out docs/results]
 
 Of every model: is each parameter planned in the same way, how far apart are stds, means and constants, and are the tags
 of the signals the same. "By name" is a model of `wellposed.zoo`, which knows how it was made; "by itself" is the same
@@ -135,6 +135,8 @@ def compared(name: str) -> list[dict[str, Any]]:
         if row["worst"] > SAME or row["otherwise"]:
             again = planned(name, "cpu", seed=1)[0] if again is None else again
             row["between_cpu"], row["otherwise_between_cpu"] = difference(reference, again)
+        row["same"] = row["tags"] and row["worst"] <= SAME and not row["otherwise"]
+        row["by_chance"] = row["tags"] and not row["same"] and _within(row)
         rows.append(row)
     return rows
 
@@ -165,15 +167,13 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for how in ("by name", "by itself"):
             mine = [r for r in rows if r["how"] == how and r["model"].startswith(library + ":") and "worst" in r]
             if mine:
-                same = [r for r in mine if r["tags"] and r["worst"] <= SAME and not r["otherwise"]]
-                drawn = [r for r in mine if r["tags"] and r not in same and _within(r)]
                 told.append(
                     {
                         "library": library,
                         "how": how,
                         "models": len(mine),
-                        "same": len(same),
-                        "drawn": len(drawn),
+                        "same": sum(r["same"] for r in mine),
+                        "drawn": sum(r["by_chance"] for r in mine),
                         "tags": sum(r["tags"] for r in mine),
                         "worst": max(_octaves(r["worst"]) for r in mine),
                         "assumed": sum(r["assumed"] > r["assumed_on_cpu"] for r in mine),
@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="only models whose name fits this pattern")
     parser.add_argument("--every", type=int, default=1, help="only every N-th model")
     parser.add_argument("--no-giants", action="store_true", help="leave the models of 10^12 parameters out")
+    parser.add_argument("--giants-only", action="store_true", help="plan these alone")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--giant", choices=GIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -264,20 +265,20 @@ def main() -> None:
         return
     large = [] if options.no_giants else giants()
     rows: list[dict[str, Any]] = []
-    for library in options.library or reach.LIBRARIES:
+    for library in () if options.giants_only else options.library or reach.LIBRARIES:
         names = [name for _, name in reach.LIBRARIES[library]() if fnmatch.fnmatch(name, options.only)]
         for name in names[:: options.every]:
             found = limited(f"{library}:{name}")
             rows += found
             said = [(row["how"], row.get("worst"), row.get("tags")) for row in found]
             print(library, name, said, file=sys.stderr, flush=True)
-    tables = [markdown(large, GIANT_COLUMNS)] if large else []
-    told = summary(rows)
-    if told:
-        tables.append(markdown(told, COLUMNS))
-    text = "\n\n".join([*tables, *filter(None, [exceptions(rows)])])
-    print(text)
-    write("meta", text, rows, options.out, giants=large, every=options.every)
+    if large:
+        print(markdown(large, GIANT_COLUMNS))
+        write("giants", markdown(large, GIANT_COLUMNS), large, options.out)
+    if rows:
+        text = "\n\n".join([markdown(summary(rows), COLUMNS), *filter(None, [exceptions(rows)])])
+        print(text)
+        write("meta", text, rows, options.out, every=options.every)
 
 
 if __name__ == "__main__":

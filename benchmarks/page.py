@@ -230,6 +230,22 @@ def size(results: Results) -> tuple[str, str]:
     return told, verdict(row["plan_s"] <= SIZE_SECONDS, row["peak_mb"] <= SIZE_MB)
 
 
+def giants(results: Results) -> tuple[str, str]:
+    row = max(results["giants"], key=lambda row: float(row["parameters"]))
+    told = (
+        f"{figure(row['processor_s'], 1)} s of processor time, {figure(row['peak_mb'] / 1000, 2)} GB; "
+        f"{row['assumed']} of {row['signals']} signals assumed"
+    )
+    within = row["processor_s"] <= SIZE_SECONDS and row["peak_mb"] <= SIZE_MB
+    return told, verdict(within, not row["assumed"])
+
+
+def on_meta(results: Results) -> tuple[str, str]:
+    rows = [row for row in results["meta"] if "worst" in row and row["how"] == "by name"]
+    alike = [row["same"] or row["by_chance"] for row in rows]
+    return f"{share(alike)} models of a sample of the zoo", verdict(all(alike))
+
+
 def rules(results: Results) -> tuple[str, str]:
     found = families(results["rates"])
     residual, _ = rule_figures(found[name] for name in RESIDUAL)
@@ -342,7 +358,7 @@ def language_models(results: Results) -> tuple[str, str]:
     warned = sum(bool(row["false"]) for row in rows)
     told = (
         f"{share(close)} within the goal, {share(spread)} with the spread within a factor of {FACTOR}; false warnings "
-        f"of {warned}; {len(results['language_models']) - len(rows)} more not judged"
+        f"in {warned}; {len(results['language_models']) - len(rows)} more not judged"
     )
     return told, verdict(all(close), all(spread), not warned, len(rows) >= LANGUAGE_MODELS)
 
@@ -423,6 +439,18 @@ def summary(results: Results) -> str:
             "a plan for a Llama of 70 billion parameters on meta",
             f"≤ {SIZE_SECONDS} s, ≤ {SIZE_MB / 1000} GB",
             size(results),
+        ),
+        (
+            "[very large models](#size)",
+            "a plan for a mixture of experts of 10¹² parameters on meta",
+            f"≤ {SIZE_SECONDS} s, ≤ {SIZE_MB / 1000} GB, nothing assumed",
+            giants(results),
+        ),
+        (
+            "[on meta](#size)",
+            "plans of models on meta against those of the same models on the CPU, tags included",
+            "within 1e-6, or what two models on the CPU differ by",
+            on_meta(results),
         ),
         (
             "[rate rules](#learning-rates)",

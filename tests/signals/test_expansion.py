@@ -15,6 +15,7 @@ from wellposed.signals.distributions.expansion import (
     clip_unseen_tails,
     expand,
     expand_mixture,
+    fluctuation,
     gamma_nodes,
 )
 from wellposed.signals.distributions.state import Pointwise
@@ -137,3 +138,10 @@ def test_nodes_of_a_gamma_distribution(kappa, count):
     reference, shares = roots_genlaguerre(count, 1.0 / kappa - 1.0)
     assert nodes == pytest.approx(reference * kappa, rel=1e-9)
     assert weights == pytest.approx(shares / shares.sum(), rel=1e-6)
+
+
+def test_a_fluctuation_is_no_less_than_zero():
+    """Elements that sum to zero, their correlations rounded: a variance below 0 has no root."""
+    linear = np.eye(10)[1]
+    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0]), (4,)) == pytest.approx(0.0, abs=1e-15)
+    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0 - 1e-12]), (4,)) == 0.0

@@ -241,3 +241,32 @@ def test_norms_of_tokens_that_are_alike_take_out_their_own_gradient_alone() -> N
         (gradient,) = torch.autograd.grad(output, model.mix.bias, torch.randn_like(output))
         powers.append(float(gradient.double().square().mean()))
     assert abs(predicted.var - np.mean(powers)) < 4 * np.std(powers, ddof=1) / math.sqrt(len(powers))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts: int) -> None:
+    """Of k maps of 6 white channels a channel's variance is chi-squared with 6k degrees of freedom: 6k / (6k - 2)."""
+
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.maps = nn.ModuleList(nn.Conv2d(6, 64, 1, bias=False) for _ in range(parts))
+            self.norm = nn.BatchNorm2d(64, affine=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            total = self.maps[0](x[:, :6])
+            for i, each in enumerate(self.maps[1:], 1):
+                total = total + each(x[:, 6 * i : 6 * i + 6])
+            return self.norm(total)
+
+    torch.manual_seed(0)
+    model, x = Summed(), torch.randn(16, 6 * parts, 8, 8)
+    graph = wp.trace(model, x)
+    name = graph.values[graph.nodes[-1].inputs[0]].name
+    plan = wp.plan(graph, distribution="normal")
+    predicted = wp.propagate(graph, inputs=WHITE, weights=plan, backward=True).gradients[name].second_moment
+    measured = wp.measure(
+        graph, plan=plan, draws=40, inputs=lambda _: torch.randn(16, 6 * parts, 8, 8), backward=True
+    ).gradients[name]
+    assert abs(math.log2(predicted / measured.second_moment)) < 4 * measured.log2_error
+    assert abs(math.log2(6 * parts / (6 * parts - 2))) > 8 * measured.log2_error  # without it, it would be far off

@@ -29,9 +29,24 @@ def test_a_part_of_a_sum_is_that_of_a_log_normal_variable(share: float, std: flo
     sums = np.log1p(share * np.expm1(logs))
     inherited, own = Spread(source(3, variance), NONE, -0.5 * variance), Spread(NONE, source(3, variance))
     for whole in (inherited, own, Spread(source(3, variance))):
-        part = whole.part(share)
+        part = Spread().beside(whole, share)
         assert math.sqrt(part.variance) == pytest.approx(sums.std(), rel=NINE)
         assert part.drift - 0.5 * part.own.variance == pytest.approx(sums.mean(), abs=NINE * std)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("corr", [-0.5, 0.0, 0.6, 0.95])
+@pytest.mark.parametrize(("one", "other"), [(0.3, 2.0), (2.0, 2.0), (1.5, 3.0), (4.0, 5.0)])
+def test_a_sum_of_log_normal_variables(one: float, other: float, corr: float, share: float) -> None:
+    """(1 − w) e^a + w e^b of correlated a and b, by a million draws: what goes along with both stays whole."""
+    z, rest = np.random.default_rng(0).standard_normal((2, 1_000_000))
+    first, second = one * z, other * (corr * z + math.sqrt(1.0 - corr * corr) * rest)
+    sums = np.log((1.0 - share) * np.exp(first - one * one / 2) + share * np.exp(second - other * other / 2))
+    both = source(4, other * other * (1.0 - corr * corr)) + source(3, 1.0).times(other * corr)
+    for x in (Spread(source(3, one * one), NONE, -0.5 * one * one), Spread(NONE, source(3, one * one))):
+        made = x.beside(Spread(both, NONE, -0.5 * other * other), share)
+        assert math.sqrt(made.variance) == pytest.approx(sums.std(), rel=NINE)
+        assert made.drift - 0.5 * made.own.variance == pytest.approx(sums.mean(), abs=NINE * max(one, other))
 
 
 def assert_spreads(model: nn.Module, x: Tensor, names: Iterable[str]) -> None:

@@ -277,7 +277,7 @@ def _spread_of_sum(
             between = between + other * kernels.autocorrelation(mean, between.shape)
     mixed = float(kernels.pair_mean(between * (2.0 * a * b / level) ** 2, result.sizes).ravel()[0])
     mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
-    spread = x.spread.part(share) + y.spread.part(1.0 - share)
+    spread = x.spread.beside(y.spread, 1.0 - share)
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 

@@ -172,7 +172,7 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)
     part = min(before, whole)
-    factor = (max(after, 0.0) / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
+    factor = (after / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
     return base.own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
 
 

@@ -79,10 +79,10 @@ def unmade(graph: Graph) -> dict[int, str]:
         if graph.buffer_tensors[name].is_meta and not graph.values[value].is_followed and value not in graph.known
     }
     for node in graph.nodes if found else ():
-        name = next((found[value] for value in node.inputs if value in found), None)
-        for out in node.outputs if name is not None else ():
-            if not graph.values[out].is_followed and out not in graph.known:
-                found[out] = name
+        names = [found[value] for value in node.inputs if value in found]
+        if names:
+            made = [out for out in node.outputs if not graph.values[out].is_followed and out not in graph.known]
+            found.update(dict.fromkeys(made, names[0]))
     return found
 
 

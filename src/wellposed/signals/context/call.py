@@ -35,7 +35,9 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What is known of a signal that was drawn, before anything asks for its moments; ``make`` works them out."""
+    """What is known of a signal that was drawn, or of a constant, before anything asks for its moments: ``make`` works
+    them out.
+    """
 
     tag: Tag
     roots: int

@@ -554,7 +554,8 @@ def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
     """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion."""
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
-    return float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])
+    found = float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])
+    return max(found, 0.0)  # a variance, but for rounding
 
 
 def gaussian_fluctuation(x: State) -> float:

@@ -81,21 +81,37 @@ class Spread:
             return self
         return Spread(self.inherited.times(power), self.own.times(power), self.drift * power)
 
-    def part(self, share: float) -> Spread:
-        """Return what it contributes to the logarithm of a sum, of whose mean the signal has this share.
+    @property
+    def middle(self) -> float:
+        """Mean of ln(second moment) over weight draws, less the logarithm of the prediction."""
+        return min(self.drift - 0.5 * self.own.variance, -0.5 * self.variance)  # no mean above the prediction
 
-        That is a multiple by the share where it is narrow. A wide one is followed at nine scales: of a mean that rests
-        on rare draws, nothing is seen in all others.
+    def beside(self, other: Spread, share: float) -> Spread:
+        """Return the spread of a sum of two signals, of whose second moment ``other`` has this share.
+
+        Where both are narrow, logarithms add up by their shares. Wide ones are followed at nine ratios of the two: of a
+        mean that rests on rare draws of one, nothing is seen in all others, and what goes along with both stays whole.
         """
-        variance = self.variance
-        if variance < WIDE or not 0.0 < share < 1.0:
-            return self.times(share)
-        middle = min(self.drift - 0.5 * self.own.variance, -0.5 * variance)  # or its mean would exceed its share
-        logs = np.log1p(share * np.expm1(np.clip(middle + math.sqrt(variance) * _Z, -60.0, 60.0)))
-        centre = float(_W @ logs)
-        factor = math.sqrt(float(_W @ (logs - centre) ** 2) / variance)
-        own = self.own.times(factor)
-        return Spread(self.inherited.times(factor), own, centre + 0.5 * own.variance)
+        apart = other + self.times(-1.0)
+        variance = apart.variance
+        if max(self.variance, other.variance) < WIDE or not (0.0 < share < 1.0 and variance > 0.0):
+            return self.times(1.0 - share) + other.times(share)
+        at = math.sqrt(variance) * _Z
+        # ln(1 - s + s exp(D)) of D, the logarithm of their ratio, which is Gaussian
+        middle = other.middle - self.middle
+        weights = 1.0 / (1.0 + (1.0 - share) / share * np.exp(np.clip(-(middle + at), -60.0, 60.0)))
+        logs = np.log1p(share * np.expm1(np.clip(middle + at, -60.0, 60.0)))
+        centre, slope = float(_W @ logs), float(_W @ weights)
+        inherited = self.inherited.times(1.0 - slope) + other.inherited.times(slope)
+        own = self.own.times(1.0 - slope) + other.own.times(slope)
+        # of the logarithm of self, what goes along with D
+        along = ((self.inherited + self.own) + (apart.inherited + apart.own)).variance - self.variance - variance
+        along = 0.5 * along / variance
+        whole = max(self.variance - along * along * variance, 0.0) + float(_W @ (along * at + logs - centre) ** 2)
+        linear = (inherited + own).variance
+        factor = math.sqrt(whole / linear) if linear > 0.0 else 0.0
+        own = own.times(factor)
+        return Spread(inherited.times(factor), own, self.middle + centre + 0.5 * own.variance)
 
     def __add__(self, other: Spread) -> Spread:
         """Return the spread of a product: logarithms add up."""
@@ -115,7 +131,9 @@ STEADY = Spread()
 
 def mean_spread(parts: Iterable[tuple[float, Spread]]) -> Spread:
     """Return the spread of a sum whose parts have these shares of its second moment (their sum is 1)."""
-    result = STEADY
+    result, total = STEADY, 0.0
     for share, spread in parts:
-        result = result + spread.part(share)
+        total += share
+        if total > 0.0:
+            result = result.beside(spread, share / total)
     return result

@@ -17,7 +17,7 @@ from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.algebra.sizes import average_of_sizes
 from wellposed.signals.context.arguments import known_state, resolve, state_of, unmade
-from wellposed.signals.context.call import OVERFLOW, Call, Outcome, Pass, Unknown
+from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_needed, states_of_draws
 from wellposed.signals.context.sampling import sample_operator
@@ -236,11 +236,19 @@ def apply_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:
 
 
 def _given(run: Pass, out: int) -> State | None:
-    """Return the state of an output whose values are known or that has no elements; None of indices and masks."""
+    """Return the state of an output whose values are known or that has no elements; None of indices and masks, and of
+    values that nothing has asked for yet.
+    """
     info = run.graph.values[out]
     if not info.is_followed:
         return None
-    return known_state(run.graph.known[out], run.root()) if out in run.graph.known else make_state(info.shape, 0.0, 0.0)
+    if out not in run.graph.known:
+        return make_state(info.shape, 0.0, 0.0)
+    make = partial(known_state, run.graph.known[out], run.root())
+    if not run.postpones:
+        return make()
+    run.postponed[out] = Drawn("exact", 0, STEADY, make)
+    return None
 
 
 def _by_rule(run: Pass, node: Node) -> tuple[list[State | None], Tag, str]:

@@ -21,8 +21,10 @@ from wellposed.signals.distributions.state import Dims, Link, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.quadratic import Inverse
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.product import describe
+from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
 from wellposed.signals.rules.contraction.convolution import inverse_of_filters
@@ -147,7 +149,7 @@ def _norm(
     weighted = times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
     sent += _by_affine(call, term, weighted, places)
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    strength *= (_spread(reshape(unit, view), over, centre) * (_filters(call) if per_channel else 1.0)) ** 0.5
+    strength *= (_spread(reshape(unit, view), over, centre) * (_filters(call, over) if per_channel else 1.0)) ** 0.5
     gradient = reshape(settled(call, term), view)
     common = [averaged(call, reshape(part, view), over, keepdim=True) for part in weighted]
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
@@ -171,20 +173,52 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
     return freedom / (freedom - 2.0)
 
 
-def _filters(call: Adjoint) -> float:
-    """Return E[1 / s²] E[s²] over the filters that make the channels, where the norm follows a contraction.
+def _filters(call: Adjoint, over: list[int]) -> float:
+    """Return E[1 / s²] E[s²] over the filters that make the channels.
 
-    The contraction's own rule undoes what does not go back through its filters (`FILTERS`).
+    The rule of a contraction that the norm follows undoes what does not go back through its filters (`FILTERS`).
     """
     value = source(call)
+    inverse = _inverse(call, value)
+    if inverse is not None:
+        call.run.memo[FILTERS, value] = inverse.through / inverse.alone
+        return inverse.alone
+    return 1.0 / (1.0 - _unevenness(call, over).get(value, 0.0))
+
+
+def _inverse(call: Adjoint, value: int) -> Inverse | None:
+    """Return what the filters of the contraction that makes a value do to gradients; None where none makes it."""
     node = call.graph.values[value].node
     product = None if node is None else describe(call.graph, call.graph.nodes[node])
     data = None if product is None else call.run.states.get(product.left)
     if product is None or data is None or product.transposed or not is_weight(call, product.right):
-        return 1.0
-    inverse = inverse_of_filters(data, product)
-    call.run.memo[FILTERS, value] = inverse.through / inverse.alone
-    return inverse.alone
+        return None
+    return inverse_of_filters(data, product)
+
+
+def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
+    """Return 1 - 1 / (E[1 / s²] E[s²]) of what filters make and of its sums, by value, 0 left out.
+
+    It is 2 / n for a chi-squared variable with n degrees of freedom, half the variance of s² / E s² per E: in a sum of
+    independent parts it adds up with the squares of their shares of the variance.
+    """
+    key = "unevenness", tuple(over)
+    if key in call.run.memo:
+        found: dict[int, float] = call.run.memo[key]
+        return found
+    found = call.run.memo[key] = {}
+    for node in call.graph.nodes:
+        inverse = _inverse(call, node.outputs[0]) if node.outputs else None
+        if inverse is not None:
+            found[node.outputs[0]] = 1.0 - 1.0 / inverse.alone
+        elif plain_name(node.op) in ("add", "sub") and not found.keys().isdisjoint(node.inputs):
+            states = [call.run.states.get(value) for value in (*node.inputs, node.outputs[0])]
+            if all(state is not None and len(state.axes) == len(over) + 1 for state in states):
+                *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
+                shares = [part / whole if whole > 0.0 else 0.0 for part in parts]
+                uneven = sum(found.get(v, 0.0) * share**2 for v, share in zip(node.inputs, shares, strict=True))
+                found[node.outputs[0]] = min(uneven, 1.0 - 2.0 / LEAST)
+    return found
 
 
 LEAST = 3.0
@@ -248,18 +282,19 @@ def _summing_to_zero(kernel: Array, var: float, sizes: tuple[int, ...], dims: li
     return kernel
 
 
+def _square(x: State, over: list[int], centre: bool) -> Array:
+    """Return E s² by position."""
+    dims = [i for axis in over for i in x.axes[axis]]
+    square = kernels.mean_over(x.var + x.mean**2, dims)
+    if centre:
+        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+        square = square - kernels.mean_over(shared, dims) - kernels.mean_over(x.mean, dims) ** 2
+    return np.maximum(square, 0.0)
+
+
 def _deviation(x: State, over: list[int], eps: float, centre: bool) -> State:
     """Return 1 / s by position, as numbers."""
-    dims = tuple(i for axis in over for i in x.axes[axis])
-
-    def average(array: Array) -> Array:
-        return array.mean(axis=dims, keepdims=True) if dims else array
-
-    square = average(x.var + x.mean**2)
-    if centre:
-        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, list(dims))
-        square = square - average(shared) - average(x.mean) ** 2
-    inverse = 1.0 / np.sqrt(np.maximum(square, 0.0) + max(eps, 1e-300))
+    inverse = 1.0 / np.sqrt(_square(x, over, centre) + max(eps, 1e-300))
     flat = x.as_new()
     return flat.changed(mean=inverse, var=np.zeros((1,) * inverse.ndim), corr=np.ones((1,) * inverse.ndim), gauss=False)
 
