@@ -237,7 +237,7 @@ class Dependence:
         return later_y if of_x == of_y else of_y > of_x
 
     def _ease(self, x: State) -> int:
-        if x.serial in self.made or not x.links:
+        if x.serial in self.made or not x.links or any(link.taps for link in x.links):
             return 0
         return 1 if x.fn is not None or x.serial in self.factors else 2
 
