@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -386,7 +387,7 @@ def multiply(call: Call, x: State, y: State) -> State:
     for constant, other in ((y, x), (x, y)):
         if constant.is_constant and other.shape == shape:
             return scaled(call, other, constant.pooled_mean)
-    one = fused(call, x, y, ("product",), lambda p, q: p * q)
+    one = _each_part(call, x, y, multiply) or fused(call, x, y, ("product",), lambda p, q: p * q)
     one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
     one = one or times_known(x, y) or times_known(y, x)
     one = one or _by_parts(call, x, y)
@@ -395,6 +396,23 @@ def multiply(call: Call, x: State, y: State) -> State:
     result = _product(call, *without_repeats(pooled(x), pooled(y)))
     both = jointly(x, y, torch.mul)
     return result if both is None else result.amended(statistic=both)
+
+
+def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
+    """Return the product or quotient of two concatenations of as many parts along one axis, part by part (tokens of
+    which some are all zero, and their sizes); None elsewhere.
+    """
+    axis, shape = x.block_axis, call.shape()
+    widths = [block.shape[axis] for block in x.blocks]
+    if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
+        return None
+    if [block.shape[axis] for block in y.blocks] != widths or len(shape) != len(x.axes):
+        return None
+    parts = [
+        operate(PartCall(call.run, call.node, (*shape[:axis], width, *shape[axis + 1 :])), one, other)
+        for one, other, width in zip(x.blocks, y.blocks, widths, strict=True)
+    ]
+    return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
 
 
 def _by_parts(call: Call, x: State, y: State) -> State | None:
@@ -423,7 +441,11 @@ def divide(call: Call, x: State, y: State) -> State | None:
     through the moments of the reciprocal; None where y comes too near to 0 for that, and where the two depend on one
     another, y varies, and they can be drawn together.
     """
-    one = fused(call, x, y, ("div",), torch.div) or times_statistic(call, x, y, inverse=True)
+    one = (
+        _each_part(call, x, y, divide)
+        or fused(call, x, y, ("div",), torch.div)
+        or times_statistic(call, x, y, inverse=True)
+    )
     if one is not None:
         return one
     together = x.roots & y.roots and can_run(call.run, call.node)
