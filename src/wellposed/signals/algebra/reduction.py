@@ -12,11 +12,16 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.dependence import to_mean_of
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State, read
+from wellposed.signals.distributions.state import Marginal, State, read, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares, skewness
+
+
+IMPRECISE = 1e-6
+"""Share of a variance by which a mean of covariances is below 0 where these are too rough to tell it: elements then
+count as strangers, so that a norm over samples finds what differs between them."""
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
@@ -33,10 +38,13 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     count = math.prod(x.sizes[i] for i in dims)
     if is_centred(x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
+    tag, alone = x.tag, np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
     if call.independent:
-        covariance = var = spread = np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
+        covariance = var = spread = alone
     else:
         covariance = kernels.total(kernels.pair_mean(x.covariance(), x.sizes, dims), *_by_shared_scale(x, dims))
+        if float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0]) < -IMPRECISE * kernels.average(x.var):
+            covariance, tag = alone, weakest(tag, "approximate")
         spread = kernels.mean_over(x.std(), dims)
         level = kernels.average(spread**2)
         here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
@@ -55,6 +63,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         corr=reduce(corr),
         gauss=x.gauss or count >= 8,
         lever=None,
+        tag=tag,
     )
     if call.independent:
         return result
