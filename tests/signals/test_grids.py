@@ -62,6 +62,8 @@ FORMS = {
     "first and mean": lambda x: x[:, :, 0] - x.mean(2),
     "first and last": lambda x: x[:, :, 0] + x[:, :, -1],
     "picked": lambda x: x - x[:, :, torch.arange(11, -1, -1)],
+    "parts in another order": lambda x: torch.cat([x[:, :, 2:], x[:, :, :2]], 2) + x,
+    "all but the first": lambda x: x + torch.cat([0.0 * x[:, :, :2], x[:, :, 2:]], 2),
     "running mean": lambda x: x - x.cumsum(2) / RUNNING,
     "running mean, rectified": lambda x: x + torch.relu(x.cumsum(2) / RUNNING),
     "parts of channels": lambda x: torch.cat([x, torch.relu(x)], 1).view(-1, 2, 4, 12, 12).mean(1),

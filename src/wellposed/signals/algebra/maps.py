@@ -15,6 +15,9 @@ from wellposed.signals.integration.taps import of_matrix, picks
 from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
+LARGEST = 1 << 16
+"""Most numbers of a map whose result is followed back to what it maps, position by position."""
+
 
 def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: int = 0) -> State:
     """Return y_i = sum_j w_ij x_j along one axis (longer than 1); ``weights`` is (new size, old size).
@@ -47,7 +50,8 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     sign = sign or sign_of(x)
     shape = one_signed(x) if copies else _marginal(weights, result, sign)
     dims = tuple([i for i in range(len(x.sizes)) if i not in gone])
-    links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if x.roots else ()
+    follows = x.roots and weights.size <= LARGEST
+    links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
     return result.amended(marginal=shape, running=Running(x, at, weights, pairs, sign), links=links)
 
 

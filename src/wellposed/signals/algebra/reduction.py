@@ -18,7 +18,6 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares, skewness
 
-
 IMPRECISE = 1e-6
 """Share of a variance by which a mean of covariances is below 0 where these are too rough to tell it: elements then
 count as strangers, so that a norm over samples finds what differs between them."""

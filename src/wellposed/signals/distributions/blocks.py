@@ -166,7 +166,8 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         return states[0]
     widths = [s.shape[axis] for s in states]
     weights = np.array(widths, dtype=np.float64) / sum(widths)
-    aligned, layout = align_many([merge_atoms(s, axis) for s in states], skip=axis)
+    merged = [merge_atoms(s, axis) for s in states]
+    aligned, layout = align_many(merged, skip=axis)
     in_blocks = apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
     alike = _are_alike(aligned)
     if in_blocks:
@@ -183,7 +184,7 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
         marginal=Marginal(gauss=alike and all(s.gauss for s in states))
         if in_blocks
         else _marginal_by_position(states, aligned, weights),
-        ancestry=_joint_ancestry(states),
+        ancestry=_joint_ancestry(states, _part_links(merged, aligned, axis)),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
@@ -207,9 +208,23 @@ def _parts(states: Sequence[State], axis: int) -> Concatenation:
     return Concatenation(tuple(itertools.chain.from_iterable(blocks)), axis)
 
 
-def _joint_ancestry(states: Sequence[State]) -> Ancestry:
+def _part_links(states: Sequence[State], aligned: Sequence[Aligned], axis: int) -> tuple[Link, ...]:
+    """Return the links of a concatenation to parts of several positions: of those it has, the others have nothing."""
+    found, start, size = [], 0, sum(s.shape[axis] for s in states)
+    for s, a in zip(states, aligned, strict=True):
+        width = s.shape[axis]
+        if s.roots and a.dims is not None and s.axes[axis]:
+            source = np.full(size, -1)
+            source[start : start + width] = np.arange(width)
+            (atom,) = s.axes[axis]
+            found.append(Link(s, Scaled(1.0), (*a.dims, atom), taps=((atom, picks(source, width)),)))
+        start += width
+    return tuple(found) if len(found) <= MOST_PARTS else ()
+
+
+def _joint_ancestry(states: Sequence[State], links: tuple[Link, ...] = ()) -> Ancestry:
     levers = {s.lever for s in states}
-    return Ancestry((), reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None)
+    return Ancestry(links, reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None)
 
 
 def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:
