@@ -152,3 +152,55 @@ def test_a_table_is_measured_by_column():
     assert wp.Input.from_batch(torch.randn(400, 4)).columns is None
     with pytest.raises(InputError, match="a table of 4 columns was described"):
         told.state((7, 5), 1)
+
+
+class Loss(nn.Module):
+    """A loss of a convolution's logits and labels of 0 and 1."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.convolution, self.form = nn.Conv2d(3, 1, 3, padding=1), form
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.form(self.convolution(x), y)
+
+
+def focal(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    p = z.sigmoid()
+    entropy = nn.functional.binary_cross_entropy_with_logits(z, y, reduction="none")
+    return (0.25 * y + 0.75 * (1 - y)) * entropy * (1 - p * y - (1 - p) * (1 - y)) ** 2
+
+
+LOSSES = {
+    "focal": focal,
+    "entropy": lambda z, y: -(y * z.sigmoid().log() + (1 - y) * (1 - z.sigmoid()).log()),
+    "dice": lambda z, y: (2 * z.sigmoid() * y).sum((2, 3)) / (z.sigmoid() + y).sum((2, 3)),
+    "weights": lambda z, y: z * torch.where(y > 0.5, 3.0, 1.0),
+    "neither": lambda z, y: y * (1 - y),
+}
+
+
+def labelled(draw: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(draw)
+    x = torch.randn(4, 3, 16, 16, generator=generator)
+    return x, (torch.rand(4, 1, 16, 16, generator=generator) < 0.3).float()
+
+
+@pytest.mark.parametrize("form", LOSSES)
+def test_labels_of_0_and_1_count_as_such(form: str) -> None:
+    graph = wp.trace(Loss(LOSSES[form]), *labelled(0))
+    verdict = wp.check(graph, inputs=[labelled(draw) for draw in range(24)], draws=24)
+    assert verdict.ok, str(verdict)
+    last = verdict.comparisons[-1]
+    assert last.predicted == last.measured == 0.0 or abs(last.error) < 0.1 + 3 * last.standard_error
+
+
+def test_what_is_drawn_for_labels_are_labels() -> None:
+    found = Input.from_batch(labelled(0)[1])
+    assert found.values is not None
+    assert [value for value, _ in found.values] == [0.0, 1.0]
+    assert "values 0, 1" in found.describe()
+    values = drawn(found, (4, 1, 16, 16))
+    assert set(values.unique().tolist()) == {0.0, 1.0}
+    within(values.flatten(1).mean(1), found.mean)
+    assert Input.from_batch(torch.randn(64, 64)).values is None

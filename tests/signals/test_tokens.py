@@ -346,3 +346,31 @@ def test_scores_that_two_masks_shut_out_overflow_as_predicted():
 
     verdict = wp.check(Masked(), torch.randn(4, 16, 8), draws=4)
     assert not [one for one in verdict.comparisons if math.isinf(one.error)]
+
+
+class BesideZeros(nn.Module):
+    """Tokens that begin at zero (of detections, of masks) beside those of a picture, and a norm of all."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.embed, self.zeros, self.norm = nn.Linear(48, 64), nn.Parameter(torch.zeros(1, 5, 64)), norm
+
+    def forward(self, x):
+        return self.norm(torch.cat([self.zeros.expand(x.shape[0], -1, -1), self.embed(x)], 1))
+
+
+NORMS = {
+    "layer norm": lambda x: F.layer_norm(x, (64,)),
+    "rms norm": lambda x: F.rms_norm(x, (64,), eps=1e-6),
+    "rms norm written out": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+    "layer norm written out": lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + 1e-5),
+    "unit length": lambda x: 8.0 * F.normalize(x, dim=-1),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_tokens_that_are_all_zero_stay_so_beside_others(norm):
+    graph = wp.trace(BesideZeros(NORMS[norm]), torch.zeros(4, 12, 48))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
+    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.01)  # 12 of 17, but for epsilon

@@ -10,11 +10,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from wellposed.errors import InputError
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import Link, Marginal, Pointwise, Scaled, State, make_state
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import standardised
 
 InputKind = Literal["white", "image", "tokens", "measured"]
 
@@ -33,6 +36,8 @@ class Input:
         channel_correlation: correlation of two channels at one position (images).
         vocabulary: number of different tokens, equally likely.
         columns: mean and variance of each column of a table (batch, columns) whose columns differ; None: alike.
+        values: the values that elements take, in order, and the share of each, where they are few (labels of 0 and 1,
+            one-hot rows); None: they are Gaussian.
     """
 
     kind: InputKind = "white"
@@ -42,6 +47,7 @@ class Input:
     channel_correlation: float = 0.0
     vocabulary: int | None = None
     columns: tuple[tuple[float, float], ...] | None = None
+    values: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
@@ -102,8 +108,9 @@ class Input:
             return cls(
                 "measured", mean, var, columns=tuple(zip(data.mean(0).tolist(), data.var(0).tolist(), strict=True))
             )
+        values = _few(data) if var > 0.0 else None
         if data.ndim != 4 or var == 0.0:
-            return cls("measured", mean, var)
+            return cls("measured", mean, var, values=values)
         centred = data - mean
         height, width = data.shape[2:]
         spectrum = np.abs(np.fft.rfft2(centred, (2 * height, 2 * width))) ** 2
@@ -115,7 +122,7 @@ class Input:
         channels = data.shape[1]
         common = float((across**2).mean() / var)
         rho = (common * channels - 1) / (channels - 1) if channels > 1 else 0.0
-        return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho)
+        return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho, values=values)
 
     @classmethod
     def default(cls, shape: Sequence[int], dtype: torch.dtype) -> Input:
@@ -135,7 +142,8 @@ class Input:
             "white": "white",
             "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)",
         }
-        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}"
+        few = "" if self.values is None else ", values " + ", ".join(f"{value:g}" for value, _ in self.values)
+        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}{few}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
         """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
@@ -148,8 +156,13 @@ class Input:
         made = make_state(shape, self.mean, self.var, gauss=True, roots=root)
         if self.columns is not None:
             return self._by_column(made)
-        if independent or self.kind not in ("image", "measured") or len(shape) < 4:
+        if independent:
             return made
+        if self.kind in ("image", "measured") and len(shape) >= 4:
+            made = self._in_space(made, shape)
+        return made if self.values is None else self._of_few(made)
+
+    def _in_space(self, made: State, shape: Sequence[int]) -> State:
         axes = made.axes
         space = [axes[i][0] if axes[i] else None for i in range(2, len(shape))]
         profile = self._profile(tuple(int(n) for n in shape[2:]))
@@ -161,6 +174,18 @@ class Input:
         if axes[1] and self.channel_correlation:
             corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
         return made.with_moments(corr=corr)
+
+    def _of_few(self, made: State) -> State:
+        """Return an input of few values as a function of a Gaussian: 0 below a threshold and 1 above."""
+        levels = _Levels(self.values or ())
+        coefficients, _ = hermite(levels.function, 0.0, 1.0)
+        latent = standardised(levels.function(NODES)).latent(made.corr)
+        base = made.with_moments(
+            mean=np.zeros_like(made.mean), var=np.ones_like(made.var), corr=kernels.with_diagonal(latent)
+        )
+        return made.with_moments(
+            marginal=Marginal(base=base, fn=levels.function), links=(Link(base, Scaled(float(coefficients[1]))),)
+        )
 
     def _by_column(self, made: State) -> State:
         columns = self.columns or ()
@@ -200,6 +225,8 @@ class Input:
             noise = self._fields(tuple(int(n) for n in shape), generator)
         else:
             noise = torch.randn(tuple(shape), generator=generator)
+        if self.values is not None:
+            return _Levels(self.values)(noise)
         if self.columns is not None:
             mean, var = torch.tensor(self.columns).T
             return torch.addcmul(mean, var.sqrt(), noise)
@@ -230,6 +257,34 @@ class Input:
 
 Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
 """Inputs that are described, as `wellposed.propagate` takes them."""
+
+
+FEW, FIRST = 8, 256
+"""Most values that an input of few takes, and elements that are looked at before all are."""
+
+
+def _few(data: Array) -> tuple[tuple[float, float], ...] | None:
+    """Return the values that elements take, and the share of each, where they are few."""
+    if len(np.unique(data.ravel()[:FIRST])) > FEW or data.size <= FEW * FEW:
+        return None
+    values, counts = np.unique(data, return_counts=True)
+    if len(values) > FEW:
+        return None
+    return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
+
+
+class _Levels:
+    """The step function that makes a variable of few values of a standard Gaussian."""
+
+    def __init__(self, values: Sequence[tuple[float, float]]) -> None:
+        self._levels = torch.tensor([value for value, _ in values], dtype=torch.float64)
+        below = np.cumsum([share for _, share in values])[:-1]
+        self._ends = torch.from_numpy(ndtri(below))
+        self.function = Pointwise(("levels", *values), self)
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the values at an array of points."""
+        return self._levels[torch.bucketize(z.double(), self._ends)].to(z.dtype)
 
 
 def _differ(table: Array) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, PartCall, Unknown
 from wellposed.signals.context.joint import can_run
 from wellposed.signals.context.sampling import outside
-from wellposed.signals.distributions.alignment import Aligned, align, covariances
+from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import (
     alike_of_parts,
     concatenate,
@@ -29,7 +30,7 @@ from wellposed.signals.distributions.blocks import (
     select,
     spread_of_parts,
 )
-from wellposed.signals.distributions.dependence import REPEATED, Factors, scaled_by
+from wellposed.signals.distributions.dependence import REPEATED, Factors
 from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, sign_of
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
@@ -40,6 +41,7 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Moments,
     Pointwise,
+    Scaled,
     Standardised,
     State,
     make_state,
@@ -48,6 +50,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import times
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
 
 SINGLE = float(np.finfo(np.float32).max)
@@ -92,7 +95,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr, x.alike, x.even),
         marginal=_linear_marginal(x, affine, scale, shift),
         filters=Filters(x.excess, margin, chance=x.chance, left=x.left),
-        ancestry=Ancestry((Link(x, scaled_by(scale)),) if x.roots else (), x.roots, x.lever),
+        ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.lever),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)
     if x.running is not None and shift == 0.0:
@@ -161,7 +164,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     one = one or (of_pairs(x, y, a) if a == -b else None)
     if one is not None:
         return one
-    result = _sum(call, laid_out(x), laid_out(y), a, b)
+    result = _sum(call, *without_repeats(laid_out(x), laid_out(y)), a, b)
     if x.logits or y.logits:
         terms = [(w * w * kernels.average(s.var), s.logits) for w, s in ((a, x), (b, y))]
         result = result.amended(logits=summed(terms))
@@ -353,7 +356,7 @@ def _cross(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | No
 
 
 def _links(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
-    return tuple(Link(s, scaled_by(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
+    return tuple(Link(s, Scaled(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)
 
 
 def _common(cross: Array, product: Array) -> Array:
@@ -384,15 +387,32 @@ def multiply(call: Call, x: State, y: State) -> State:
     for constant, other in ((y, x), (x, y)):
         if constant.is_constant and other.shape == shape:
             return scaled(call, other, constant.pooled_mean)
-    one = fused(call, x, y, ("product",), lambda p, q: p * q)
+    one = _each_part(call, x, y, multiply) or fused(call, x, y, ("product",), lambda p, q: p * q)
     one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
     one = one or times_known(x, y) or times_known(y, x)
     one = one or _by_parts(call, x, y)
     if one is not None:
         return one
-    result = _product(call, pooled(x), pooled(y))
+    result = _product(call, *without_repeats(pooled(x), pooled(y)))
     both = jointly(x, y, torch.mul)
     return result if both is None else result.amended(statistic=both)
+
+
+def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
+    """Return the product or quotient of two concatenations of as many parts along one axis, part by part (tokens of
+    which some are all zero, and their sizes); None elsewhere.
+    """
+    axis, shape = x.block_axis, call.shape()
+    widths = [block.shape[axis] for block in x.blocks]
+    if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
+        return None
+    if [block.shape[axis] for block in y.blocks] != widths or len(shape) != len(x.axes):
+        return None
+    parts = [
+        operate(PartCall(call.run, call.node, (*shape[:axis], width, *shape[axis + 1 :])), one, other)
+        for one, other, width in zip(x.blocks, y.blocks, widths, strict=True)
+    ]
+    return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
 
 
 def _by_parts(call: Call, x: State, y: State) -> State | None:
@@ -421,7 +441,11 @@ def divide(call: Call, x: State, y: State) -> State | None:
     through the moments of the reciprocal; None where y comes too near to 0 for that, and where the two depend on one
     another, y varies, and they can be drawn together.
     """
-    one = fused(call, x, y, ("div",), torch.div) or times_statistic(call, x, y, inverse=True)
+    one = (
+        _each_part(call, x, y, divide)
+        or fused(call, x, y, ("div",), torch.div)
+        or times_statistic(call, x, y, inverse=True)
+    )
     if one is not None:
         return one
     together = x.roots & y.roots and can_run(call.run, call.node)
@@ -469,7 +493,7 @@ def _product(call: Call, x: State, y: State) -> State:
         tag=weakest(x.tag, y.tag),
         marginal=replace(made, scales=shape.scales, sizes_by=shape.sizes_by),
         ancestry=Ancestry(
-            _links([(x, p, _slope(q.mean, p.var)), (y, q, _slope(p.mean, q.var))]),
+            _links_of_product(x, y, p, q),
             x.roots | y.roots,
             _lever_of_product(x, y),
         ),
@@ -478,6 +502,20 @@ def _product(call: Call, x: State, y: State) -> State:
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     return expand(result, call.shape())
+
+
+def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
+    """Return the links of a product to its factors; known numbers along one atom (1 / n for a mean of the first n)
+    weigh each position by its own.
+    """
+    for one, own, known in ((x, p, q), (y, q, p)):
+        varying = [i for i, n in enumerate(known.mean.shape) if n > 1]
+        if kernels.nonzero(known.var) or len(varying) != 1 or own.dims is None or not one.roots:
+            continue
+        atom = own.dims[varying[0]]
+        if atom is not None:
+            return (Link(one, Scaled(1.0), own.dims, taps=((atom, times(known.mean.ravel())),)),)
+    return _links([(x, p, _slope(q.mean, p.var)), (y, q, _slope(p.mean, q.var))])
 
 
 def _slope(means: Array, var: Array) -> float:

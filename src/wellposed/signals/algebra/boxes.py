@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy.typing as npt
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import to_mean_of
-from wellposed.signals.distributions.state import Dims, Layout, Link, State
+from wellposed.signals.distributions.state import Layout, Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import of_windows
 from wellposed.signals.integration.windows import Axis, Indices
 from wellposed.signals.operators.product import pair_of
 
@@ -120,13 +122,9 @@ def filtered(
         return x.with_moments(layout=layout, mean=mean, var=var, corr=np.ones(one), roots=call.root(), gauss=True)
     mean, var, corr = _window_moments(x, dims, used, kernels.lag_cap(len(space)), include_padding)
 
-    def operate(kernel: Array, where: Dims) -> Array:
-        return through(kernel, where, pairs, include_padding) * total
-
-    links: tuple[Link, ...] = (Link(x, operate),) if x.roots and not gone and on_same_grid(used) else ()
+    links = window_links(x, pairs, gone, total, include_padding=include_padding)
     if gone == dims and all(step.kernel == step.size and not step.padded for step in used):
         links = to_mean_of(x, dims, total)
-
     return x.with_moments(
         layout=layout,
         mean=kernels.without(mean * total, gone),
@@ -136,6 +134,15 @@ def filtered(
         lever=None,
         gauss=x.gauss or taps >= 16,
     )
+
+
+def window_links(
+    x: State, pairs: Sequence[tuple[int, Axis]], gone: Sequence[int], factor: float, *, include_padding: bool
+) -> tuple[Link, ...]:
+    """Return the links of ``factor`` times averages of x over windows along some atoms, of which those ``gone`` go."""
+    kept = tuple([i for i in range(len(x.sizes)) if i not in gone])
+    combined = tuple([(i, of_windows(step, include_padding)) for i, step in pairs])
+    return (Link(x, Scaled(factor), kept, taps=combined),) if x.roots else ()
 
 
 def _window_moments(
@@ -150,44 +157,6 @@ def _window_moments(
         corr = _lags_needed(corr, i, step, cap)
     var = np.maximum(std * std * _class_factors(corr, dims, steps, include_padding), 0.0)
     return mean, var, kernels.correlation(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
-
-
-def on_same_grid(steps: list[Axis]) -> bool:
-    """Whether windows leave every position where it is."""
-    return all(step.stride == 1 and step.out == step.size for step in steps)
-
-
-def through(kernel: Array, where: Dims, pairs: list[tuple[int, Axis]], include_padding: bool) -> Array:
-    """Carry a covariance kernel with the input through windows of one of the two elements."""
-    for i, step in pairs:
-        dim = where[i]
-        if dim is not None:
-            kernel = _one_sided(kernel, dim, step, include_padding)
-    return kernel
-
-
-def _one_sided(kernel: Array, dim: int, step: Axis, include_padding: bool) -> Array:
-    """Average over the taps of one of the two elements: Cov(z, mean of window)(d), averaged over positions."""
-    if step.kernel == 1:
-        return kernel
-    if kernel.shape[dim] != 2:
-        kernel = _promoted(kernel, dim, min(step.size, max((step.kernel - 1) * step.dilation + 2, kernel.shape[dim])))
-    return windows.along(_one_sided_table(step, include_padding, kernel.shape[dim]), kernel, dim)
-
-
-@lru_cache(maxsize=256)
-def _one_sided_table(step: Axis, include_padding: bool, length: int) -> Array:
-    """Return M[d, l]: weight of the taps at distance l from a position d away from the window's own, on one grid."""
-    index, weights = windows.table(step), windows.averaging(step, include_padding)
-    matrix, pairs = np.zeros((length, length)), np.zeros(length)
-    place = np.arange(step.out)
-    for shift in range(-step.out + 1, step.out):
-        rows = place[max(0, -shift) : step.out - max(0, shift)]
-        lag = min(abs(shift), length - 1)
-        distance = np.minimum(np.abs(index[rows] - (rows + shift)[:, None]), length - 1)
-        np.add.at(matrix[lag], distance.ravel(), weights[rows].ravel())
-        pairs[lag] += rows.size
-    return np.asarray(matrix / np.maximum(pairs, 1)[:, None])
 
 
 def window_mean(array: Array, dim: int, step: Axis, share: Array) -> Array:

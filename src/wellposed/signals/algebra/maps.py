@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed, sign_of
-from wellposed.signals.distributions.state import Layout, Marginal, Moments, Running, State
+from wellposed.signals.distributions.state import Layout, Link, Marginal, Moments, Running, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import of_matrix, picks
 from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
@@ -43,7 +46,15 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     copies = ((weights == 0.0) | (weights == 1.0)).all() and (weights.sum(axis=1) == 1.0).all()
     sign = sign or sign_of(x)
     shape = one_signed(x) if copies else _marginal(weights, result, sign)
-    return result.amended(marginal=shape, running=Running(x, at, weights, pairs, sign))
+    dims = tuple([i for i in range(len(x.sizes)) if i not in gone])
+    links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if x.roots else ()
+    return result.amended(marginal=shape, running=Running(x, at, weights, pairs, sign), links=links)
+
+
+def picked_links(x: State, atom: int, source: Indices, gone: Collection[int] = ()) -> tuple[Link, ...]:
+    """Return the links of a tensor whose positions along an atom are positions of x (-1: none)."""
+    dims = tuple([i for i in range(len(x.sizes)) if i not in gone])
+    return (Link(x, Scaled(1.0), dims, taps=((atom, picks(source, x.sizes[atom])),)),) if x.roots else ()
 
 
 def _profile(covariance: Array, at: int, corr: Array) -> Array:

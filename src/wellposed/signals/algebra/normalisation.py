@@ -11,6 +11,7 @@ import numpy as np
 from wellposed.signals.algebra.axes import alike_of_one_size
 from wellposed.signals.algebra.sizes import sizes_of_filters
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import (
     Ancestry,
@@ -39,7 +40,8 @@ def normalise(
     The statistics are those of one draw: what elements that are averaged together have in common is taken out, so
     S² = mean(v) - K + mean(m²) - mean(m)², K the mean covariance over all pairs (signals.md 5.5).
     """
-    x = pooled(x)
+    # each part has statistics of its own: tokens that are all zero stay so beside others
+    x = laid_out(x) if x.blocks and x.block_axis not in over and not call.independent else pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
         one = (1,) * len(x.sizes)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import OVERFLOW, Call
-from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.expansion import (
     UNEVEN,
     Expansion,
@@ -31,6 +30,7 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Moments,
     Pointwise,
+    Scaled,
     State,
     known,
     make_state,
@@ -114,7 +114,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
             scales = known(mixed.kappa * kernels.by_displacement(shared))
             ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
             sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
-    links = (Link(base, scaled_by(expansion.slope)),) if base.roots and expansion.slope else ()
+    links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.sizes, x.axes),
         Moments(mean, var, corr, _alike(base, expansion)),
@@ -230,6 +230,7 @@ def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
         parent, scales = link.parent, read(link.parent.scales)
         if scales is not None and parent.sizes == base.sizes and link.dims in (None, same):
             factor = float(link.operate(np.ones((1,) * len(same)), same).ravel()[0])
+            factor *= math.prod(combined.total() for _, combined in link.taps)
             found.append((factor * factor * kernels.average(parent.var), scales))
     if not found:
         return []

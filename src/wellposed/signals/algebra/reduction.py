@@ -23,7 +23,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
     if x.blocks and x.block_axis not in over:
         means = [averaged(call, block, over, keepdim=keepdim) for block in x.blocks]
-        return concatenate(means, x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over)))
+        return concatenate(means, axis_after(x, over, keepdim=keepdim))
     x = pooled(x)
     key = ("mean", x.serial, x.axes, tuple(over), keepdim)
     if key in call.run.memo:  # worked out twice, it is one tensor
@@ -121,3 +121,8 @@ def axes_of(x: State, dim: Any) -> list[int]:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(rank))
     return sorted(int(d) % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim]))
+
+
+def axis_after(x: State, over: list[int], *, keepdim: bool) -> int:
+    """Return the axis of a concatenation's parts after a reduction over others."""
+    return x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over))

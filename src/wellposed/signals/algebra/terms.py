@@ -16,8 +16,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.dependence import scaled_by
-from wellposed.signals.distributions.state import Link, Pointwise, State, make_state
+from wellposed.signals.distributions.state import Link, Pointwise, Scaled, State, make_state
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 
@@ -222,7 +221,7 @@ def scaled_state(state: State, factor: float) -> State:
     """Return a gradient times a number."""
     if factor == 1.0:
         return state
-    links = (Link(state, scaled_by(factor)),) if state.roots else ()
+    links = (Link(state, Scaled(factor)),) if state.roots else ()
     return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
 
 

@@ -120,6 +120,23 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
     return fine.amended(axes=(*fine.axes[:axis], inner, *fine.axes[axis + len(sizes) :]))
 
 
+def without_repeats(x: State, y: State) -> tuple[State, State]:
+    """Return two states of one shape, axes in which one has its positions several times, and the other has them one by
+    one, as one atom: what they have in common is told by position.
+    """
+    for axis in range(len(x.axes)) if x.shape == y.shape else ():
+        for one, other in ((x, y), (y, x)):
+            if len(one.axes[axis]) > 1 == len(other.axes[axis]) and _repeats(one, axis):
+                merged = merge_atoms(one, axis)
+                x, y = (merged, y) if one is x else (x, merged)
+    return x, y
+
+
+def _repeats(x: State, axis: int) -> bool:
+    """Whether positions along an atom of an axis are one and the same."""
+    return bool(x.links) and any(x.corr.shape[i] == 2 and not np.ptp(x.corr, axis=i).any() for i in x.axes[axis])
+
+
 def align(x: State, y: State) -> tuple[Aligned, Aligned, Layout]:
     """`align_many` for two states."""
     (a, b), layout = align_many((x, y))

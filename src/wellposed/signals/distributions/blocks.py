@@ -19,8 +19,10 @@ from wellposed.signals.distributions.state import (
     Ancestry,
     Concatenation,
     Layout,
+    Link,
     Marginal,
     Moments,
+    Scaled,
     State,
     known,
     make_state,
@@ -30,6 +32,7 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_mixture
 
 MOST_PARTS = 16
@@ -101,13 +104,20 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         # other parts have sizes of their own
         sizes_by = state.sizes_by if _is_shared(state.scales.value(), atom) else NONE
         shape_of_one = replace(shape_of_one, scales=later, sizes_by=sizes_by)
+    elif state.mean.shape[atom] == state.var.shape[atom] == 1:  # all positions have one shape
+        shape_of_one = replace(shape_of_one, transport=state.transport)
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part
         shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)
+    links: tuple[Link, ...] = ()
+    if state.roots and (length > 1 or gone):
+        dims = tuple([i for i in range(len(state.sizes)) if i not in gone])
+        links = (Link(state, Scaled(1.0), dims, taps=((atom, picks(np.array(part), state.sizes[atom])),)),)
     return state.with_moments(
         running=None
         if of is None
         else replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False),
+        links=links,
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
         var=take(state.var),

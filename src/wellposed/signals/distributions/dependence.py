@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from wellposed.signals.distributions.expansion import coefficients_at
-from wellposed.signals.distributions.state import IDENTITY, Dims, Link, Operate, Pointwise, State, Statistic
-from wellposed.signals.integration import kernels
+from wellposed.signals.distributions.state import (
+    IDENTITY,
+    Dims,
+    Link,
+    Operate,
+    Pointwise,
+    Scaled,
+    State,
+    Statistic,
+)
+from wellposed.signals.integration import kernels, taps
 from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import Taps
 
 SMALL = 16
 """Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
+GRIDS = 64
+"""Most states that are passed in search of one on the same grid."""
 REPEATED = 1
 """Root of all that depends on a weight which is met more than once."""
 
@@ -47,6 +60,79 @@ class Factors:
 
     states: tuple[State, State]
     dims: tuple[Dims, Dims]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """A state behind another one: that is ``factor`` times combinations of its positions, and what is independent.
+
+    Attributes:
+        state: the state.
+        places: for each of its atoms the place in a third state, None where that lacks it.
+        factor: the factor.
+        taps: by atom, the combinations, where the other one lies on another grid.
+    """
+
+    state: State
+    places: Dims
+    factor: float = 1.0
+    taps: Mapping[int, Taps] = field(default_factory=dict)
+
+    def behind(self, link: Link, sizes: Sequence[int]) -> _Grid | None:
+        """Return the parent of a link of the state, the third state having the given sizes; None where neither grids
+        nor numbers alone lie between.
+        """
+        if not isinstance(link.operate, Scaled) or link.over:
+            return None
+        dims = link.dims if link.dims is not None else tuple(range(len(self.state.sizes)))
+        factor, combined = self.factor * link.operate.factor, {}
+        for atom, combinations in self.taps.items():
+            inner = dims[atom]
+            if inner is None:
+                factor *= combinations.total()
+            else:
+                combined[inner] = combinations
+        for atom, combinations in link.taps:
+            combined[atom] = combined[atom].of(combinations) if atom in combined else combinations
+        places = _places(self.places, dims, len(link.parent.sizes))
+        gone = [atom for atom, _ in link.taps if atom not in dims]
+        places = _matched(places, gone, link.parent.sizes, sizes, places)
+        return _Grid(link.parent, places, factor, combined)
+
+    def fitting(self, sizes: Sequence[int]) -> _Grid | None:
+        """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
+        places = {self.places[atom]: self.state.sizes[atom] for atom in self.taps}
+        return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
+
+    def is_as(self, other: _Grid) -> bool:
+        """Whether two grids are of one state, and each of its atoms lies in one place."""
+        pairs = zip(self.places, other.places, strict=True) if self.state.serial == other.state.serial else [(0, 1)]
+        return all(i == j or i is None or j is None for i, j in pairs)
+
+    def inverse(self, count: int) -> Dims:
+        """Return for each of ``count`` places the atom of the state."""
+        return _places(tuple(range(len(self.places))), self.places, count)
+
+    def by_place(self) -> dict[int, Taps]:
+        """Return the combinations by place."""
+        return {place: taken for atom, taken in self.taps.items() if (place := self.places[atom]) is not None}
+
+
+def _combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
+    """Return the covariance of what combines two states along some dimensions, given that of the states."""
+    for dim in sorted({*one, *other}):
+        size = (one.get(dim) or other[dim]).size
+        first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)
+        if len(first.index) == len(second.index):
+            cap = kernels.lag_cap(sum(n > 2 for i, n in enumerate(kernel.shape) if i != dim) + 1)
+            kernel = taps.covariances(kernel, dim, first, second, min(len(first.index), max(cap, 2)))
+        else:  # one of them is alike everywhere
+            kernel = taps.covariances(kernel, dim, first.averaged(), second.averaged(), 1)
+            kernel = np.concatenate([kernel, kernel], axis=dim)
+    return kernel
+
+
+_End = TypeVar("_End")
 
 
 class Dependence:
@@ -151,7 +237,7 @@ class Dependence:
         return later_y if of_x == of_y else of_y > of_x
 
     def _ease(self, x: State) -> int:
-        if x.serial in self.made or not x.links:
+        if x.serial in self.made or not x.links or any(link.taps for link in x.links):
             return 0
         return 1 if x.fn is not None or x.serial in self.factors else 2
 
@@ -244,7 +330,11 @@ class Dependence:
         return np.asarray(first * second)
 
     def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        if any(link.taps for link in y.links):
+            yield from self._across(x, y, where, depth)
         for link in () if y.serial in self.made else y.links:
+            if link.taps:
+                continue
             dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
             places = _places(where, dims, len(link.parent.sizes))
             if link.over:
@@ -254,7 +344,13 @@ class Dependence:
                 yield link.operate(_as_told(kernel, link.parent), places)
 
     def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        if any(link.taps for link in x.links):
+            back = _places(tuple(range(len(y.sizes))), where, len(x.sizes))
+            for other in self._across(y, x, back, depth):
+                yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
+            if link.taps:
+                continue
             dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
             inner = tuple(None if i is None else dims[i] for i in where)
             if link.over:
@@ -263,6 +359,68 @@ class Dependence:
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
                 yield kernels.placed(kernel, dims)
+
+    def _across(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        """Yield the covariance, in x's atoms, of x and what lies on another grid than its parents, by way of these.
+
+        One goes back from y, through grids and numbers alone, to what x is made of in the same way (two parts of one
+        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it.
+        """
+        before = self._before(x)
+        met = self._behind(x, _Grid(y, where), lambda grid: next(filter(grid.is_as, before), None))
+        for other, one in met:
+            kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
+            yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
+        if not met and self._is_sum_of(x, y, where):
+            yield from self._through_links_of_x(x, y, where, depth)
+            return
+        for one in () if met else before:
+            inverse = one.inverse(len(x.sizes))
+            start = _Grid(y, tuple(None if i is None else inverse[i] for i in where))
+            near = self._behind(one.state, start, partial(_Grid.fitting, sizes=one.state.sizes))
+            for other, _ in near:
+                common = self._covariance(one.state, other.state, other.places, depth)
+                if common is not None:
+                    kernel = _combined(common, one.taps, other.by_place())
+                    yield kernels.placed(kernel * (one.factor * other.factor), inverse)
+            if near:
+                return
+
+    def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
+        """Whether x has several parents, and by way of one of them is made of what y is made of."""
+        if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
+            return False
+        kin = {grid.state.serial for link in x.links for grid in self._before(link.parent)}
+        return bool(self._behind(x, _Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
+
+    def _before(self, x: State) -> list[_Grid]:
+        """Return what a state is made of by grids and numbers alone, itself first."""
+        found = [_Grid(x, tuple(range(len(x.sizes))))]
+        while len(found) < GRIDS and found[-1].state.serial not in self.made and len(found[-1].state.links) == 1:
+            parent = found[-1].behind(found[-1].state.links[0], x.sizes)
+            if parent is None:
+                break
+            found.append(parent)
+        return found
+
+    def _behind(self, x: State, start: _Grid, ends: Callable[[_Grid], _End | None]) -> list[tuple[_Grid, _End]]:
+        """Return the states of which ``start`` is made by grids and numbers, as far back on each way as there is what
+        ``ends`` says of one; ``x`` is what their places are those of.
+        """
+        found: list[tuple[_Grid, _End]] = []
+        pending, steps = [start], 0
+        while pending and (steps := steps + 1) < GRIDS:
+            at = pending.pop()
+            for link in at.state.links if at.state.serial not in self.made else ():
+                parent = at.behind(link, x.sizes)
+                if parent is None or parent.state.roots & x.roots <= REPEATED:
+                    continue
+                end = ends(parent)
+                if end is None:
+                    pending.append(parent)
+                else:
+                    found.append((parent, end))
+        return found
 
     def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
         """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
@@ -458,8 +616,3 @@ def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link
     """Return the links of a mean of x over some atoms, times a number."""
     kept = tuple(i for i in range(len(x.sizes)) if i not in over)
     return (Link(x, averaging(x.sizes, over, factor), kept, over),) if x.roots else ()
-
-
-def scaled_by(factor: float) -> Operate:
-    """Return the link operator of a multiplication by a number."""
-    return lambda kernel, _where: kernel * factor

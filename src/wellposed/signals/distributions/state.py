@@ -15,6 +15,7 @@ import torch
 from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import Taps
 from wellposed.signals.integration.transport import Transport
 from wellposed.signals.signal import Tag
 
@@ -62,18 +63,34 @@ Operate = Callable[[Array, Dims], Array]
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """The link operator of a multiplication by a number."""
+
+    factor: float
+
+    def __call__(self, kernel: Array, where: Dims) -> Array:
+        """Return a covariance kernel with the product, given one with what is multiplied."""
+        return kernel * self.factor
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """How a state follows its parent linearly: x - E x = operate(parent - E parent) + what is independent of it.
 
     ``operate`` maps a covariance kernel with the parent to one with the child; its second argument says which dimension
     of the kernel belongs to each of the parent's atoms. ``dims`` gives for each of the child's atoms the parent's (None
     where the parent is broadcast); left out, they are the same. ``over`` are the parent's atoms that a mean has taken.
+
+    ``taps`` say for atoms of the parent which of its positions the child's combine, before ``operate``: the child lies
+    on another grid (pooled, enlarged, shifted, a part), and an atom that is no atom of the child is left at one
+    position.
     """
 
     parent: State
     operate: Operate
     dims: Dims | None = None
     over: Sequence[int] = ()
+    taps: tuple[tuple[int, Taps], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

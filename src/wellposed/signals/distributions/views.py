@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import WHOLE, Link, Marginal, State, exchangeable, weakest
+from wellposed.signals.distributions.state import WHOLE, Dims, Link, Marginal, Scaled, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import picks
 
 
 def pooled(state: State) -> State:
@@ -95,6 +96,7 @@ def _derived(
 def merge_atoms(state: State, axis: int) -> State:
     """Make one atom of all those in an axis."""
     state = pooled(state)
+    links = _merged_links(state, axis)
     while len(state.axes[axis]) > 1:
         members = state.axes[axis]
         # bring the last two next to each other in the arrays, then merge them
@@ -113,7 +115,41 @@ def merge_atoms(state: State, axis: int) -> State:
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
         scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.sizes))
         state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
-    return state
+    return state.amended(links=links) if links else state
+
+
+def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
+    """Return the links of a state with one atom in an axis, as far as only repetitions are merged there: positions are
+    those of the parent several times, side by side or in turns.
+    """
+    members = state.axes[axis]
+    if len(members) < 2:
+        return ()
+    # as `merge_atoms` leaves them, the merged atom is the last
+    kept, found, pending = [i for i in range(len(state.sizes)) if i not in members], [], list(state.links)
+    sizes = [state.sizes[i] for i in members]
+    while pending:
+        link = pending.pop()
+        dims = link.dims if link.dims is not None else tuple(range(len(state.sizes)))
+        own = [(i, j) for i in members if (j := dims[i]) is not None]
+        if not isinstance(link.operate, Scaled) or any(atom == j for atom, _ in link.taps for _, j in own):
+            continue
+        if len(own) > 1:
+            pending += [] if link.taps else [_behind(link, dims, inner) for inner in link.parent.links]
+        elif own:
+            (member, atom) = own[0]
+            places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
+            taken = (*link.taps, (atom, picks(places, link.parent.sizes[atom])))
+            found.append(Link(link.parent, link.operate, (*(dims[i] for i in kept), atom), taps=taken))
+    return tuple(found)
+
+
+def _behind(link: Link, dims: Dims, inner: Link) -> Link:
+    """Return the link to a parent's parent, that to the parent being a number."""
+    further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.sizes)))
+    factor = link.operate(np.ones(()), ())
+    operate = Scaled(float(factor) * inner.operate.factor) if isinstance(inner.operate, Scaled) else inner.operate
+    return Link(inner.parent, operate, tuple(None if i is None else further[i] for i in dims), inner.over, inner.taps)
 
 
 def _reorder(state: State, order: Sequence[int]) -> State:
@@ -202,8 +238,17 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
             )
             whole = reshape(pooled(state), shape)
             return whole.amended(blocks=parts, block_axis=new_axis)
+        if running == lead and size == len(state.blocks) and _is_stack(state, shape, new_axis):
+            parts = tuple(reshape(block, (*after[:new_axis], 1, *after[new_axis + 1 :])) for block in state.blocks)
+            return reshape(pooled(state), shape).amended(blocks=parts, block_axis=new_axis)
         running *= size
     return state
+
+
+def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
+    """Whether a view tells the parts of a concatenation apart along an axis of their own: parts of one width."""
+    widths = {block.shape[state.block_axis] for block in state.blocks}
+    return len(widths) == 1 and shape[axis + 1 : axis + 2] == (widths.pop(),)
 
 
 def _collapsed(state: State, shape: tuple[int, ...]) -> State:
@@ -254,6 +299,6 @@ def expand(state: State, shape: Sequence[int]) -> State:
         var=var,
         corr=corr,
         marginal=shape_of_one,
-        links=(Link(state, lambda kernel, _where: kernel, dims),) if state.roots else (),
+        links=(Link(state, Scaled(1.0), dims),) if state.roots else (),
     )
     return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))

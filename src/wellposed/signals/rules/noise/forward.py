@@ -12,9 +12,8 @@ import torch
 from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, multiply, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import scaled_by
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Link, Pointwise, State, make_state
+from wellposed.signals.distributions.state import Link, Pointwise, Scaled, State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule
@@ -53,7 +52,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         var=var,
         corr=kernels.correlation(kernel, var),
         gauss=False,
-        links=(Link(x, scaled_by(1.0)),) if x.roots else (),
+        links=(Link(x, Scaled(1.0)),) if x.roots else (),
         roots=x.roots | call.root(),
         lever=None,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import adaptive_step, pool_steps, prepared, through
+from wellposed.signals.algebra.boxes import adaptive_step, pool_steps, prepared, window_links
 from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.terms import (
     Adjoint,
@@ -22,7 +22,7 @@ from wellposed.signals.algebra.terms import (
     source_of,
     times,
 )
-from wellposed.signals.distributions.state import Link, Pointwise, State, weakest
+from wellposed.signals.distributions.state import Pointwise, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
@@ -75,9 +75,7 @@ def _linked(
     if not state.roots or any(step.stride != 1 or step.out != step.size or not state.axes[a] for a, step in steps):
         return back
     pairs = [(state.axes[a][0], step) for a, step in steps]
-    return back.changed(
-        links=(Link(state, lambda kernel, where: through(kernel, where, pairs, include_padding) * factor),)
-    )
+    return back.changed(links=window_links(state, pairs, (), factor, include_padding=include_padding))
 
 
 @adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")

@@ -14,18 +14,17 @@ from scipy.special import ndtri
 from wellposed.signals.algebra.boxes import (
     adaptive_step,
     box,
-    on_same_grid,
     pool_steps,
     prepared,
     shrunk,
     tap_classes,
-    through,
+    window_links,
     window_mean,
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Ancestry, Dims, Link, Moments, Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Ancestry, Moments, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -107,18 +106,13 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
     mean, second = window.maps()
     corr = window.correlations(kernels.lag_cap(len(space)))
     var = np.maximum(second - mean**2, 0.0)
-    slope = window.slope
-
-    def operate(kernel: Array, where: Dims) -> Array:
-        return through(kernel, where, pairs, False) * slope
-
     mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
-    follows = not gone and on_same_grid(used) and base.roots and not call.independent
+    links = () if call.independent else window_links(base, pairs, gone, window.slope, include_padding=False)
     return State(
         layout,
         Moments(mean, var, corr, x.alike),
         tag="approximate",
-        ancestry=Ancestry((Link(base, operate),) if follows else (), x.roots | call.root()),
+        ancestry=Ancestry(links, x.roots | call.root()),
         spread=Spread(x.inherited, x.own),
     )
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import Layout, Padded, State, make_state
-from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
+from wellposed.signals.distributions.state import Layout, Link, Padded, Scaled, State, make_state
+from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices, output_size
@@ -73,7 +73,8 @@ def _resized_axis(x: State, axis: int, size: int) -> State:
     if x.axes[axis]:
         return x.changed(layout=x.layout.resized(x.axes[axis][0], size))
     layout = Layout((*x.sizes, size), (*x.axes[:axis], (len(x.sizes),), *x.axes[axis + 1 :]))
-    return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
+    links = (Link(x, Scaled(1.0), (*range(len(x.sizes)), None)),) if x.roots else ()
+    return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None], links=links)
 
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
@@ -96,7 +97,18 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
     if mode != "constant":  # borders repeat inner positions
         corr = from_sources(corr, i, np.pad(np.arange(size), (before, after), mode=_MODES[mode]))
     layout = x.layout.resized(i, size + before + after)
-    return x.with_moments(layout=layout, mean=extend(x.mean, value), var=extend(x.var, 0.0), corr=corr, lever=None)
+    if mode == "constant":
+        source = np.pad(np.arange(size), (before, after), constant_values=-1)
+    else:
+        source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
+    return x.with_moments(
+        layout=layout,
+        mean=extend(x.mean, value),
+        var=extend(x.var, 0.0),
+        corr=corr,
+        lever=None,
+        links=picked_links(x, i, source),
+    )
 
 
 def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = False) -> State:
@@ -107,9 +119,7 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
         if have == size:
             continue
         if not x.axes[axis]:
-            x = _resized_axis(x, axis, size)
-            i = x.axes[axis][0]
-            x = x.changed(corr=np.repeat(x.corr, 2, axis=i))
+            x = expand(x, [size if a == axis else n for a, n in enumerate(x.shape)])
             continue
         i = x.axes[axis][0]
         places = ((2 * np.arange(size) + 1) * have) // (2 * size) if centred else (np.arange(size) * have) // size
@@ -124,6 +134,7 @@ def resized(x: State, space: list[int], sizes: list[int], *, centred: bool = Fal
             mean=kernels.without(take(x.mean), gone),
             var=kernels.without(take(x.var), gone),
             corr=kernels.without(from_sources(x.corr, i, source), gone),
+            links=picked_links(x, i, source, gone),
         )
     return x
 

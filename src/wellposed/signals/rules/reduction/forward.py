@@ -10,10 +10,10 @@ import torch
 
 from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
-from wellposed.signals.algebra.reduction import averaged, axes_of
+from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
 from wellposed.signals.algebra.statistics import jointly
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import depend
+from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.expansion import marginal, sign_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
@@ -79,6 +79,9 @@ def variance(
 def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
     """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
     axes = axes_of(x, dim)
+    if x.blocks and x.block_axis not in axes and not call.independent:  # tokens that are all alike beside others
+        each = [_variance(call, block, dim, unbiased, keepdim, correction) for block in x.blocks]
+        return concatenate(each, axis_after(x, axes, keepdim=keepdim))
 
     def moments(x: State) -> tuple[State, State]:
         return averaged(call, _square(call, x), axes, keepdim=keepdim), averaged(call, x, axes, keepdim=keepdim)
@@ -130,6 +133,8 @@ NEAREST = 1e-4
 
 def _root(call: Call, x: State) -> State:
     """Return the square root of x, the mean of which is well above 0: its second moment is that mean."""
+    if x.blocks:
+        return concatenate([_root(call, block) for block in x.blocks], x.block_axis)
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
     one = (1,) * len(x.sizes)
@@ -156,5 +161,11 @@ def vector_norm(
         return None
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
-    squares = linear(call, averaged(call, _square(call, pooled(x)), axes, keepdim=keepdim), float(count))
-    return _root(call, squares)
+
+    def squares(x: State) -> State:
+        return averaged(call, _square(call, x), axes, keepdim=keepdim)
+
+    apart = bool(x.blocks) and x.block_axis not in axes and not call.independent
+    each = [squares(block) for block in x.blocks] if apart else []
+    total = concatenate(each, axis_after(x, axes, keepdim=keepdim)) if apart else squares(pooled(x))
+    return _root(call, linear(call, total, float(count)))

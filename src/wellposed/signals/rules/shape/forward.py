@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
-from wellposed.signals.algebra.maps import from_sources, mapped
+from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
@@ -160,7 +160,7 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
-    return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=())
+    return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=picked_links(x, i, source))
 
 
 @rule(
@@ -318,7 +318,7 @@ def picked_along(
         layout=x.layout.resized(i, flat).without(gone),
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
         marginal=sizes_of_picks(x, i, gone, apart=places is None),
-        links=(),
+        links=() if places is None else picked_links(x, i, places, gone),
     )
     return reshape(state, shape)
 

@@ -1,0 +1,79 @@
+"""A signal that meets itself from another grid: pooled and enlarged, shifted, in part, repeated; against samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import wellposed as wp
+
+SAMPLES = 4000
+RUNNING = torch.arange(1.0, 13.0).view(1, 1, 12, 1)
+
+
+class Smoothed(nn.Module):
+    """A function of a smoothed picture: neighbours are correlated, all positions are alike."""
+
+    def __init__(self, form: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.form(3.0 * F.avg_pool2d(x, 3, 1))
+
+
+def rounded(x: Tensor, size: int = 2, mode: str = "nearest") -> Tensor:
+    return F.interpolate(F.avg_pool2d(x, size), scale_factor=size, mode=mode)
+
+
+def repeated(x: Tensor) -> Tensor:
+    small = F.avg_pool2d(x, 2)[:, :, :, None, :, None]
+    return small.expand(-1, -1, 6, 2, 6, 2).reshape(-1, 4, 12, 12)
+
+
+def two_of_one(coarse: Tensor) -> Tensor:
+    return F.interpolate(coarse, scale_factor=3) - F.interpolate(torch.tanh(coarse), scale_factor=3)
+
+
+FORMS = {
+    "enlarged": lambda x: x - rounded(x),
+    "enlarged twice": lambda x: x - rounded(x) + rounded(x, 4),
+    "enlarged linearly": lambda x: x + rounded(x, mode="bilinear"),
+    "enlarged from the mean": lambda x: x + F.interpolate(F.adaptive_avg_pool2d(x, 1), size=(12, 12)),
+    "rectified on the coarse grid": lambda x: x + F.interpolate(torch.relu(F.avg_pool2d(x, 4)), scale_factor=4),
+    "two of one coarse grid": lambda x: two_of_one(F.avg_pool2d(x, 3)),
+    "maximum enlarged": lambda x: x + F.interpolate(F.max_pool2d(x, 2), scale_factor=2),
+    "gated from the coarse grid": lambda x: x * F.interpolate(F.avg_pool2d(x, 2), scale_factor=2),
+    "repeated": lambda x: x - repeated(x),
+    "repeated along both": lambda x: x - F.avg_pool2d(x, 2).repeat_interleave(2, 2).repeat_interleave(2, 3),
+    "rolled": lambda x: x - x.roll(1, 2),
+    "rolled along both": lambda x: x + 0.5 * x.roll((1, 2), (2, 3)),
+    "shifted": lambda x: F.pad(x, (1, 0))[..., :-1] - x,
+    "mirrored": lambda x: x + x.flip(3),
+    "reflected": lambda x: F.pad(x, (2, 2, 2, 2), mode="reflect")[..., 1:-3, 1:-3] - x,
+    "neighbours": lambda x: x[:, :, 1:] - x[:, :, :-1],
+    "neighbours, rectified": lambda x: torch.relu(x)[:, :, 1:] - torch.relu(x)[:, :, :-1],
+    "even and odd": lambda x: x[:, :, 0::2] - x[:, :, 1::2],
+    "first": lambda x: x - x[:, :, :1],
+    "first and mean": lambda x: x[:, :, 0] - x.mean(2),
+    "first and last": lambda x: x[:, :, 0] + x[:, :, -1],
+    "picked": lambda x: x - x[:, :, torch.arange(11, -1, -1)],
+    "running mean": lambda x: x - x.cumsum(2) / RUNNING,
+    "running mean, rectified": lambda x: x + torch.relu(x.cumsum(2) / RUNNING),
+    "parts of channels": lambda x: torch.cat([x, torch.relu(x)], 1).view(-1, 2, 4, 12, 12).mean(1),
+    "three parts of channels": lambda x: torch.cat([x, 0.5 * x, torch.relu(x)], 1).view(-1, 3, 4, 12, 12).sum(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_signal_meets_itself_from_another_grid(form: str) -> None:
+    model = Smoothed(FORMS[form])
+    predicted = wp.propagate(wp.trace(model, torch.randn(2, 4, 14, 14)), inputs=wp.Input.white())[-1]
+    x = torch.randn(SAMPLES, 4, 14, 14, generator=torch.Generator().manual_seed(1))
+    energy = model(x).double().square().flatten(1).mean(1)
+    error = float(energy.std()) / SAMPLES**0.5
+    assert predicted.second_moment == pytest.approx(float(energy.mean()), abs=4.0 * error)
