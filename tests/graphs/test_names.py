@@ -11,6 +11,7 @@ from tests.graphs.cases import CASES
 from torch import nn
 
 from wellposed.graphs import trace
+from wellposed.graphs.modules import running
 
 
 class Block(nn.Module):
@@ -185,3 +186,26 @@ def test_integers_written_in_the_real_engine_stay_known() -> None:
     assert known["1"] == [0, 0, 0]
     assert known["view_write"] == [0, 4, 0]
     assert args[1].tolist() == [0, 0, 0]
+
+
+def test_a_front_end_says_which_layer_runs() -> None:
+    """Layers that are no modules are named by whoever runs them; outside of a trace there is nobody to be told."""
+
+    class Foreign(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            stack = running()
+            for path, leaf in (("a/b", True), ("a/b", True), ("a", False)):
+                if stack is not None:
+                    stack.enter(hash(path), path, "Layer", leaf)
+                x = torch.tanh(x)
+                if stack is not None:
+                    stack.leave(hash(path))
+            return x + 1
+
+    nodes = list(trace(Foreign(), torch.randn(2, 3)))
+    assert [node.name for node in nodes] == ["a/b", "a/b@2", "a:tanh", "add"]
+    assert [(node.module, node.module_class, node.call) for node in nodes[1:3]] == [
+        ("a/b", "Layer", 1),
+        ("a", "Layer", 0),
+    ]
+    assert running() is None

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.graphs.cases import CASES, DIFFERENTIATING, REAL
 from torch import nn
 
+from wellposed.errors import RunError
 from wellposed.graphs import Graph, Ref, run, trace
 from wellposed.graphs.trace import _Tracing
 from wellposed.graphs.tree import output_tensors
@@ -96,3 +98,26 @@ def test_memory_that_nobody_wrote_is_zero():
         keep = [torch.full((64, 1024), 1e30) for _ in range(4)]  # memory that is given back, and taken again
         del keep
         assert not replay(graph, Parts())[0][:, 512:].any()
+
+
+class Queues(nn.Module):
+    """Places in a queue, as many as this batch has, of which there is room for two."""
+
+    def forward(self, chosen: torch.Tensor) -> torch.Tensor:
+        places = torch.cumsum(chosen, 0)
+        return F.one_hot(places, max(int(places.max()) + 1, 2))[..., :2].float()
+
+
+class Indexed(nn.Module):
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(index, 3).float()
+
+
+def test_classes_that_the_traced_pass_did_not_have() -> None:
+    graph = trace(Queues(), torch.tensor([1, 0, 0, 0]))
+    many = torch.ones(4, dtype=torch.int64)
+    (found,) = run(graph, parameters={}, inputs={graph.inputs[0]: many})
+    assert torch.equal(found, Queues()(many))
+    graph = trace(Indexed(), torch.tensor([0, 1]))
+    with pytest.raises(RunError, match="a class is a number from 0 on; got -1"):
+        run(graph, parameters={}, inputs={graph.inputs[0]: torch.tensor([0, -1])})

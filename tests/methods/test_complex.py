@@ -111,3 +111,32 @@ def test_a_filter_keeps_its_values_and_is_counted():
     verdict = wp.check(graph, plan=plan, draws=16)
     assert verdict.ok
     assert any(one.name == "fft_irfft" and abs(one.error) < 0.3 for one in verdict.comparisons)
+
+
+class LongConvolution(nn.Module):
+    """A convolution with a kernel as long as the sequence, by the product of spectra that zeros have made longer."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.mix = nn.Linear(8, 8)
+        self.kernel = nn.Parameter(torch.randn(length, 8))
+
+    def forward(self, x):
+        spectra = [torch.fft.rfft(each, n=2 * self.length, dim=-2) for each in (self.mix(x), self.kernel)]
+        return torch.fft.irfft(spectra[0] * spectra[1], n=2 * self.length, dim=-2)[:, : self.length]
+
+
+def test_a_convolution_by_longer_spectra_is_predicted():
+    """Half of the products of a position and one of the kernel lie within the sequence: L / 2 on average."""
+    torch.manual_seed(0)
+    model, x = LongConvolution(64), torch.randn(4, 64, 8)
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph)
+    assert not plan.warnings
+    predicted = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=60, inputs=lambda _: torch.randn(4, 64, 8))
+    last = graph.nodes[-1].name
+    edges = math.log2(1 + 1 / 64)  # (L + 1) / 2 is the mean over the first half
+    error = abs(math.log2(predicted[last].second_moment / measured[last].second_moment))
+    assert error < 4 * measured[last].log2_error + edges

@@ -224,6 +224,11 @@ def _conditions() -> Iterator[Spec]:
                 Case(f"{name} of strangers", lambda x, y, op=op: op(x > 0.4, y < 0.0), (FIELD, OTHER)),
             ],
         )
+    for name in ("any", "all"):
+        packet = getattr(aten, name)
+        yield packet.default, [Case(f"{name} of certain ones", lambda x, p=packet: p.default(x != 0.0), (FIELD,))]
+        yield packet.dim, [Case(f"{name} along an axis", lambda x, p=packet: p.dim(x == 0.0, 1, True), (FIELD,))]
+        yield packet.dims, [Case(f"{name} along axes", lambda x, p=packet: p.dims(x != 0.0, (1, 2)), (FIELD,))]
 
 
 def _others() -> Iterator[Spec]:

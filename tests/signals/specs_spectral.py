@@ -57,10 +57,16 @@ def _arguments(n: str, dims: list[int]) -> tuple[Any, ...]:
 def _forward(op: Any, n: str, dims: list[int]) -> list[Case]:
     rest = _arguments(n, dims)
     wide = {"bound": 0.35, "why": LEAK}
+
+    def sizes(last: int) -> int | list[int]:
+        return last if n == "" else [4, last]
+
     return [
         Case(f"{op} of white noise", lambda x: op(x, *rest), (FLAT,)),
         Case(f"{op} of white noise, orthonormal", lambda x: op(x, *rest, "ortho"), (FLAT,)),
         Case(f"{op} of a field", lambda x: op(x, *(_arguments(n, [-2, -1]))), (FIELD,), **wide),
+        Case(f"{op} filled up with zeros", lambda x: op(x, *(sizes(13), *rest[1:])), (FLAT,)),
+        Case(f"{op} of a part", lambda x: op(x, *(sizes(3), *rest[1:])), (FLAT,)),
     ]
 
 

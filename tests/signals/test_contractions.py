@@ -232,3 +232,12 @@ def test_roles():
         "dense.bias": "bias",
         "scale": "other",
     }
+
+
+def test_a_bias_may_be_reshaped_on_its_way():
+    """As projections into attention heads have it: one row of biases for each head."""
+    model = Apply(lambda x, w, b: F.linear(x, w, b.flatten()), w=(8, 12), b=(2, 4))
+    assert found(model, TOKENS)["w"].bias == "b"
+    assert wp.plan(model, TOKENS).prescriptions["b"].role == "bias"
+    plain = Apply(lambda x, w, b, c: F.linear(x, w, b.flatten() + c.flatten()), w=(8, 12), b=(2, 4), c=(2, 4))
+    assert found(plain, TOKENS)["w"].bias is None

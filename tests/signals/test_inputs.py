@@ -51,6 +51,20 @@ def test_draws_have_the_state_that_the_descriptor_says(descriptor):
     within((c[:, 1:] * c[:, :-1]).mean(dim=(1, 2, 3, 4)), 0.0)
 
 
+@pytest.mark.parametrize("shape", [(4, 12, 10, 3), (3, 8, 9, 10, 3)])
+def test_pictures_with_channels_last(shape):
+    """The same fields, with another axis for the channels; what is measured on them says so too."""
+    descriptor = Input.image(var=1.5, channel_correlation=0.6)
+    first = (shape[0], shape[-1], *shape[1:-1])
+    state = descriptor.state(shape, 1)
+    order = [0, *range(2, len(shape)), 1]
+    assert np.array_equal(state.corr, descriptor.state(first, 1).corr.transpose(order))
+    assert torch.equal(drawn(descriptor, shape, 3), drawn(descriptor, first, 3).movedim(2, -1))
+    if len(shape) == 4:
+        batch = drawn(descriptor, first, 10).flatten(0, 1)
+        assert Input.from_batch(batch.movedim(1, -1)) == Input.from_batch(batch)
+
+
 def test_profiles_are_stationary_and_start_at_one():
     state = Input.image().state((2, 3, 16, 16), 1)
     profile = state.corr[0, 0]
@@ -96,6 +110,10 @@ def test_the_default_follows_shape_and_type():
     assert Input.default((8, 3, 4, 32, 32), real).kind == "white"  # a side of 4 is no picture
     assert Input.default((8, 3, 16, 32, 32), real).kind == "image"
     assert Input.default((8, 64, 32, 32), real).kind == "white"
+    assert Input.default((8, 32, 32, 3), real).kind == "image"
+    assert Input.default((8, 16, 32, 32, 1), real).kind == "image"
+    assert Input.default((8, 32, 4, 3), real).kind == "white"
+    assert Input.default((8, 100, 3), real).kind == "white"
     assert Input.default((8, 100), real).kind == "white"
     assert Input.default((8, 100), whole).kind == "tokens"
 

@@ -1,9 +1,10 @@
-"""Which module call is running, kept by global forward hooks while a model is traced."""
+"""Which module call is running, kept while a model is traced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import nn
@@ -28,8 +29,9 @@ class Call:
 class ModuleStack:
     """The calls that are running, outermost first.
 
-    An exception leaves its calls on the stack, so that the error can name the module; a module that ends normally
-    takes whatever lies above it along.
+    Those of the model's modules are followed by global hooks; a front end, whose layers are none of its modules, says
+    itself when one starts and ends (`running`). An exception leaves its calls on the stack, so that the error can name
+    the module; a call that ends normally takes whatever lies above it along.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -43,34 +45,55 @@ class ModuleStack:
         """The innermost call that is running."""
         return self.stack[-1][1] if self.stack else self.outside
 
-    def enter(self, module: nn.Module, _args: Any) -> None:
-        """Note that ``module`` starts; modules that are not part of the model count as their caller."""
-        key = id(module)
-        path = self.paths.get(key)
-        if path is None:
-            return
+    def enter(self, key: int, path: str, module_class: str, leaf: bool) -> None:
+        """Note that a call starts.
+
+        Args:
+            key: what tells the module or layer from others; its calls are counted by it.
+            path: its path in the model.
+            module_class: its class name.
+            leaf: whether no other module or layer runs inside it.
+        """
         index = self.counts.get(key, 0)
         self.counts[key] = index + 1
-        children = module._modules
-        leaf = not children or all(name == "parametrizations" for name in children.keys())  # noqa: SIM118 - not a dict if scripted
-        self.stack.append((key, Call(path, class_name(module), index, leaf)))
+        self.stack.append((key, Call(path, module_class, index, leaf)))
 
-    def leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
-        """Note that ``module`` ended."""
-        key = id(module)
-        if key not in self.paths:
-            return
+    def leave(self, key: int) -> None:
+        """Note that the innermost call of ``key`` ended."""
         while self.stack:
             if self.stack.pop()[0] == key:
                 return
 
+    def _starts(self, module: nn.Module, _args: Any) -> None:
+        """Enter a module; those that are not part of the model count as their caller."""
+        path = self.paths.get(id(module))
+        if path is None:
+            return
+        children = module._modules
+        leaf = not children or all(name == "parametrizations" for name in children.keys())  # noqa: SIM118 - not a dict if scripted
+        self.enter(id(module), path, class_name(module), leaf)
+
+    def _ends(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        if id(module) in self.paths:
+            self.leave(id(module))
+
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Follow every module call inside the block."""
-        before = register_module_forward_pre_hook(self.enter)
-        after = register_module_forward_hook(self.leave)
+        """Follow every module call inside the block, in which this stack is the one that is `running`."""
+        before = register_module_forward_pre_hook(self._starts)
+        after = register_module_forward_hook(self._ends)
+        token = _RUNNING.set(self)
         try:
             yield
         finally:
+            _RUNNING.reset(token)
             before.remove()
             after.remove()
+
+
+_RUNNING: ContextVar[ModuleStack | None] = ContextVar("running", default=None)
+
+
+def running() -> ModuleStack | None:
+    """Return the stack of the trace that is under way; None where no model is being traced."""
+    return _RUNNING.get()

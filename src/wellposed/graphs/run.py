@@ -140,6 +140,8 @@ class Interpreter:
         args = [self._resolve(arg) for arg in node.args]
         kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
         try:
+            if node.op is _aten.one_hot.default:
+                return [_one_hot(args[0], self.graph.values[node.outputs[0]].shape[-1])]
             return call(node.op, args, kwargs)
         except torch.OutOfMemoryError:
             raise
@@ -158,6 +160,16 @@ class Interpreter:
         if type(arg) in (list, tuple):
             return type(arg)([self._resolve(item) for item in arg])
         return self.device if isinstance(arg, torch.device) else arg
+
+
+def _one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
+    """Return one-hot rows over the classes of the traced pass; other batches may have more, which are in none of them.
+
+    Models take as many as they find (places in an expert's queue), and cut off those that there is no room for.
+    """
+    if bool((index < 0).any()):
+        raise IndexError(f"a class is a number from 0 on; got {int(index.min())}")
+    return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).long()
 
 
 def _last_readers(graph: Graph) -> dict[int, int]:

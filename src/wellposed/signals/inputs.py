@@ -27,8 +27,8 @@ class Input:
     """Descriptor of one input tensor: the first axis is the batch.
 
     Attributes:
-        kind: ``white`` (independent elements), ``image`` (channels first, correlated in space), ``tokens`` (indices
-            into a vocabulary), ``measured``.
+        kind: ``white`` (independent elements), ``image`` (correlated in space; `channel_axis` says where its channels
+            are), ``tokens`` (indices into a vocabulary), ``measured``.
         mean: mean of the elements.
         var: variance of the elements.
         profile: correlation of two elements of one channel by displacement, one dimension per spatial axis (entry 0 is
@@ -66,7 +66,9 @@ class Input:
         var: float = 1.0,
         channel_correlation: float = 0.9,
     ) -> Input:
-        """Images (N, C, H, W) with correlated pixels.
+        """Images (N, C, H, W), or (N, H, W, C) where only the last axis can be that of 1 to 4 channels.
+
+        Their pixels are correlated.
 
         Args:
             profile: correlation by displacement (array over |dy|, |dx|, starting at 0); by default that of Gaussian
@@ -93,7 +95,9 @@ class Input:
 
     @classmethod
     def from_batch(cls, batch: torch.Tensor) -> Input:
-        """Measure mean, variance and spatial correlation of a batch (N, C, ...) of real inputs, of a table by column.
+        """Measure mean, variance and spatial correlation of a batch of real inputs, of a table by column.
+
+        Of four axes one holds channels, as for `image`.
 
         Raises:
             InputError: fewer than two elements, or one that is not finite.
@@ -111,25 +115,29 @@ class Input:
         values = _few(data) if var > 0.0 else None
         if data.ndim != 4 or var == 0.0:
             return cls("measured", mean, var, values=values)
-        centred = data - mean
-        height, width = data.shape[2:]
+        centred = np.moveaxis(data, channel_axis(data.shape), 1) - mean
+        height, width = centred.shape[2:]
         spectrum = np.abs(np.fft.rfft2(centred, (2 * height, 2 * width))) ** 2
         sums = np.fft.irfft2(spectrum.mean(axis=(0, 1)), (2 * height, 2 * width))
         counts = np.outer(height - np.arange(height), width - np.arange(width))
         other = np.take(sums, [0, *range(2 * width - 1, width, -1)], axis=1)[:height]
         profile = 0.5 * (sums[:height, :width] + other) / counts / var
         across = centred.mean(axis=1)
-        channels = data.shape[1]
+        channels = centred.shape[1]
         common = float((across**2).mean() / var)
         rho = (common * channels - 1) / (channels - 1) if channels > 1 else 0.0
         return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho, values=values)
 
     @classmethod
     def default(cls, shape: Sequence[int], dtype: torch.dtype) -> Input:
-        """Choose by shape and dtype: integers: tokens; (N, 1-4, H, W) and (N, 1-4, T, H, W): images; else white."""
+        """Choose by shape and dtype.
+
+        Integers are tokens; (N, 1-4, H, W), (N, H, W, 1-4) and the same with a further axis, of time or depth, are
+        images, whose other axes are 8 or longer; all else is white.
+        """
         if not dtype.is_floating_point:
             return cls.tokens()
-        if len(shape) in (4, 5) and 1 <= shape[1] <= 4 and min(shape[2:]) >= 8:
+        if len(shape) in (4, 5) and any(_holds_channels(shape, axis) for axis in (1, len(shape) - 1)):
             return cls.image()
         return cls.white()
 
@@ -163,16 +171,17 @@ class Input:
         return made if self.values is None else self._of_few(made)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
-        axes = made.axes
-        space = [axes[i][0] if axes[i] else None for i in range(2, len(shape))]
-        profile = self._profile(tuple(int(n) for n in shape[2:]))
+        axes, channels = made.axes, channel_axis(shape)
+        spatial = [i for i in range(1, len(shape)) if i != channels]
+        space = [axes[i][0] if axes[i] else None for i in spatial]
+        profile = self._profile(tuple(int(shape[i]) for i in spatial))
         profile = profile[tuple(slice(None) if at is not None else 0 for at in space)]
         target = [1] * len(made.sizes)
         for at, length in zip([a for a in space if a is not None], profile.shape, strict=True):
             target[at] = length
         corr = profile.reshape(target)
-        if axes[1] and self.channel_correlation:
-            corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[1][0])
+        if axes[channels] and self.channel_correlation:
+            corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[channels][0])
         return made.with_moments(corr=corr)
 
     def _of_few(self, made: State) -> State:
@@ -234,14 +243,16 @@ class Input:
 
     def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         """Draw Gaussian fields of the given profile on a torus of twice the size, cut down to ``shape``."""
-        batch, channels, *space = shape
+        where = channel_axis(shape)
+        batch, channels = shape[0], shape[where]
+        space = [size for axis, size in enumerate(shape) if axis not in (0, where)]
         amplitude = torch.from_numpy(np.sqrt(self._torus(tuple(space)))).float()
         white = torch.randn((batch, channels + 1, *amplitude.shape), generator=generator)
         dims = tuple(range(2, len(shape)))
         fields: torch.Tensor = torch.fft.ifftn(torch.fft.fftn(white, dim=dims) * amplitude, dim=dims).real
         fields = fields[(slice(None), slice(None), *(slice(0, n) for n in space))]
         rho = min(max(self.channel_correlation, 0.0), 1.0)
-        return math.sqrt(rho) * fields[:, :1] + math.sqrt(1 - rho) * fields[:, 1:]
+        return (math.sqrt(rho) * fields[:, :1] + math.sqrt(1 - rho) * fields[:, 1:]).movedim(1, where)
 
     def _torus(self, space: tuple[int, ...]) -> Array:
         if self.profile is None:
@@ -285,6 +296,22 @@ class _Levels:
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         """Return the values at an array of points."""
         return self._levels[torch.bucketize(z.double(), self._ends)].to(z.dtype)
+
+
+def channel_axis(shape: Sequence[int]) -> int:
+    """Return the axis of an image's channels: the second, unless the last alone can be.
+
+    Args:
+        shape: of a batch of images.
+    """
+    last = len(shape) - 1
+    return last if _holds_channels(shape, last) and not _holds_channels(shape, 1) else 1
+
+
+def _holds_channels(shape: Sequence[int], axis: int) -> bool:
+    """Whether an axis has the size of channels, and the others those of pictures."""
+    space = [size for i, size in enumerate(shape) if i not in (0, axis)]
+    return 1 <= shape[axis] <= 4 and min(space) >= 8
 
 
 def _differ(table: Array) -> bool:

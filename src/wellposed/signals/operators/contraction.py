@@ -86,7 +86,6 @@ def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tupl
         levers(graph) if found is None else found,
         parameter_values(graph),
         graph.users(),
-        {parameter.value: name for name, parameter in graph.parameters.items()},
     )
     return tuple(use for node in graph.nodes for use in read.of_node(node))
 
@@ -99,7 +98,6 @@ class _Uses:
     levers: Mapping[int, Lever]
     fixed: frozenset[int]
     users: Mapping[int, Sequence[int]]
-    names: Mapping[int, str]
 
     def of_node(self, node: Node) -> Iterator[Contraction]:
         """Yield the uses at one node."""
@@ -116,6 +114,11 @@ class _Uses:
     def _name(self, value: int) -> str | None:
         lever = self.levers.get(value)
         return None if lever is None else lever.parameter
+
+    def _bias(self, product: Product) -> str | None:
+        """Return the parameter that a product adds, reshaped or not."""
+        name = None if product.bias is None else self._name(product.bias)
+        return name if name in self.graph.parameters else None
 
     def _look_up(self, node: Node) -> Contraction:
         weight, indices = node.args[0].value, node.args[1].value
@@ -154,7 +157,7 @@ class _Uses:
             data,
             weight,
             None if lever is None else lever.parameter,
-            self.names.get(product.bias) if product.bias is not None else None,
+            self._bias(product),
             fan_in,
             max(1, fan_out),
             output_axis or 0,

@@ -42,6 +42,7 @@ class Transform:
     Attributes:
         axes: that are transformed.
         lengths: of the whole spectrum along each.
+        taken: length along each that the transform takes; what is longer is cut, what is shorter filled up with zeros.
         inverse: whether it leads back from a spectrum.
         real: whether the last of the axes holds the half of a spectrum that belongs to real numbers (that a forward
             transform makes, or an inverse one takes).
@@ -50,13 +51,14 @@ class Transform:
 
     axes: tuple[int, ...]
     lengths: tuple[int, ...]
+    taken: tuple[int, ...]
     inverse: bool
     real: bool
     scale: float
 
 
 def transform_of(graph: Graph, node: Node) -> Transform | None:
-    """Describe a node that transforms whole axes, or return None: others cut or pad them on the way."""
+    """Describe a node that transforms axes; None of others."""
     name = plain_name(node.op).removeprefix("fft_")
     kind = name.rstrip("2n") if name not in ("fftn", "ifftn") else name[:-1]
     if kind not in ("fft", "ifft", "rfft", "irfft"):
@@ -76,15 +78,13 @@ def transform_of(graph: Graph, node: Node) -> Transform | None:
     axes = tuple(d % len(before) for d in dims)
     inverse, real = kind.startswith("i"), kind.endswith("rfft")
     half = axes[-1] if real else -1
-    lengths = tuple(after[a] if inverse and a == half else before[a] for a in axes)
-    for axis, length in zip(axes, lengths, strict=True):
-        halved = length // 2 + 1 if axis == half else length
-        ends = (halved, length) if inverse else (length, halved)
-        if (before[axis], after[axis]) != ends:
-            return None
+    asked = [-1] * len(axes) if sizes is None else [int(size) for size in sizes]
+    whole = [after[a] if inverse and a == half else before[a] for a in axes]
+    lengths = tuple(size if size > 0 else length for size, length in zip(asked, whole, strict=True))
+    taken = tuple(n // 2 + 1 if inverse and a == half else n for a, n in zip(axes, lengths, strict=True))
     total = math.prod(lengths)
     power = {"backward": 1.0 if inverse else 0.0, "ortho": 0.5, "forward": 0.0 if inverse else 1.0}
-    return Transform(axes, lengths, inverse, real, total ** -power[str(named.get("norm") or "backward")])
+    return Transform(axes, lengths, taken, inverse, real, total ** -power[str(named.get("norm") or "backward")])
 
 
 def belongs_to_real(graph: Graph, value: int) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
 
 _SCALAR: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
@@ -84,3 +85,17 @@ def disjunction(call: Call, x: Any, y: Any) -> State | None:
     if a is None or b is None:
         return None
     return linear(call, multiply(call, linear(call, a, -1.0, 1.0), linear(call, b, -1.0, 1.0)), -1.0, 1.0)
+
+
+@rule(
+    overloads(*(f"{name}.{kind}" for name in ("any", "all") for kind in ("default", "dim", "dims"))),
+    source="definition",
+    tensors=True,
+    conditions=True,
+)
+def of_several(call: Call, x: Any, *_: Any, **_options: Any) -> State | None:
+    """Any or all of conditions that hold for certain, or for certain do not: steps that are padded by one number."""
+    c = _condition(x)
+    if c is None or c.var.any() or len(np.unique(c.mean)) != 1:
+        return None
+    return make_state(call.shape(), c.pooled_mean, 0.0)

@@ -22,6 +22,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import reordered
 
 LARGEST = 1 << 12
@@ -37,7 +38,9 @@ def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
     if described is None or max(described.lengths, default=1) > LARGEST:
         return None
     x = one_after_another(x.blocks, x.block_axis) if x.blocks else x
-    for axis in described.axes:
+    for axis, length in zip(described.axes, described.taken, strict=True):
+        if length != x.shape[axis]:
+            x = pad(call, x, [0, 0] * (len(x.axes) - 1 - axis) + [0, length - x.shape[axis]])
         x = merge_atoms(x, axis)
     if call.independent:
         power = math.prod(described.lengths) * described.scale**2

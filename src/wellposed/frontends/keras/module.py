@@ -1,0 +1,201 @@
+"""A Keras model as a module: its variables under their paths, its layers' names, its inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import keras
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from wellposed.errors import InputError, UnsupportedError
+from wellposed.frontends.base import BATCH, Frontend, unique
+from wellposed.frontends.keras.whole import whole_operators
+from wellposed.graphs.modules import ModuleStack, running
+
+_FOREIGN = {
+    "TorchModuleWrapper": "it wraps a torch module, whose weights Keras does not hand over",
+    "TFSMLayer": "it holds a TensorFlow graph",
+    "JaxLayer": "it holds a function of JAX",
+    "FlaxLayer": "it holds a module of Flax",
+}
+"""Layers that run another framework's code, by class, with what keeps them from being traced."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class KerasModule(Frontend):
+    """A built Keras model as a module. It shares the memory of the model's variables, and changes nothing else of it.
+
+    Args:
+        model: a `keras.Model`, or a layer; built, on the torch backend.
+
+    Raises:
+        InputError: no Keras model, or one that is not built.
+        UnsupportedError: Keras runs on another backend; a layer is quantised, or runs another framework's code.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        _check_backend()
+        _check_model(model)
+        self._model = (model,)  # in a tuple, or it would be registered: on this backend a layer is a module itself
+        self._scopes = dict(_scopes(model))
+        trained = {id(variable) for layer in _layers(model) for variable in layer._trainable_variables}
+        names = unique([variable.path for variable in model.variables])
+        self._variables = dict(zip(names, model.variables, strict=True))
+        recurrent = _in_cells(model)
+        for name, variable in self._variables.items():
+            self.hold(name, variable.value, trained=id(variable) in trained)
+            if id(variable) in recurrent & trained:
+                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the model with the tensors that are registered now, in this module's mode."""
+        (model,) = self._model
+        stack = running()
+        values = [(variable, self.held(name)) for name, variable in self._variables.items()]
+        with (
+            keras.StatelessScope(values),
+            nullcontext() if stack is None else self._named(stack),
+            nullcontext() if stack is None else whole_operators(),
+        ):
+            return model(*inputs, training=self.training)
+
+    def example(self) -> tuple[Any, ...]:
+        """Return normal numbers, or zeros for integers, of the shapes that the model was built for."""
+        (model,) = self._model
+        return (keras.tree.map_structure(_example, _specification(model)),)
+
+    def converted(self, tree: Any) -> Any:
+        """Return arguments with every array as a tensor."""
+        return keras.tree.map_structure(_tensor, tree)
+
+    @contextmanager
+    def _named(self, stack: ModuleStack) -> Iterator[None]:
+        """Follow the model's layers, which call one another as modules do."""
+
+        def starts(module: nn.Module, _args: Any) -> None:
+            scope = self._scopes.get(id(module))
+            if scope is not None:
+                stack.enter(id(module), *scope)
+
+        def ends(module: nn.Module, _args: Any, _output: Any) -> None:
+            if id(module) in self._scopes:
+                stack.leave(id(module))
+
+        before = register_module_forward_pre_hook(starts)
+        after = register_module_forward_hook(ends)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+
+def _check_backend() -> None:
+    backend = keras.config.backend()
+    if backend != "torch":
+        raise UnsupportedError(
+            f"Keras runs on {backend} in this process, and wellposed.keras traces its torch backend: set "
+            "KERAS_BACKEND=torch before keras is imported (a model is the same on every backend; save it here and "
+            "load it there)"
+        )
+
+
+def _check_model(model: Any) -> None:
+    """Raise for what is no built Keras model, and for layers that cannot be traced, by name."""
+    if not isinstance(model, keras.Layer):
+        advice = "; use wellposed itself for it" if isinstance(model, nn.Module) else ""
+        raise InputError(f"wellposed.keras takes a Keras model, got {type(model).__name__}{advice}")
+    if not model.built:
+        raise InputError(
+            f"{type(model).__name__} {model.name!r} is not built and has no weights yet: call model.build(input_shape) "
+            "or run it once on a batch"
+        )
+    for layer in _layers(model):
+        kind = type(layer).__name__
+        if kind in _FOREIGN:
+            raise UnsupportedError(
+                f"layer {layer.name!r} ({kind}) of {model.name!r} cannot be traced: {_FOREIGN[kind]}"
+            )
+        if getattr(layer, "quantization_mode", None) is not None:
+            raise UnsupportedError(
+                f"layer {layer.name!r} ({kind}) of {model.name!r} is quantised ({layer.quantization_mode}); plan the "
+                "model before model.quantize"
+            )
+
+
+def _layers(model: Any) -> list[Any]:
+    """Return the model and every layer in it, once each."""
+    layers: list[Any] = model._flatten_layers()
+    return layers
+
+
+def _scopes(model: Any) -> Iterator[tuple[int, tuple[str, str, bool]]]:
+    """Yield, for every layer inside the model by id, its path, its class and whether no other layer runs inside it.
+
+    A layer's path is that of its variables. One that has none stands under the layer that holds it, where its siblings
+    do: layers that were called on symbolic inputs have paths of their own, in whichever model they are.
+    """
+    held: dict[int, tuple[Any, str]] = {}
+    waiting: list[tuple[Any, str]] = [(model, model.path or "")]
+    while waiting:
+        holder, path = waiting.pop(0)
+        own = holder is not model and not holder.path
+        beside = any((child.path or "").startswith(f"{path}/") for child in holder._layers)
+        prefix = f"{path}/" if own or beside else ""
+        for child in holder._layers:
+            if id(child) not in held:
+                held[id(child)] = child, child.path or f"{prefix}{child.name}"
+                waiting.append(held[id(child)])
+    for (key, (layer, _)), path in zip(held.items(), unique(path for _, path in held.values()), strict=True):
+        yield key, (path, type(layer).__name__, not layer._layers)
+
+
+def _in_cells(model: Any) -> set[int]:
+    """Return the ids of the variables in recurrent cells, which run once for every step."""
+    recurrent = (layer for layer in _layers(model) if isinstance(layer, keras.layers.RNN))
+    return {id(variable) for layer in recurrent for variable in layer.cell.variables}
+
+
+def _specification(model: Any) -> Any:
+    """Return the shapes and dtypes of the model's inputs, in the structure that it is called with."""
+    inner = getattr(model, "_functional", None) or model  # what a Sequential model runs
+    symbolic = getattr(inner, "_inputs_struct", None)
+    if symbolic is not None:
+        return symbolic
+    shape = (model.get_build_config() or {}).get("input_shape")
+    sizes = isinstance(shape, (tuple, list)) and all(size is None or isinstance(size, int) for size in shape)
+    arguments = inspect.signature(model.call).parameters.values()
+    if not sizes or len([one for one in arguments if one.default is one.empty and one.kind in _POSITIONAL]) != 1:
+        raise InputError(
+            f"{type(model).__name__} {model.name!r} does not say what inputs it takes: pass an example "
+            "(wk.plan(model, batch))"
+        )
+    return keras.KerasTensor(tuple(shape or ()), dtype=model.input_dtype)
+
+
+def _example(symbol: Any) -> Tensor:
+    """Return a tensor of a symbolic input's shape and dtype."""
+    shape = (BATCH, *symbol.shape[1:])
+    if None in shape:
+        raise InputError(
+            f"input {symbol.name!r} of shape {tuple(symbol.shape)} has axes of any length: pass an example "
+            "(wk.plan(model, batch))"
+        )
+    dtype = getattr(torch, keras.backend.standardize_dtype(symbol.dtype))
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _tensor(value: Any) -> Any:
+    """Return an array as a tensor; numbers, strings and None as they are."""
+    if value is None or isinstance(value, (Tensor, str, bool, int, float)):
+        return value
+    return keras.ops.convert_to_tensor(value)
