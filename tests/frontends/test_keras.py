@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -463,6 +466,15 @@ def test_another_backend_is_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(UnsupportedError, match=r"Keras runs on jax .* KERAS_BACKEND=torch before keras is"):
         wk.plan(model)
+
+
+def test_a_backend_that_is_not_installed_is_named():
+    code = "import sys; sys.modules['tensorflow'] = None; import wellposed.keras"
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert "UnsupportedError: Keras looks for a backend that is not installed (tensorflow" in done.stderr
+    assert "set KERAS_BACKEND=torch before keras is imported" in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras', as it quantises
