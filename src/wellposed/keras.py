@@ -19,14 +19,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wellposed import checks, graphs, reports
+from wellposed.errors import UnsupportedError
 from wellposed.frontends.base import planned
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
 from wellposed.zoo import import_library
 
-import_library("keras", what="wellposed.keras", extra="keras")
+try:
+    import_library("keras", what="wellposed.keras", extra="keras")
+except ModuleNotFoundError as error:
+    raise UnsupportedError(
+        f"Keras looks for a backend that is not installed ({error.name}): set KERAS_BACKEND=torch before keras is "
+        "imported"
+    ) from error
 
-from wellposed.frontends.keras import KerasModule  # noqa: E402 - needs keras, which has been asked for by name
+from wellposed.frontends.keras import KerasModule
 
 __all__ = ["KerasModule", "apply_", "check", "explain", "initialize_", "measure", "plan", "report", "trace"]
 

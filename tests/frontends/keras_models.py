@@ -177,6 +177,13 @@ NORMALISATION: dict[str, Build] = {
 REGULARISATION: dict[str, Build] = {
     "Dropout": table(dense(48), made(layers.Dropout, 0.3), dense(8)),
     "Dropout seeded": table(dense(48), made(layers.Dropout, 0.3, seed=1), dense(8)),
+    "Dropout of whole samples": image(
+        conv(32),
+        made(layers.ReLU),
+        made(layers.Dropout, 0.5, noise_shape=(None, 1, 1, 1)),
+        made(layers.GlobalAveragePooling2D),
+        dense(8),
+    ),  # as stochastic depth
     "SpatialDropout1D": sequence(dense(24), made(layers.SpatialDropout1D, 0.3), dense(8)),
     "SpatialDropout2D": image(conv(), made(layers.SpatialDropout2D, 0.3), conv(8)),
     "SpatialDropout3D": volume(made(layers.Conv3D, 8, 3), made(layers.SpatialDropout3D, 0.3), dense(8)),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -155,6 +160,25 @@ def test_whole_operators_say_what_their_parameters_are(name):
     }
 
 
+@pytest.mark.parametrize("together", [None, (None, 1, 1, 1), (40, None, 1, 5)])
+def test_whole_dropout_drops_as_often_and_as_much_as_keras(together):
+    layer = layers.Dropout(0.3, noise_shape=together, seed=1)
+    x = keras.random.uniform((40, 30, 20, 5), 1.0, 2.0)
+    kept = []
+    for block in (nullcontext(), whole_operators()):
+        with keras.StatelessScope([(v, v.value) for v in layer.variables]), block:
+            y = layer(x, training=True)
+        assert bool(((y == 0) | ((y - x / 0.7).abs() <= 4 * torch.finfo(y.dtype).eps)).all())
+        share = (y != 0).float()
+        for axis, size in enumerate(together or ()):
+            if size == 1:
+                assert bool((share.std(axis) == 0).all())
+                share = share.narrow(axis, 0, 1)
+        kept.append(share)
+        assert abs(float(share.mean()) - 0.7) <= 5 * (0.21 / share.numel()) ** 0.5
+    assert kept[0].shape == kept[1].shape
+
+
 def test_whole_operators_exist_only_while_tracing():
     before = {kind: kind.call for kind in (layers.Dense, layers.Conv2D, layers.BatchNormalization)}
     model = image(conv(4), lambda: layers.BatchNormalization())()
@@ -234,9 +258,10 @@ def test_pictures_have_their_channels_last():
 def test_random_numbers_follow_the_seed_of_a_check():
     """Keras makes a generator for every draw, which a graph would share between its runs."""
     model = table(dense(24), lambda: layers.Dropout(0.3, seed=1), lambda: layers.GaussianNoise(0.5), dense(8))()
-    first, second = (wk.measure(model, seed=3, draws=2) for _ in range(2))
+    graph = wk.trace(model)
+    first, second, other = (wp.measure(graph, seed=seed, draws=2) for seed in (3, 3, 4))
     assert [s.second_moment for s in first] == [s.second_moment for s in second]
-    assert [s.second_moment for s in first] != [s.second_moment for s in wk.measure(model, seed=4, draws=2)]
+    assert all(s.second_moment != o.second_moment for s, o in zip(first, other, strict=True) if "noise" in s.name)
 
 
 def test_seeds_and_statistics_stay_as_they_are():
@@ -441,6 +466,15 @@ def test_another_backend_is_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(UnsupportedError, match=r"Keras runs on jax .* KERAS_BACKEND=torch before keras is"):
         wk.plan(model)
+
+
+def test_a_backend_that_is_not_installed_is_named():
+    code = "import sys; sys.modules['tensorflow'] = None; import wellposed.keras"
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert "UnsupportedError: Keras looks for a backend that is not installed (tensorflow" in done.stderr
+    assert "set KERAS_BACKEND=torch before keras is imported" in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras', as it quantises

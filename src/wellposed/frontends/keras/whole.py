@@ -93,7 +93,7 @@ def _made_axes(equation: str) -> int:
     data, _, kernel = given.partition(",")
     for summed in range(1, len(kernel)):
         head, tail = kernel[:summed], kernel[summed:]
-        if data.endswith(head) and made == data.removesuffix(head) + tail and not set(tail) & set(data):
+        if data.endswith(head) and made == data.removesuffix(head) + tail:
             return len(tail)
     return 0
 
@@ -174,6 +174,21 @@ def _norm_result(layer: Any, x: Tensor) -> Any:
     return keras.ops.cast(x if layer.axis % x.ndim == 1 else x.movedim(1, layer.axis), layer.compute_dtype)
 
 
+# ---- noise ----------------------------------------------------------------------------------------------------------
+
+
+def _dropout(_original: Function) -> Function:
+    """Dropout, or a product with the dropout of ones, where elements are dropped together (``noise_shape``)."""
+
+    def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
+        if noise_shape is None:
+            return functional.dropout(inputs, rate)
+        shape = [size if given is None else given for size, given in zip(inputs.shape, noise_shape, strict=True)]
+        return inputs * functional.dropout(inputs.new_ones(shape), rate)
+
+    return dropout
+
+
 # ---- what a trace needs ---------------------------------------------------------------------------------------------
 
 
@@ -212,5 +227,6 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
     (keras.layers.BatchNormalization, "call", _batch_norm),
     (keras.layers.GroupNormalization, "call", _group_norm),
     (keras.Layer, "_maybe_build", _build),
+    (backend_random, "dropout", _dropout),
     (backend_random, "torch_seed_generator", _generator),
 )
