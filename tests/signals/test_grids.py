@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wellposed as wp
+from wellposed.signals.integration import taps
 
 SAMPLES = 4000
 RUNNING = torch.arange(1.0, 13.0).view(1, 1, 12, 1)
@@ -79,3 +81,25 @@ def test_a_signal_meets_itself_from_another_grid(form: str) -> None:
     energy = model(x).double().square().flatten(1).mean(1)
     error = float(energy.std()) / SAMPLES**0.5
     assert predicted.second_moment == pytest.approx(float(energy.mean()), abs=4.0 * error)
+
+
+def test_combinations_of_combinations_grow_no_longer_than_what_they_combine():
+    rng = np.random.default_rng(0)
+    chain = [rng.standard_normal(shape) for shape in ((6, 5), (5, 4), (4, 4), (4, 4))]
+    made = taps.of_matrix(chain[0])
+    for matrix in chain[1:]:
+        made = made.of(taps.of_matrix(matrix))
+    assert made.index.shape[1] == 4
+    assert np.allclose(made.matrix(), np.linalg.multi_dot(chain))
+
+
+@pytest.mark.parametrize("columns", [1, 9])
+def test_covariances_of_combinations(columns):
+    """Few taps pair by pair, many by matrices; both as by the covariance matrix itself."""
+    rng = np.random.default_rng(1)
+    first, second = (rng.standard_normal((12, 9)) * (np.arange(9) < columns) for _ in range(2))
+    kernel = 0.5 ** np.arange(9.0)
+    found = taps.covariances(kernel, 0, taps.of_matrix(first), taps.of_matrix(second), 12)
+    whole = first @ kernel[np.abs(np.subtract.outer(np.arange(9), np.arange(9)))] @ second.T
+    expected = [0.5 * (np.diagonal(whole, d).mean() + np.diagonal(whole, -d).mean()) for d in range(12)]
+    assert np.allclose(found, expected)

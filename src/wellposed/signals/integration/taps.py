@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,9 +26,17 @@ class Taps:
 
     def of(self, inner: Taps) -> Taps:
         """Return these combinations of what ``inner`` makes."""
+        if self.index.shape[1] * inner.index.shape[1] > inner.size:  # the same positions again and again
+            return of_matrix(self.matrix() @ inner.matrix())
         index = inner.index[self.index].reshape(len(self.index), -1)
         weights = (self.weights[..., None] * inner.weights[self.index]).reshape(len(self.index), -1)
         return Taps(index, weights, inner.size)
+
+    def matrix(self) -> Array:
+        """Return the weight of each position in each new one."""
+        weights = np.zeros((len(self.index), self.size))
+        np.add.at(weights, (np.arange(len(self.index))[:, None], self.index), self.weights)
+        return weights
 
     def averaged(self) -> Taps:
         """Return the mean of all new positions."""
@@ -86,16 +95,22 @@ def covariances(kernel: Array, dim: int, first: Taps, second: Taps, lags: int) -
 @lru_cache(maxsize=256)
 def _table(first: Taps, second: Taps, length: int, lags: int) -> Array:
     """Return M[d, l]: the weight of pairs of taps at distance l in combinations at displacement d."""
-    size = len(first.index)
+    size, positions = len(first.index), first.size
     rows = np.zeros((lags, length))
     pairs = np.zeros(lags)
     far = np.unique(np.linspace(lags - 1, size - 1, min(size - lags + 1, FAR)).astype(np.int64))
+    many = size * first.index.shape[1] * second.index.shape[1] > positions * positions
+    apart = np.abs(np.subtract.outer(np.arange(positions), np.arange(positions))) if many else np.zeros(0, np.int64)
+    whole_of = [(taps.matrix() if many else None) for taps in (first, second)]
     for lag in (*range(lags - 1), *far):
         row = min(int(lag), lags - 1)
-        for one, other in ((first, second), (second, first)):
-            i, j = one.index[: size - lag, :, None], other.index[lag:, None, :]
-            weights = one.weights[: size - lag, :, None] * other.weights[lag:, None, :]
-            distance = np.minimum(np.abs(i - j), length - 1 if length > 1 else one.size)
+        for (one, left), (other, right) in itertools.permutations(zip((first, second), whole_of, strict=True)):
+            if left is not None and right is not None:
+                weights, distance = left[: size - lag].T @ right[lag:], apart
+            else:
+                i, j = one.index[: size - lag, :, None], other.index[lag:, None, :]
+                weights, distance = one.weights[: size - lag, :, None] * other.weights[lag:, None, :], np.abs(i - j)
+            distance = np.minimum(distance, length - 1 if length > 1 else positions)
             found = np.bincount(distance.ravel(), weights.ravel(), minlength=length)
             rows[row] += found[:length]
             pairs[row] += size - lag
