@@ -37,7 +37,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
     count = math.prod(x.sizes[i] for i in dims)
     if is_centred(x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
-    tag, alone = x.tag, np.full((1,) * x.corr.ndim, kernels.average(x.var) / count)
+    tag, alone = x.tag, np.full((1,) * x.corr.ndim, kernels.average(x.var) / max(count, 1))
     if call.independent:
         covariance = var = spread = alone
     else:
