@@ -241,8 +241,8 @@ def giants(results: Results) -> tuple[str, str]:
 
 
 def on_meta(results: Results) -> tuple[str, str]:
-    rows = [row for row in results["meta"] if "worst" in row and row["how"] == "by name"]
-    alike = [row["same"] or row["by_chance"] for row in rows]
+    rows = [row for row in results["meta"] if row["how"] == "by name"]
+    alike = [bool(row.get("same") or row.get("by_chance")) for row in rows]
     return f"{share(alike)} models of a sample of the zoo", verdict(all(alike))
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
+from wellposed.signals.context.weights import state_of_tensor
 
 WIDTH, MODES = 8, 5
 
@@ -140,3 +141,11 @@ def test_a_convolution_by_longer_spectra_is_predicted():
     edges = math.log2(1 + 1 / 64)  # (L + 1) / 2 is the mean over the first half
     error = abs(math.log2(predicted[last].second_moment / measured[last].second_moment))
     assert error < 4 * measured[last].log2_error + edges
+
+
+def test_the_state_of_conjugated_values_is_that_of_the_values():
+    """A conjugate is a flag on the same memory, which not every operator reads through."""
+    values = torch.randn(64, dtype=torch.complex64)
+    one, other = state_of_tensor(values, 1), state_of_tensor(values.conj(), 1)
+    assert one.second_moment == pytest.approx(float(values.abs().square().mean()))
+    assert other.second_moment == pytest.approx(one.second_moment)

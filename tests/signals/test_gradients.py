@@ -243,8 +243,8 @@ def test_norms_of_tokens_that_are_alike_take_out_their_own_gradient_alone() -> N
     assert abs(predicted.var - np.mean(powers)) < 4 * np.std(powers, ddof=1) / math.sqrt(len(powers))
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts: int) -> None:
+@pytest.mark.parametrize(("parts", "alpha"), [(1, 1.0), (2, 1.0), (3, 1.0), (2, 0.5)])
+def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts: int, alpha: float) -> None:
     """Of k maps of 6 white channels a channel's variance is chi-squared with 6k degrees of freedom: 6k / (6k - 2)."""
 
     class Summed(nn.Module):
@@ -256,7 +256,7 @@ def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts:
         def forward(self, x: Tensor) -> Tensor:
             total = self.maps[0](x[:, :6])
             for i, each in enumerate(self.maps[1:], 1):
-                total = total + each(x[:, 6 * i : 6 * i + 6])
+                total = torch.add(total, each(x[:, 6 * i : 6 * i + 6]), alpha=alpha)
             return self.norm(total)
 
     torch.manual_seed(0)

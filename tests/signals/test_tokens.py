@@ -373,4 +373,5 @@ def test_tokens_that_are_all_zero_stay_so_beside_others(norm):
     graph = wp.trace(BesideZeros(NORMS[norm]), torch.zeros(4, 12, 48))
     plan = wp.plan(graph)
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
-    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.01)  # 12 of 17, but for epsilon
+    error = abs(math.log2(predicted.second_moment / measured.second_moment))
+    assert error < 4 * measured.log2_error + 2e-5  # 12 of 17; epsilon weighs more in one draw than in the mean

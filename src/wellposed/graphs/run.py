@@ -140,8 +140,6 @@ class Interpreter:
         args = [self._resolve(arg) for arg in node.args]
         kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
         try:
-            if node.op is _aten.one_hot.default:
-                return [_one_hot(args[0], self.graph.values[node.outputs[0]].shape[-1])]
             return call(node.op, args, kwargs)
         except torch.OutOfMemoryError:
             raise
@@ -187,6 +185,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
         kwargs: the same by name.
     """
     given, named = list(args), dict(kwargs)
+    if op is _aten.one_hot.default and given[1:] and given[1] > 0:
+        return [_one_hot(*given)]
     written: list[torch.Tensor] = []
     for position, name in traits(op).written:
         if position is not None and position < len(given):

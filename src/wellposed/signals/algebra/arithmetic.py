@@ -402,10 +402,10 @@ def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, S
     """Return the product or quotient of two concatenations of as many parts along one axis, part by part (tokens of
     which some are all zero, and their sizes); None elsewhere.
     """
-    axis, shape = x.block_axis, call.shape()
-    widths = [block.shape[axis] for block in x.blocks]
+    axis = x.block_axis
     if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
         return None
+    shape, widths = call.shape(), [block.shape[axis] for block in x.blocks]
     if [block.shape[axis] for block in y.blocks] != widths or len(shape) != len(x.axes):
         return None
     parts = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.algebra.sizes import overlap
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.integration import kernels
@@ -19,7 +18,7 @@ def alike_by_chance(call: Call, x: State, y: State, of_x: Array, of_y: Array, la
     For x = V h and y = W h, E[x_p y_p x_q y_q] = Var(V) Var(W) E (h_p h_q)²: beyond the product of the covariances
     ``of_x`` and ``of_y`` it has the variance of h_p h_q over draws, at one channel and all pairs of positions.
     """
-    chance = overlap(x.alike, y.alike) if x.alike.amounts.size and y.alike.amounts.size else 0.0
+    chance = x.alike.covariance(y.alike) if x.alike.amounts.size and y.alike.amounts.size else 0.0
     axes = channels(call.graph).get(call.node.outputs[0], ())
     if call.independent or not chance > 0.0 or len(axes) != len(layout.axes) or x.sizes != y.sizes:
         return None

@@ -10,7 +10,7 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.sizes import overlap, sizes_after_attention
+from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size, varied
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
@@ -97,7 +97,7 @@ def _alike_together(call: Call, left: State, right: State, product: Product, lab
     ]
     if not summed or not all(flag[label] for label in summed for flag in flags):
         return None
-    share = overlap(left.alike, right.alike)
+    share = left.alike.covariance(right.alike)
     if share <= 0.0:
         return None
     pattern = np.ones([2 if all(flag.get(label) for flag in flags) else 1 for label in labels])
@@ -214,7 +214,7 @@ def _together(call: Call, left: State, right: State, product: Product) -> tuple[
     by_chance = (1.0 - np.eye(len(mean))) * np.multiply.outer(*sizes) ** 2
     level = kernels.average(left.var) * kernels.average(right.var)
     coupled = min(float(covariance.ravel()[0]) ** 2 / level, 1.0) if level > 0.0 else 0.0  # of one element with its own
-    by_chance = by_chance * (coupled * overlap(left.alike, right.alike) * (count * product.scale) ** 2)
+    by_chance = by_chance * (coupled * left.alike.covariance(right.alike) * (count * product.scale) ** 2)
     return (rows[0], columns[0]), mean, np.maximum(by_chance, 0.0)
 
 

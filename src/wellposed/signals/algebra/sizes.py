@@ -61,19 +61,14 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
     if of_x is None or of_y is None:
         return first, second, np.zeros_like(first)
     own = math.sqrt(float(first.ravel()[0]) * float(second.ravel()[0]))
-    share = overlap(x.sizes_by, y.sizes_by) / own if own > 0.0 else 0.0
+    share = x.sizes_by.covariance(y.sizes_by) / own if own > 0.0 else 0.0
     return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
-
-
-def overlap(x: Sources, y: Sources) -> float:
-    """Return the covariance of two sums of random numbers."""
-    return 0.5 * ((x + y).variance - x.variance - y.variance)
 
 
 def _by_chance(call: Call, x: State, y: State) -> float:
     """Return the covariance of the size that x has by chance with the scale of y, which a weight made of x."""
     chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
-    return math.expm1(overlap(chance, y.sizes_by)) if chance.amounts.size and y.sizes_by.amounts.size else 0.0
+    return math.expm1(chance.covariance(y.sizes_by)) if chance.amounts.size and y.sizes_by.amounts.size else 0.0
 
 
 def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float) -> Sizes:

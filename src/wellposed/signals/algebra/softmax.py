@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.sizes import LARGEST, overlap
+from wellposed.signals.algebra.sizes import LARGEST
 from wellposed.signals.distributions.expansion import gamma_nodes
 from wellposed.signals.distributions.state import State, read
 from wellposed.signals.distributions.views import merge_atoms
@@ -308,7 +308,7 @@ def law_of(variance: float, queries: State, keys: State, at: Places, width: int)
     sizes Gaussian tokens of D dimensions have, 2 / D, leaves logits Gaussian over the keys.
     """
     (of_q, mean_q), (of_k, mean_k) = (_varying(x, axis) for x, axis in ((queries, at.query), (keys, at.key)))
-    both = overlap(queries.sizes_by, keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
+    both = queries.sizes_by.covariance(keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
     both *= math.sqrt(mean_q * mean_k)
     own, other = _by_position(queries, keys, at)
     shared = math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0

@@ -76,8 +76,8 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
         if bool(low == high):
             return make_state(shape, float(low), 0.0)
     if values.is_complex():
-        level, second = float(values.real.double().mean()), float(values.abs().double().square().mean()) / 2.0
-        return make_state(shape, level, max(2.0 * second - level * level, 0.0), roots=root, gauss=False)
+        level, second = float(values.real.double().mean()), float(values.abs().double().square().mean())
+        return make_state(shape, level, max(second - level * level, 0.0), roots=root, gauss=False)
     var, mean = torch.var_mean(values.to(torch.float64) if values.numel() < 1 << 20 else values.float(), correction=0)
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 

@@ -27,6 +27,10 @@ class Sources(NamedTuple):
         """Variance of the sum."""
         return float(self.amounts @ self.amounts)
 
+    def covariance(self, other: Sources) -> float:
+        """Return the covariance of two sums."""
+        return 0.5 * ((self + other).variance - self.variance - other.variance)
+
     def times(self, factor: float) -> Sources:
         """Return a multiple of the sum."""
         if factor == 1.0 or not self.amounts.size:
@@ -71,9 +75,14 @@ class Spread:
     drift: float = 0.0
 
     @property
+    def sources(self) -> Sources:
+        """All that ln(second moment) varies with."""
+        return self.inherited + self.own
+
+    @property
     def variance(self) -> float:
         """Variance of ln(second moment) over weight draws."""
-        return (self.inherited + self.own).variance if self is not STEADY else 0.0
+        return self.sources.variance if self is not STEADY else 0.0
 
     def times(self, power: float) -> Spread:
         """Return the spread of a power of the signal, of its inverse for -1."""
@@ -105,8 +114,7 @@ class Spread:
         inherited = self.inherited.times(1.0 - slope) + other.inherited.times(slope)
         own = self.own.times(1.0 - slope) + other.own.times(slope)
         # of the logarithm of self, what goes along with D
-        along = ((self.inherited + self.own) + (apart.inherited + apart.own)).variance - self.variance - variance
-        along = 0.5 * along / variance
+        along = self.sources.covariance(apart.sources) / variance
         whole = max(self.variance - along * along * variance, 0.0) + float(_W @ (along * at + logs - centre) ** 2)
         linear = (inherited + own).variance
         factor = math.sqrt(whole / linear) if linear > 0.0 else 0.0

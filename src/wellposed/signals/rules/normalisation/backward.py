@@ -188,12 +188,16 @@ def _filters(call: Adjoint, over: list[int]) -> float:
 
 def _inverse(call: Adjoint, value: int) -> Inverse | None:
     """Return what the filters of the contraction that makes a value do to gradients; None where none makes it."""
-    node = call.graph.values[value].node
-    product = None if node is None else describe(call.graph, call.graph.nodes[node])
-    data = None if product is None else call.run.states.get(product.left)
-    if product is None or data is None or product.transposed or not is_weight(call, product.right):
-        return None
-    return inverse_of_filters(data, product)
+    key = "inverse", value
+    if key not in call.run.memo:
+        node = call.graph.values[value].node
+        product = None if node is None else describe(call.graph, call.graph.nodes[node])
+        data = None if product is None else call.run.states.get(product.left)
+        told = product is not None and not product.transposed and is_weight(call, product.right)
+        found = inverse_of_filters(data, product) if product is not None and data is not None and told else None
+        call.run.memo[key] = found
+    kept: Inverse | None = call.run.memo[key]
+    return kept
 
 
 def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
@@ -215,7 +219,8 @@ def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
             states = [call.run.states.get(value) for value in (*node.inputs, node.outputs[0])]
             if all(state is not None and len(state.axes) == len(over) + 1 for state in states):
                 *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
-                shares = [part / whole if whole > 0.0 else 0.0 for part in parts]
+                factors = (1.0, float(node.kwargs.get("alpha", 1.0)) ** 2)
+                shares = [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(factors, parts, strict=False)]
                 uneven = sum(found.get(v, 0.0) * share**2 for v, share in zip(node.inputs, shares, strict=True))
                 found[node.outputs[0]] = min(uneven, 1.0 - 2.0 / LEAST)
     return found

@@ -1,0 +1,49 @@
+"""Totals of draws, against NumPy on what is finite."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from wellposed.signals.context.totals import MANY, totals_of
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shut"),
+    [(torch.float32, False), (torch.float32, True), (torch.float64, True), (torch.int64, False), (torch.bool, False)],
+)
+def test_totals_are_those_of_finite_elements(dtype, shut):
+    draws = [(3.0 * torch.randn(5, 7, generator=torch.Generator().manual_seed(i)) - 1.0).to(dtype) for i in range(4)]
+    if shut:
+        draws[1][2] = -math.inf
+    kept = [values[np.isfinite(values)] for values in (draw.double().numpy() for draw in draws)]
+    found = totals_of(draws)
+    assert found.counts == [values.size for values in kept]
+    assert np.allclose(found.sums, [values.sum() for values in kept])
+    assert np.allclose(found.squares, [np.square(values).sum() for values in kept])
+    whole = np.concatenate(kept)
+    assert found.mean == pytest.approx(whole.mean())
+    assert found.second_moment == pytest.approx(np.square(whole).mean())
+    assert found.largest == pytest.approx(np.abs(whole).max())
+    assert (found.infinite, found.undefined, found.heavy) == (shut, False, False)
+
+
+def test_one_element_with_most_of_the_squares_is_heavy():
+    values = torch.ones(MANY)
+    assert not totals_of([values]).heavy
+    values[3] = MANY**0.5
+    assert totals_of([values]).heavy
+    assert not totals_of([values[: MANY // 2]]).heavy  # too few to say so
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_no_number_is_heavy(number):
+    found = totals_of([torch.tensor([1.0, number]), torch.ones(2)])
+    assert found.undefined
+    assert found.heavy
+
+
+def test_no_elements_have_no_moments():
+    found = totals_of([torch.zeros(0, 3)])
+    assert (found.mean, found.second_moment, found.heavy) == (0.0, 0.0, False)
