@@ -3,7 +3,9 @@
 Each block has a generator of its own, SFC64, seeded from a hash of (seed, name) and the number of the block; NumPy
 guarantees its stream and the seeding. Blocks are therefore independent of each other and of the number of threads;
 uniform numbers become normal ones by the inverse of the distribution function, which cuts exactly and needs no redraws.
-Everything is drawn in float32 on the CPU, so that device and dtype change nothing but the final rounding.
+Everything is drawn in float32 on the CPU, so that device and dtype change nothing but the final rounding. Cut normals,
+which plans draw unless told otherwise, take additions, multiplications and divisions alone: every processor rounds
+those alike.
 """
 
 from __future__ import annotations
@@ -24,13 +26,24 @@ from wellposed.plans.prescription import Constant, Drawn
 BLOCK = 1 << 17
 """Elements in one block. Part of the format: another size gives other numbers."""
 
-_PART = 1 << 14
-"""Elements that are worked on at a time: they stay in the processor's cache, and PyTorch leaves so few to one thread,
-whose own threads would only get in the way of ours. Even, as the generator makes two at a time."""
-
 _CUT = 2.0
 _MASS = math.erf(_CUT / math.sqrt(2.0))
 _DENSITY = math.exp(-_CUT * _CUT / 2.0) / math.sqrt(2.0 * math.pi)
+_INVERSE_ERF = (
+    0.3014119716925349,
+    (-2.017064191825289, -4.132874800961376),
+    (-1.3193443734798116, -1.9781734102374493),
+    (-0.06082655273308646, -1.250913414612433),
+    (-0.004029433334988841, -1.0558514847810674),
+)
+"""erf⁻¹(u) = u (c + a₁ / (u² + b₁ + a₂ / (u² + b₂ + …))) for |u| up to `_MASS`: the quotient of two polynomials of
+degree 4 in u² with the least largest relative error, 9e-8, as a continued fraction, which takes the fewest
+operations."""
+
+_TAIL = 1 << 14
+"""Elements that PyTorch's own erf⁻¹ is asked for at a time: so few it leaves to one thread, and its own threads would
+only get in the way of ours."""
+
 TRUNCATED_STD = math.sqrt(1.0 - 2.0 * _CUT * _DENSITY / _MASS)
 """Standard deviation of a standard normal cut at ±2: 0.8796."""
 
@@ -77,19 +90,36 @@ def _law(prescription: Drawn) -> _Law:
 def _fill_block(block: npt.NDArray[np.float32], key: int, index: int, law: _Law) -> None:
     generator = np.random.SFC64(np.random.SeedSequence(key, spawn_key=(index,)))
     # Integers k of 24 bits become the midpoints of 2^24 cells of (-1, 1), (k + 1/2) 2^-23: symmetric, and never ±1.
-    width = np.float32(law.width * 2.0**-23)
-    scale = np.float32(law.scale)
-    for start in range(0, block.size, _PART):
-        part = block[start : start + _PART]
-        bits = generator.random_raw(-(-part.size // 2)).astype("<u8", copy=False).view("<i4")[: part.size]
-        bits >>= 8
-        np.add(bits, np.float32(0.5), out=part, dtype=np.float32, casting="unsafe")
-        part *= width
-        if law.gaussian:
-            torch.from_numpy(part).erfinv_()
-        part *= scale
-        if law.mean:
-            part += np.float32(law.mean)
+    bits = generator.random_raw(-(-block.size // 2)).astype("<u8", copy=False).view("<i4")[: block.size]
+    bits >>= 8
+    np.add(bits, np.float32(0.5), out=block, dtype=np.float32, casting="unsafe")
+    block *= np.float32(law.width * 2.0**-23)
+    if not law.gaussian:
+        block *= np.float32(law.scale)
+    elif law.width <= _MASS:
+        _to_gaussian_(block, law.scale)
+    else:
+        far = np.flatnonzero(np.abs(block) > np.float32(_MASS))
+        tail = torch.from_numpy(block[far])
+        for part in tail.split(_TAIL):
+            part.erfinv_()
+        _to_gaussian_(block, law.scale)
+        block[far] = tail.numpy() * np.float32(law.scale)
+    if law.mean:
+        block += np.float32(law.mean)
+
+
+def _to_gaussian_(block: npt.NDArray[np.float32], scale: float) -> None:
+    """Turn u into ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
+    constant, (first, shift), *rest = _INVERSE_ERF
+    squares = block * block
+    factor = np.zeros_like(block)
+    for a, b in reversed([(scale * first, shift), *rest]):
+        factor += squares
+        factor += np.float32(b)
+        np.divide(np.float32(a), factor, out=factor)
+    factor += np.float32(scale * constant)
+    block *= factor
 
 
 def _start_elements_(out: torch.Tensor, key: int, law: _Law, pool: Executor) -> list[Future[None]]:
