@@ -227,6 +227,52 @@ def test_two_parts_of_one_axis_share_what_the_axis_shares():
     assert_alike(predicted["sub"], measured["sub"], 0.15)
 
 
+class PushedOn(nn.Module):
+    """Rows of smooth numbers, each pushed on by one, as scores of relative positions are; means along either axis."""
+
+    def __init__(self, picked):
+        super().__init__()
+        self.picked = picked
+
+    def forward(self, x):
+        smooth = F.avg_pool1d(x, 5, 1)
+        batch, n, m = smooth.shape
+        pushed = smooth.reshape(batch, m, n)[:, 1:].reshape(batch, n, m - 1)
+        part = pushed.index_select(2, torch.arange(n)) if self.picked else pushed[:, :, :n]
+        return part.mean(2), part.mean(1)
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_rows_that_are_pushed_on_keep_what_their_elements_share(picked):
+    net, x = PushedOn(picked), torch.randn(4, 16, 36)
+    basis = torch.eye(16 * 36, dtype=torch.float64).reshape(-1, 16, 36)
+    graph = wp.trace(net, x)
+    predicted = wp.propagate(graph)
+    means = [node.name for node in graph if "mean" in node.op_name]
+    for name, exact in zip(means, net(basis), strict=True):  # linear in white noise: the sum of squares of its rows
+        assert predicted[name].second_moment == pytest.approx(float(exact.square().sum(0).mean()), rel=1e-3), name
+
+
+class RelativePositions(nn.Module):
+    """Products of queries with a projection of a table of sines under dropout, and their mean over positions."""
+
+    def __init__(self, positions, width=128):
+        super().__init__()
+        angles = torch.arange(positions)[:, None] / 10000.0 ** (torch.arange(0, width, 2) / width)
+        self.register_buffer("angles", angles)
+        self.q, self.r = nn.Linear(32, 64, bias=False), nn.Linear(width, 64, bias=False)
+
+    def forward(self, x):
+        table = torch.cat([self.angles.sin(), self.angles.cos()], dim=-1).expand(len(x), -1, -1)
+        return (self.q(x) @ self.r(F.dropout(table, 0.1)).transpose(1, 2)).mean(2)
+
+
+@pytest.mark.parametrize("positions", [20, 96])
+def test_rows_of_a_known_table_are_no_strangers_to_a_weight(positions):
+    predicted, measured = predicted_and_measured(RelativePositions(positions), torch.randn(4, 16, 32), 100)
+    assert_alike(predicted["mean"], measured["mean"], 0.0)
+
+
 class Standardised(nn.Conv2d):
     """A convolution whose filters have mean 0 and one size, by a batch norm or written out."""
 

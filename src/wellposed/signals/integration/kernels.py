@@ -306,7 +306,7 @@ def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int,
     u = np.frombuffer(content).reshape(shape)
     varying = [dim for dim, size in enumerate(shape) if size > 1]
     exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
-    result = _autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
+    result = autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
     result.setflags(write=False)
     return result
 
@@ -357,21 +357,21 @@ def correlation(covariance: Array, var: Array) -> Array:
     return with_diagonal(corr)
 
 
-def _autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
-    shape = [2 * size if size > 1 else 1 for size in u.shape]
-    spectrum = np.fft.fftn(u, shape, axes=range(u.ndim))
-    sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
-    for dim, size in enumerate(u.shape):
-        if size == 1:
-            continue
+def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
+    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles."""
+    along = [dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] > 1]
+    others = tuple([dim for dim in range(u.ndim) if dim not in along])
+    spectrum = np.fft.fftn(u, [2 * u.shape[dim] for dim in along], axes=along)
+    power = np.add.reduce(np.abs(spectrum) ** 2, axis=others, keepdims=True)
+    sums = np.real(np.fft.ifftn(power, axes=along)) / math.prod([u.shape[dim] for dim in others])
+    for dim in along:
+        size = u.shape[dim]
         # displacements of both signs are pooled
         forward = np.take(sums, range(size), axis=dim)
         backward = np.take(sums, [0, *range(2 * size - 1, size, -1)], axis=dim)
         sums = 0.5 * (forward + backward)
-    for dim, size in enumerate(u.shape):
-        if size == 1:
-            continue
-        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), size, lengths[dim]), -1, dim)
+    for dim in along:
+        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), u.shape[dim], lengths[dim]), -1, dim)
     return sums
 
 
