@@ -54,7 +54,11 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     if state.blocks and axis == state.block_axis and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:
-        state = merge_atoms(state, axis)
+        whole = math.prod([state.sizes[i] for i in state.axes[axis][1:]])
+        if step == 1 and len(state.axes[axis]) > 1 and part.start % whole == 0 == part.stop % whole:
+            part = range(part.start // whole, part.stop // whole)  # some of the rows that the axis consists of
+        else:
+            state = merge_atoms(state, axis)
         if state.axes[axis]:
             state = _part_of_atom(state, state.axes[axis][0], part)
     return state.amended(layout=state.layout.dropping([axis])) if drop else state

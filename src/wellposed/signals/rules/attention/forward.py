@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,13 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
+from wellposed.signals.algebra.seen import (
+    common_of_seen,
+    flat_weights,
+    kernel_by_pair,
+    kernel_of_queries,
+    levels_of_seen,
+)
 from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import (
     Logits,
@@ -87,6 +93,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     else:
         shares = np.full(1, a2)
     var = np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
+    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     return State(
         x.layout,
         Moments(
@@ -95,7 +102,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=Attention(
-            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:])
+            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:], flat)
         ),
     )
 
@@ -183,8 +190,8 @@ def attention(
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
-    flat = _flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
-    common = r_v if flat is None else _common(v, token, flat)
+    flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    common = r_v if flat is None else common_of_seen(v, token, flat)
     lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
@@ -193,51 +200,16 @@ def attention(
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
     met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
-    made = _output(call, q, v, token, ratio * _levels(v, token, flat), alike_after_attention(call, v, share))
+    made = _output(call, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share))
     if level > 0.0:
         if flat is not None and made.axes[token]:
-            kernel = _by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
+            kernel = kernel_by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
         else:
             kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
     own = varied(typical, law.coarse(), r_v, share)
     sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
     return made.amended(marginal=sizes.marginal(False))
-
-
-LONGEST = 128
-"""Most tokens whose results are told apart by pair."""
-
-
-def _flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Array | None:
-    """Return the weights of queries that weigh alike all keys that they see, where not all see the same."""
-    if not kernels.LEAST <= queries <= LONGEST or keys > LONGEST:
-        return None
-    if is_causal:
-        shown = np.tri(queries, keys)
-    elif mask is not None and mask.shape[-2:] == (queries, keys):
-        shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
-    else:
-        return None
-    return np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))
-
-
-def _common(v: State, token: int, flat: Array) -> Array:
-    """Return for each query the mean correlation of the values that it sees."""
-    at = v.axes[token][0]
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    pairs = kernels.matrix_of(v.corr[index], 0, v.sizes[at])
-    own = (flat**2).sum(axis=1)
-    every = np.einsum("ij,jk,ik->i", flat, pairs, flat)
-    return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
-
-
-def _levels(v: State, token: int, flat: Array | None) -> Array:
-    """Return for each query the variance of the values that it sees, relative to that of all."""
-    if flat is None or v.var.shape[at := v.axes[token][0]] == 1:
-        return np.ones(1)
-    by_key = v.var.mean(axis=tuple(i for i in range(v.var.ndim) if i != at))
-    return np.asarray(flat @ by_key / max(kernels.average(by_key), 1e-300))
 
 
 def logits(
@@ -333,50 +305,4 @@ def _by_chance(made: State, v: State, token: int, level: float, typical: float, 
         other = other if at else same
         return np.full(2, (other + (same - other) / typical) / level)
 
-    return _kernel(made, v, token, np.array([1.0, min(shared / level, 1.0)]), between)
-
-
-def _by_pair(made: State, v: State, token: int, flat: Array, ratio: Array, met: float) -> Array:
-    """Return the correlation kernel of results of queries that see keys of their own, by pair: what they see in common
-    they have in common, and more where they weigh it alike (``met``).
-    """
-    at, root = v.axes[token][0], np.sqrt(np.broadcast_to(ratio, len(flat)))
-    scale = np.maximum(np.multiply.outer(root, root), 1e-300)
-
-    def over(pairs: Array) -> Array:
-        return np.asarray(flat @ pairs @ flat.T)
-
-    def between(moved: Array) -> Array:
-        return (over(kernels.matrix_of(moved.ravel(), 0, v.sizes[at])) / scale).ravel()
-
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    own = over(kernels.matrix_of(v.corr[index], 0, v.sizes[at])) + met * (flat @ flat.T)
-    own = np.clip(own / scale, -1.0, 1.0)
-    np.fill_diagonal(own, 1.0)
-    return _kernel(made, v, token, own.ravel(), between)
-
-
-def _kernel(made: State, v: State, token: int, own: Array, between: Callable[[Array], Array]) -> Array:
-    """Return a kernel over queries, ``own`` those of one sample, and ``between`` those of different samples, or heads
-    that share values, made of the kernel of their values: each weighs these in its own way.
-    """
-    axes, count = made.axes, len(made.sizes)
-    apart = [axis for axis in range(token) if axes[axis] and any(v.corr.shape[i] > 1 for i in v.axes[axis])]
-    lengths = [1] * count
-    for axis in apart:
-        lengths[axes[axis][0]] = 2
-    if axes[token]:
-        lengths[axes[token][0]] = len(own)
-    kernel = np.zeros(lengths)
-    for steps in itertools.product((0, 1), repeat=len(apart)):
-        where: list[int | slice] = [0] * count
-        moved = v.corr
-        for axis, step in zip(apart, steps, strict=True):
-            where[axes[axis][0]] = step
-            moved = kernels.off_diagonal_mean(moved, v.sizes, v.axes[axis][0]) if step else moved
-        where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
-        keep = v.axes[token]
-        moved = kernels.at_zero(moved, [i for i in range(moved.ndim) if i not in keep])
-        made_of = between(moved) if any(steps) else own
-        kernel[tuple(where)] = made_of if axes[token] else made_of[0]
-    return kernel
+    return kernel_of_queries(made, v, token, np.array([1.0, min(shared / level, 1.0)]), between)

@@ -66,7 +66,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
     if weighted is None:
-        left, right = unpaired(states[product.left]), unpaired(states[product.right])
+        left, right = states[product.left], states[product.right]
         return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     by_position = _known_map(call, data, weight, product)
@@ -76,7 +76,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
     if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
         if weight.lever is None:
-            return _with_bias(call, product_of_signals(call, unpaired(data), weight, product), bias, product)
+            return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
         level = 0.0
     if level:
         weight = weight.changed(mean=weight.mean - level)
