@@ -249,6 +249,22 @@ def test_rows_of_a_merged_axis_are_parts_without_its_other_rows():
     assert_alike(predicted["mean"], measured["mean"], 0.04)
 
 
+def test_tokens_beside_others_keep_what_early_ones_share():
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.out = Causal(), nn.Linear(64, 64, bias=False)
+
+        def forward(self, x, y):
+            both = torch.cat([self.out(self.first(x)), y], dim=1)
+            late, early = both[:, 16:32].mean(1), both[:, :16].mean(1)
+            return late, early, both.mean(1)
+
+    predicted, measured = predicted_and_measured(Beside(), (torch.randn(8, 32, 64), torch.randn(8, 8, 64)), 60)
+    for name in ("mean", "mean#2", "mean#3"):
+        assert_alike(predicted[name], measured[name], 0.04)
+
+
 class PushedOn(nn.Module):
     """Rows of smooth numbers, each pushed on by one, as scores of relative positions are; means along either axis."""
 
