@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
+from wellposed.signals.algebra.dispatched import remember_pick
 from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.skewed import followed
@@ -227,7 +228,10 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
             item = item.nonzero().flatten()
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
-            return picked_along(x, axis, tuple(item.shape), shape, names)
+            picked = picked_along(x, axis, tuple(item.shape), shape, names)
+            if names is None and len(item.shape) == 1:
+                remember_pick(call, call.node.args[1][axis].value, x, axis, picked)
+            return picked
     return _picked_at(x, indices, where, call.shape()) or _picked(call, x)
 
 
