@@ -258,3 +258,26 @@ def test_what_experts_put_back_shares_what_it_shared_before() -> None:
 def test_rows_in_an_unknown_order_go_back_to_where_they_were(parts: int) -> None:
     predicted, measured = predicted_and_measured(Sorted(parts), (torch.randn(8, 32, 64), torch.randn(8, 32, 64)), 60)
     assert_alike(predicted["mean"], measured["mean"], 0.04)
+
+
+class Repeated(nn.Module):
+    """Tokens sent to experts that a known table names, some to one expert twice; summed up for each token."""
+
+    def __init__(self, chosen: Tensor, experts: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("order", chosen.flatten().argsort())
+        self.register_buffer("ends", torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).int())
+        self.weight, self.copies = nn.Parameter(torch.randn(experts, WIDTH, WIDTH)), chosen.shape[1]
+        self.head = nn.Linear(WIDTH, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[self.order // self.copies].bfloat16()
+        made = torch._grouped_mm(rows, self.weight.bfloat16(), self.ends).float()
+        return self.head(made[self.order.argsort()].view(len(x), self.copies, WIDTH).sum(1))
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="this torch has no grouped products")
+def test_a_token_sent_to_one_expert_twice_gets_twice_what_it_gives() -> None:
+    chosen = torch.tensor([[0, 0], [0, 1], [1, 2], [2, 2]]).repeat(8, 1)
+    predicted, _ = predicted_and_measured(Repeated(chosen), torch.randn(32, WIDTH), 2)
+    assert predicted["sum"].second_moment == pytest.approx((4.0 + 2.0 + 2.0 + 4.0) / 4.0, rel=1e-6)

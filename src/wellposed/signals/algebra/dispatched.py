@@ -126,7 +126,8 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
     equal = kernels.with_diagonal(np.zeros(shared.shape))
 
     def spread_out(kernel: Array, others: Array) -> Array:
-        same, other = (kernel.take(i, axis=atom)[(..., *(None,) * new)] for i in (0, kernel.shape[atom] - 1))
+        ends = (np.asarray(np.take(kernel, i, axis=atom)) for i in (0, kernel.shape[atom] - 1))
+        same, other = (end[(..., *(None,) * new)] for end in ends)
         return np.asarray(same * equal + other * others * (1.0 - equal))
 
     kept = [i for i in range(len(sums.sizes)) if i != atom]

@@ -117,7 +117,8 @@ def _taken(places: NDArray[Any], step: Any, lead: int = 0) -> NDArray[Any]:
         return places.transpose([axis - lead for axis in step.order[lead:]])
     index: list[Any] = [slice(None)] * places.ndim
     index[step.axis - lead] = step.start if step.drop else slice(step.start, step.stop, step.step)
-    return places[tuple(index)]
+    cut: NDArray[Any] = places[tuple(index)]
+    return cut
 
 
 def _picked(array: Array, places: NDArray[np.int64], lead: int, sizes: list[int]) -> Array:

@@ -363,7 +363,7 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
     others = tuple([dim for dim in range(u.ndim) if dim not in along])
     spectrum = np.fft.fftn(u, [2 * u.shape[dim] for dim in along], axes=along)
     power = np.add.reduce(np.abs(spectrum) ** 2, axis=others, keepdims=True)
-    sums = np.real(np.fft.ifftn(power, axes=along)) / math.prod([u.shape[dim] for dim in others])
+    sums: Array = np.real(np.fft.ifftn(power, axes=along)) / math.prod([u.shape[dim] for dim in others])
     for dim in along:
         size = u.shape[dim]
         # displacements of both signs are pooled
@@ -377,7 +377,8 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
     """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
-    kernel = by_displacement(kernel, (dim,))
+    if positions(kernel.shape[dim]):
+        return _split_pairs(kernel, dim, outer, inner)
     length = kernel.shape[dim]
     if length == 1:
         return np.expand_dims(kernel, dim)
@@ -389,6 +390,20 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
     # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
     mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
     return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
+
+
+def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
+    """`split_profile` of an atom whose pairs are told apart: they still are along both atoms, or along one of few
+    positions alike.
+    """
+    pairs = matrix_of(kernel, dim, outer * inner).reshape(*np.delete(kernel.shape, dim), outer, inner, outer, inner)
+    pairs = np.moveaxis(pairs, -2, -3).reshape(*pairs.shape[:-4], outer * outer, inner * inner)
+    for last, size in ((-2, outer), (-1, inner)):
+        if size < LEAST:
+            equal = np.eye(size).ravel()
+            weights = np.stack([equal / size, (1.0 - equal) / max(size * (size - 1), 1)][: min(size, 2)])
+            pairs = np.moveaxis(np.tensordot(pairs, weights, axes=(last, 1)), -1, last)
+    return np.moveaxis(pairs, (-2, -1), (dim, dim + 1))
 
 
 def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
