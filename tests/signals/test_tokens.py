@@ -233,6 +233,28 @@ def test_two_parts_of_one_axis_share_what_the_axis_shares():
     assert_alike(predicted["sub"], measured["sub"], 0.15)
 
 
+class Copies(nn.Module):
+    """Causal attention whose heads share values in turns, each with queries of its own; means over those that do."""
+
+    def __init__(self, copies=2, heads=4, width=64):
+        super().__init__()
+        self.heads, self.copies = heads, copies
+        self.q = nn.Linear(width, copies * width, bias=False)
+        self.kv, self.out = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 8)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(2, (-1, 16)).transpose(1, 2) for y in (self.q(x), *self.kv(x).chunk(2, dim=-1)))
+        k, v = (y.repeat(1, self.copies, 1, 1) for y in (k, v))
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=True).unflatten(1, (self.copies, self.heads))
+        return self.out(made.mean(1).transpose(1, 2).flatten(2)), made.mean(2)
+
+
+def test_heads_that_share_values_are_alike_and_others_are_not():
+    predicted, measured = predicted_and_measured(Copies(), torch.randn(8, 32, 64), 60)
+    for name in ("mean", "mean#2"):
+        assert_alike(predicted[name], measured[name], 0.04)
+
+
 def test_rows_of_a_merged_axis_are_parts_without_its_other_rows():
     """A part that ends between rows is as correlated as these are, by pair, whatever the axis holds beside it."""
 

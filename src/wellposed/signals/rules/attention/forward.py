@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -178,9 +179,11 @@ def attention(
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
-    token = len(q.axes) - 2
+    token, shape = len(q.axes) - 2, call.shape()
     for axis in range(token + 1):
-        q, k, v = (merge_atoms(x, axis) for x in (q, k, v))
+        q, k = (merge_atoms(x, axis) for x in (q, k))
+        apart = axis < token and v.shape[:token] == shape[:token] and _is_repeated(v, axis)
+        v = v if apart else merge_atoms(v, axis)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
@@ -191,6 +194,9 @@ def attention(
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    if any(len(axis) > 1 for axis in v.axes[:token]):  # heads that share values, beside others
+        before = tuple(itertools.chain.from_iterable([v.sizes[i] for i in axis] or [1] for axis in v.axes[:token]))
+        v, shape, token = reshape(v, (*before, *v.shape[token:])), (*before, *shape[token:]), len(before)
     common = r_v if flat is None else common_of_seen(v, token, flat)
     lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
@@ -200,7 +206,9 @@ def attention(
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
     met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
-    made = _output(call, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share))
+    made = _output(
+        call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share)
+    )
     if level > 0.0:
         if flat is not None and made.axes[token]:
             kernel = kernel_by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
@@ -209,7 +217,7 @@ def attention(
         made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
     own = varied(typical, law.coarse(), r_v, share)
     sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
-    return made.amended(marginal=sizes.marginal(False))
+    return reshape(made.amended(marginal=sizes.marginal(False)), call.shape())
 
 
 def logits(
@@ -277,10 +285,15 @@ def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
     return through, variance_of(counts.flatten(0, -2).mean(dim=0).numpy(), second.flatten(0, -2).mean(dim=0).numpy())
 
 
-def _output(call: Call, q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
+def _is_repeated(v: State, axis: int) -> bool:
+    """Whether what lies in an axis is there several times, beside what is not."""
+    return len(v.axes[axis]) > 1 and len({v.corr.shape[i] for i in v.axes[axis]}) > 1
+
+
+def _output(call: Call, shape: Sequence[int], q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
     """Return the result, ``ratio`` times the values' variance by query."""
     made = make_state(
-        call.shape(),
+        shape,
         v.pooled_mean,
         kernels.average(v.var),
         alike=alike,
