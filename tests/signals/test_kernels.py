@@ -281,3 +281,26 @@ def test_a_picture_whose_side_is_a_square_is_no_graph(side):
         return [signal.second_moment for signal in wp.propagate(graph, inputs=wp.Input.image(), weights="planned")]
 
     assert pooled(side) == pytest.approx(pooled(side + 2), rel=0.02)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(4, 16), (16, 4), (2, 7), (12, 12)])
+def test_pairs_of_a_split_axis_are_those_of_the_whole(outer: int, inner: int) -> None:
+    size = outer * inner
+    field = np.random.default_rng(0).normal(size=(3, size, size))
+    covariance = (field @ field.swapaxes(1, 2)).reshape(3, -1)
+    split = kernels.split_profile(covariance, 1, outer, inner, 64)
+    whole = covariance.reshape(3, outer, inner, outer, inner)
+    for same_outer in (True, False):
+        for same_inner in (True, False):
+            chosen = np.ix_(range(3), *(np.arange(n) for n in (outer, inner, outer, inner)))
+            _, a, b, c, d = chosen
+            mask = np.broadcast_to(((a == c) == same_outer) & ((b == d) == same_inner), whole.shape)
+            exact = np.where(mask, whole, 0.0).sum(axis=(1, 2, 3, 4)) / mask[0].sum()
+            found = split
+            for axis, (n, same) in zip((1, 2), ((outer, same_outer), (inner, same_inner)), strict=True):
+                if n < kernels.LEAST:
+                    found = np.take(found, [0 if same else 1], axis=axis)
+                else:
+                    equal = np.eye(n).ravel() == same
+                    found = np.compress(equal, found, axis=axis).mean(axis=axis, keepdims=True)
+            assert found.ravel() == pytest.approx(exact)

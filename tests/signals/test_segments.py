@@ -6,9 +6,13 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import wellposed as wp
+
+from .test_sizes import assert_alike, predicted_and_measured
+from .test_tokens import Causal
 
 NODES, EDGES, WIDTH = 40, 200, 64
 
@@ -203,3 +207,77 @@ def test_sparse_tensors_are_followed_or_refused_by_an_error_of_ours() -> None:
     graph = wp.trace(Adjacency(), torch.randn(24, 16), EDGES_OF_FEW)
     verdict = wp.check(graph, plan=wp.plan(graph), draws=4)
     assert verdict.comparisons
+
+
+class Dispatched(nn.Module):
+    """Tokens sent to experts, half of which work on what they get, and put back; what is chosen depends on others."""
+
+    def __init__(self, experts: int = 4) -> None:
+        super().__init__()
+        self.first, self.router = Causal(WIDTH), nn.Linear(WIDTH, experts, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(experts // 2))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, scores = self.first(x).flatten(0, 1), self.router(y).flatten(0, 1)
+        chosen = F.one_hot(scores.topk(2, dim=-1).indices, scores.shape[-1]).permute(2, 1, 0)
+        worked, kept = torch.zeros_like(tokens), torch.zeros_like(tokens)
+        for at, hits in enumerate(chosen):
+            index = torch.where(hits)[1]
+            if at < len(self.experts):
+                worked = worked.index_add(0, index, self.experts[at](tokens[index]))
+            else:
+                kept = kept.index_add(0, index, 0.5 * tokens[index])
+        return worked.view_as(x).mean(1), tokens + kept
+
+
+class Sorted(nn.Module):
+    """Halves of tokens in an order that depends on others, worked on, and added up by the token that they are of."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.first, self.parts = Causal(WIDTH), parts
+        self.router = nn.Linear(WIDTH, parts, bias=False)
+        self.out, self.head = nn.Linear(WIDTH // parts, WIDTH, bias=False), nn.Linear(WIDTH, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        order = self.router(y).flatten().sort(0).indices
+        rows = self.out(self.first(x).reshape(-1, WIDTH // self.parts)[order])
+        to = order.div(self.parts, rounding_mode="trunc")
+        made = torch.zeros(x.shape[0] * x.shape[1], WIDTH).index_add(0, to, rows)
+        return self.head(made.view_as(x).mean(1))
+
+
+def test_what_experts_put_back_shares_what_it_shared_before() -> None:
+    """Also with the tokens themselves, where an expert leaves them as they are."""
+    predicted, measured = predicted_and_measured(Dispatched(), (torch.randn(8, 32, 64), torch.randn(8, 32, 64)), 60)
+    assert_alike(predicted["mean"], measured["mean"], 0.04)
+    assert_alike(predicted["add"], measured["add"], 0.0)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_rows_in_an_unknown_order_go_back_to_where_they_were(parts: int) -> None:
+    predicted, measured = predicted_and_measured(Sorted(parts), (torch.randn(8, 32, 64), torch.randn(8, 32, 64)), 60)
+    assert_alike(predicted["mean"], measured["mean"], 0.04)
+
+
+class Repeated(nn.Module):
+    """Tokens sent to experts that a known table names, some to one expert twice; summed up for each token."""
+
+    def __init__(self, chosen: Tensor, experts: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("order", chosen.flatten().argsort())
+        self.register_buffer("ends", torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).int())
+        self.weight, self.copies = nn.Parameter(torch.randn(experts, WIDTH, WIDTH)), chosen.shape[1]
+        self.head = nn.Linear(WIDTH, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[self.order // self.copies].bfloat16()
+        made = torch._grouped_mm(rows, self.weight.bfloat16(), self.ends).float()
+        return self.head(made[self.order.argsort()].view(len(x), self.copies, WIDTH).sum(1))
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="this torch has no grouped products")
+def test_a_token_sent_to_one_expert_twice_gets_twice_what_it_gives() -> None:
+    chosen = torch.tensor([[0, 0], [0, 1], [1, 2], [2, 2]]).repeat(8, 1)
+    predicted, _ = predicted_and_measured(Repeated(chosen), torch.randn(32, WIDTH), 2)
+    assert predicted["sum"].second_moment == pytest.approx((4.0 + 2.0 + 2.0 + 4.0) / 4.0, rel=1e-6)

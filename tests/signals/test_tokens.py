@@ -15,24 +15,30 @@ from .test_sizes import assert_alike, predicted_and_measured
 
 
 class Causal(nn.Module):
-    """Causal attention with a skip, or attention under a mask."""
+    """Causal attention with a skip, or attention under a mask; written out, on request."""
 
-    def __init__(self, width=64, heads=4, mask=None):
+    def __init__(self, width=64, heads=4, mask=None, written=False):
         super().__init__()
-        self.norm, self.heads, self.mask = nn.RMSNorm(width), heads, mask
+        self.norm, self.heads, self.mask, self.written = nn.RMSNorm(width), heads, mask, written
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
 
     def forward(self, x):
         batch, length, width = x.shape
         split = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)
-        made = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.mask is None)
+        if self.written:
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            scores = (q @ k.transpose(2, 3) * (width // self.heads) ** -0.5).masked_fill(later, -torch.inf)
+            made = scores.softmax(-1) @ v
+        else:
+            made = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.mask is None)
         return x + self.out(made.transpose(1, 2).reshape(batch, length, width))
 
 
-def test_what_early_tokens_share_all_later_ones_see():
+@pytest.mark.parametrize("written", [False, True])
+def test_what_early_tokens_share_all_later_ones_see(written):
     predicted, measured = predicted_and_measured(
-        nn.Sequential(*(Causal() for _ in range(4))), torch.randn(8, 32, 64), 60
+        nn.Sequential(*(Causal(written=written) for _ in range(4))), torch.randn(8, 32, 64), 60
     )
     for name in ("1", "2", "3"):
         assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.04)
@@ -225,6 +231,106 @@ def test_two_parts_of_one_axis_share_what_the_axis_shares():
 
     predicted, measured = predicted_and_measured(Difference(), torch.randn(32, 8, 16), 100)
     assert_alike(predicted["sub"], measured["sub"], 0.15)
+
+
+class Copies(nn.Module):
+    """Causal attention whose heads share values in turns, each with queries of its own; means over those that do."""
+
+    def __init__(self, copies=2, heads=4, width=64):
+        super().__init__()
+        self.heads, self.copies = heads, copies
+        self.q = nn.Linear(width, copies * width, bias=False)
+        self.kv, self.out = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 8)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(2, (-1, 16)).transpose(1, 2) for y in (self.q(x), *self.kv(x).chunk(2, dim=-1)))
+        k, v = (y.repeat(1, self.copies, 1, 1) for y in (k, v))
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=True).unflatten(1, (self.copies, self.heads))
+        return self.out(made.mean(1).transpose(1, 2).flatten(2)), made.mean(2)
+
+
+def test_heads_that_share_values_are_alike_and_others_are_not():
+    predicted, measured = predicted_and_measured(Copies(), torch.randn(8, 32, 64), 60)
+    for name in ("mean", "mean#2"):
+        assert_alike(predicted[name], measured[name], 0.04)
+
+
+def test_rows_of_a_merged_axis_are_parts_without_its_other_rows():
+    """A part that ends between rows is as correlated as these are, by pair, whatever the axis holds beside it."""
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.out = Causal(), nn.Linear(64, 64, bias=False)
+
+        def forward(self, x):
+            rows = self.out(self.attention(x)).view(2, 4, 32, 64).flatten(1, 2)  # two samples after one another
+            return rows[:, 32:64, :].mean(1)
+
+    predicted, measured = predicted_and_measured(Parts(), torch.randn(8, 32, 64), 60)
+    assert_alike(predicted["mean"], measured["mean"], 0.04)
+
+
+def test_tokens_beside_others_keep_what_early_ones_share():
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.out = Causal(), nn.Linear(64, 64, bias=False)
+
+        def forward(self, x, y):
+            both = torch.cat([self.out(self.first(x)), y], dim=1)
+            late, early = both[:, 16:32].mean(1), both[:, :16].mean(1)
+            return late, early, both.mean(1)
+
+    predicted, measured = predicted_and_measured(Beside(), (torch.randn(8, 32, 64), torch.randn(8, 8, 64)), 60)
+    for name in ("mean", "mean#2", "mean#3"):
+        assert_alike(predicted[name], measured[name], 0.04)
+
+
+class PushedOn(nn.Module):
+    """Rows of smooth numbers, each pushed on by one, as scores of relative positions are; means along either axis."""
+
+    def __init__(self, picked):
+        super().__init__()
+        self.picked = picked
+
+    def forward(self, x):
+        smooth = F.avg_pool1d(x, 5, 1)
+        batch, n, m = smooth.shape
+        pushed = smooth.reshape(batch, m, n)[:, 1:].reshape(batch, n, m - 1)
+        part = pushed.index_select(2, torch.arange(n)) if self.picked else pushed[:, :, :n]
+        return part.mean(2), part.mean(1)
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_rows_that_are_pushed_on_keep_what_their_elements_share(picked):
+    net, x = PushedOn(picked), torch.randn(4, 16, 36)
+    basis = torch.eye(16 * 36, dtype=torch.float64).reshape(-1, 16, 36)
+    graph = wp.trace(net, x)
+    predicted = wp.propagate(graph)
+    means = [node.name for node in graph if "mean" in node.op_name]
+    for name, exact in zip(means, net(basis), strict=True):  # linear in white noise: the sum of squares of its rows
+        assert predicted[name].second_moment == pytest.approx(float(exact.square().sum(0).mean()), rel=1e-3), name
+
+
+class RelativePositions(nn.Module):
+    """Products of queries with a projection of a table of sines under dropout, and their mean over positions."""
+
+    def __init__(self, positions, width=128):
+        super().__init__()
+        angles = torch.arange(positions)[:, None] / 10000.0 ** (torch.arange(0, width, 2) / width)
+        self.register_buffer("angles", angles)
+        self.q, self.r = nn.Linear(32, 64, bias=False), nn.Linear(width, 64, bias=False)
+
+    def forward(self, x):
+        table = torch.cat([self.angles.sin(), self.angles.cos()], dim=-1).expand(len(x), -1, -1)
+        return (self.q(x) @ self.r(F.dropout(table, 0.1)).transpose(1, 2)).mean(2)
+
+
+@pytest.mark.parametrize("positions", [20, 96])
+def test_rows_of_a_known_table_are_no_strangers_to_a_weight(positions):
+    predicted, measured = predicted_and_measured(RelativePositions(positions), torch.randn(4, 16, 32), 100)
+    assert_alike(predicted["mean"], measured["mean"], 0.0)
 
 
 class Standardised(nn.Conv2d):

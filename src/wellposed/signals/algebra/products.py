@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.seen import common_of_seen, kernel_by_pair, levels_of_seen
 from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size, varied
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
-from wellposed.signals.distributions.views import merge_atoms, permute, pooled
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.operators.product import Product
@@ -33,6 +35,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         return _squares(call, left, product)
     if left.softmax is None and right.softmax is not None:  # values times weights, transposed
         left, right, product = right, left, product.swapped()
+    paired, left, right = right, unpaired(left), unpaired(right)
     of_pairs = _together(call, left, right, product)
     given, left, right = left, _single(left), _single(right)
     labels = tuple(dict.fromkeys(product.left_axes + product.right_axes))
@@ -82,6 +85,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
     corr = kernels.correlation(kernel, var)
     made = made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+    if left.softmax is not None and left.softmax.flat is not None:
+        made = _of_seen(made, given, left.softmax, left.softmax.flat, _single(paired), product)
     return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
 
 
@@ -121,22 +126,66 @@ def _law(left: State, right: State, product: Product, width: int) -> Logits | No
     return law_of(1.0, left, right, Places(own.index(rows[-1]), other.index(columns[-1]), own, other), width)
 
 
-def _with_sizes(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
-    """Return the result of attention with the sizes that its values and its weights give it."""
+def _values_as_results(made: State, values: State, product: Product) -> tuple[State, int, int] | None:
+    """Return the values of attention with their axes in the order of the result's, keys in the place of queries, and
+    the axes of these and of the features; None of other products.
+    """
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     rows = [label for label in product.out_axes if label not in product.right_axes]
     if len(tokens) != 1 or len(rows) != 1 or len(product.out_axes) != len(product.right_axes):
-        return made
-    order = [product.right_axes.index(tokens[0] if label == rows[0] else label) for label in product.out_axes]
+        return None
+    values = permute(values, [product.right_axes.index(tokens[0] if at == rows[0] else at) for at in product.out_axes])
     token = product.out_axes.index(rows[0])
     features = [label for label in product.right_axes if label not in product.left_axes]
-    if len(features) != 1 or not permute(values, order).axes[token]:
+    if len(features) != 1 or not values.axes[token]:
+        return None
+    return values, token, product.out_axes.index(features[0])
+
+
+def _with_sizes(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
+    """Return the result of attention with the sizes that its values and its weights give it."""
+    found = _values_as_results(made, values, product)
+    if found is None:
         return made
+    values, token, features = found
     law = Logits(softmax.variance, *softmax.law).coarse()
-    own = varied(softmax.keys, law, likeness(values, product.right_axes.index(tokens[0]))[0], lifted)
-    at = product.out_axes.index(features[0])
-    sizes = sizes_after_attention(call, permute(values, order), token, made, token, at, lifted, own)
+    own = varied(softmax.keys, law, likeness(values, token)[0], lifted)
+    sizes = sizes_after_attention(call, values, token, made, token, features, lifted, own)
     return made.amended(marginal=sizes.marginal(True))
+
+
+def _of_seen(made: State, weights: State, softmax: Softmax, flat: Array, values: State, product: Product) -> State:
+    """Return the result of attention of queries that see keys of their own: each has the mean correlation of the values
+    that it sees, and two of them what both see.
+    """
+    found = _values_as_results(made, values, product)
+    if found is None or not made.axes[found[1]]:
+        return made
+    values, token, features = found
+    rows = weights.axes[product.left_axes.index(product.out_axes[token])]
+    if flat.shape != (made.shape[token], values.shape[token]) or len(rows) != 1:
+        return made
+    r, level = likeness(values, token)[0], kernels.average(values.var) * product.scale**2
+    second = _along(weights.mean**2 + weights.var, rows[0])
+    second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
+    at = made.axes[token][0]
+    shape = [len(flat) if i == at else 1 for i in range(len(made.sizes))]
+    more = (common_of_seen(values, token, flat) - r) * (1.0 - second) * level
+    var = np.maximum(made.var + more.reshape(shape), 0.0)
+    ratio = np.broadcast_to(_along(var, at), len(flat)) / (level * levels_of_seen(values, token, flat))
+    queries = softmax.queries
+    known = queries.ndim == len(weights.sizes)
+    alike = kernels.off_diagonal_mean(queries, weights.sizes, rows[0]).ravel()[0] if known else 0.0
+    met = min(math.exp(min(alike * softmax.variance, 50.0)), softmax.keys * softmax.second)
+    kernel = kernel_by_pair(made, values, token, flat, ratio, (met - 1.0) * (1.0 - r), features)
+    others = kernels.promote(made.corr, [1 if i == at else length for i, length in enumerate(kernel.shape)])
+    for where in itertools.product(*(range(1 if i == at else n) for i, n in enumerate(kernel.shape))):
+        if any(where):  # one query in different samples: its weights are alike
+            same = tuple([slice(None, None, len(flat) + 1) if i == at else n for i, n in enumerate(where)])
+            kernel[same] = np.maximum(kernel[same], others[where])
+    return made.with_moments(
+        var=var, corr=np.clip(kernel, -1.0, 1.0), scales=made.scales, sizes_by=made.sizes_by, gauss=made.gauss
+    )
 
 
 def _only_lever(left: State, right: State) -> str | None:

@@ -9,11 +9,13 @@ import torch
 
 from wellposed.graphs import Graph, Ref
 from wellposed.graphs.graph import once
+from wellposed.graphs.operators import traits
 from wellposed.graphs.run import dense
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.weights import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import unpaired
+from wellposed.signals.integration import kernels
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.schema import ref_of
 
@@ -38,7 +40,7 @@ def state_of(run: Pass, value: int) -> State | None:
             run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_followed else None
         )
     elif value in graph.known and info.is_followed:
-        state = known_state(graph.known[value], run.root(), _largest(run, value))
+        state = given_state(run, value, run.root(), _largest(run, value))
     elif info.kind == "buffer" and info.is_followed:
         tensor = graph.buffer_tensors[info.name]
         state = _unknown_buffer(run, value) if tensor.is_meta else known_state(tensor, run.root(), _largest(run, value))
@@ -53,6 +55,47 @@ def _largest(run: Pass, value: int) -> int:
     readers = [run.graph.nodes[index] for index in run.graph.users().get(value, ())]
     of_weights = bool(readers) and all(out in run.weights.fixed for node in readers for out in node.outputs)
     return LARGEST_MASK if of_weights else LARGEST
+
+
+def given_state(run: Pass, value: int, root: int, largest: int = LARGEST) -> State:
+    """Return the state of a value that is known: of a large table that a weight sums over, what its rows share."""
+    tensor = run.graph.known[value]
+    state = known_state(tensor, root, largest)
+    if run.independent or state.var.size > 1 or not kernels.nonzero(state.var) or not _meets_weight(run, value):
+        return state
+    return _as_table(state, tensor)
+
+
+def _meets_weight(run: Pass, value: int) -> bool:
+    """Whether a weight sums over a value, as it is or under a dropout mask."""
+    users, todo = run.graph.users(), [value]
+    while todo:
+        for index in users.get(todo.pop(), ()):
+            node = run.graph.nodes[index]
+            if index in run.weights.weight_at:
+                return True
+            if traits(node.op).random:
+                todo += node.outputs
+    return False
+
+
+def _as_table(state: State, tensor: torch.Tensor) -> State:
+    """Return the state of a table with the correlation of its rows by displacement: those of neighbouring positions are
+    no strangers to a weight. Its columns count as uncorrelated.
+    """
+    values = dense(tensor.detach())
+    if values.ndim < 2 or values.is_complex() or not bool(torch.isfinite(values).all()):
+        return state
+    short = _told_apart(values)
+    rows = short.double().cpu().numpy()
+    along = [axis for axis, size in enumerate(rows.shape[:-1]) if size > 1]
+    cap = kernels.lag_cap(len(along))
+    lengths = [min(size, cap) if axis in along else 1 for axis, size in enumerate(rows.shape)]
+    kernel = kernels.autocorrelation_exact(rows, tuple(lengths)) - state.pooled_mean**2
+    for axis, (size, whole) in enumerate(zip(rows.shape, values.shape, strict=True)):
+        kernel = np.concatenate([kernel, kernel], axis=axis) if size < whole else kernel  # all alike
+    kernel = kernel.reshape([n for n, size in zip(kernel.shape, values.shape, strict=True) if size > 1])
+    return state.with_moments(corr=kernels.correlation(kernel, state.var))
 
 
 def _unknown_buffer(run: Pass, value: int) -> State:

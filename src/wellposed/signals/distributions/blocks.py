@@ -54,7 +54,11 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     if state.blocks and axis == state.block_axis and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:
-        state = merge_atoms(state, axis)
+        whole = math.prod([state.sizes[i] for i in state.axes[axis][1:]])
+        if step == 1 and len(state.axes[axis]) > 1 and part.start % whole == 0 == part.stop % whole:
+            part = range(part.start // whole, part.stop // whole)  # some of the rows that the axis consists of
+        else:
+            state = merge_atoms(state, axis)
         if state.axes[axis]:
             state = _part_of_atom(state, state.axes[axis][0], part)
     return state.amended(layout=state.layout.dropping([axis])) if drop else state
@@ -258,9 +262,31 @@ def _by_position(
             rho = kernels.off_diagonal_mean(kernel, [*sizes, n], len(sizes))[..., 0]
             between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
     here = np.asarray(sum(w * c for w, c in zip(weights, own, strict=True)))
-    covariance = np.stack([here, np.broadcast_to(between, here.shape)], axis=-1)
+    covariance = _covariance_by_pair(aligned, widths, lengths)
+    if covariance is None:
+        covariance = np.stack([here, np.broadcast_to(between, here.shape)], axis=-1)
     means, variances = zip(*(a.along or (a.mean[..., None], a.var[..., None]) for a in aligned), strict=True)
     return _stacked(means, widths), _stacked(variances, widths), covariance
+
+
+def _covariance_by_pair(aligned: Sequence[Aligned], widths: Sequence[int], lengths: tuple[int, ...]) -> Array | None:
+    """Return the covariance of all pairs of positions where some part tells its own apart, parts having nothing in
+    common; None elsewhere.
+    """
+    total, start = sum(widths), 0
+    told = any(a.cat_corr is not None and kernels.positions(a.cat_corr.shape[-1]) for a in aligned)
+    if not told or not kernels.LEAST <= total <= kernels.MOST:
+        return None
+    covariance = np.zeros((*lengths, total, total))
+    for a, n in zip(aligned, widths, strict=True):
+        corr = kernels.promote(a.corr[..., None] if a.cat_corr is None else a.cat_corr, [*lengths, 1])
+        level = kernels.autocorrelation(np.sqrt(a.var), lengths)[..., None, None]
+        if a.along is not None and a.along[1].shape[-1] > 1:  # sizes by position
+            root = np.sqrt(a.along[1].reshape(-1, n).mean(axis=0))
+            level = level * np.multiply.outer(root, root) / max(float(np.mean(root**2)), 1e-300)
+        covariance[..., start : start + n, start : start + n] = level * kernels.matrix_of(corr, len(lengths), n)
+        start += n
+    return kernels.by_pair(covariance, len(lengths))
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:

@@ -334,6 +334,7 @@ class Softmax:
         queries: correlation kernel of the logits for one key: how alike queries are.
         keys: how many keys a query typically sees.
         law: what else is known of the law of the logits (see `softmax.Logits`).
+        flat: the weights that queries would have for flat logits, where they see keys of their own.
     """
 
     variance: float
@@ -343,6 +344,7 @@ class Softmax:
     queries: Array
     keys: float
     law: tuple[float, ...]
+    flat: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -164,8 +164,10 @@ def _reorder(state: State, order: Sequence[int]) -> State:
     )
 
 
-def reshape(state: State, shape: Sequence[int]) -> State:
-    """Regroup the atoms into new axes, splitting atoms where an axis ends inside one."""
+def reshape(state: State, shape: Sequence[int], across: Callable[[], State | None] | None = None) -> State:
+    """Regroup the atoms into new axes, splitting atoms where an axis ends inside one; where none fits, ``across`` may
+    know the result.
+    """
     shape = tuple(shape)
     if shape == state.shape:
         return state
@@ -183,7 +185,7 @@ def reshape(state: State, shape: Sequence[int]) -> State:
             state = split_atom(state, atom, cuts[inner], math.prod(cuts[inner + 1 :]))
         atoms = [i + (len(cuts) - 1) * (i > atoms[at]) for i in atoms]
     if counts is None:
-        return _collapsed(state, shape)
+        return (None if across is None else across()) or _collapsed(state, shape)
     places = (i for axis in state.axes for i in axis)
     return state.amended(axes=tuple(tuple(itertools.islice(places, count)) for count in counts))
 

@@ -306,7 +306,7 @@ def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int,
     u = np.frombuffer(content).reshape(shape)
     varying = [dim for dim, size in enumerate(shape) if size > 1]
     exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
-    result = _autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
+    result = autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
     result.setflags(write=False)
     return result
 
@@ -357,27 +357,28 @@ def correlation(covariance: Array, var: Array) -> Array:
     return with_diagonal(corr)
 
 
-def _autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
-    shape = [2 * size if size > 1 else 1 for size in u.shape]
-    spectrum = np.fft.fftn(u, shape, axes=range(u.ndim))
-    sums = np.real(np.fft.ifftn(np.abs(spectrum) ** 2))
-    for dim, size in enumerate(u.shape):
-        if size == 1:
-            continue
+def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
+    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles."""
+    along = [dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] > 1]
+    others = tuple([dim for dim in range(u.ndim) if dim not in along])
+    spectrum = np.fft.fftn(u, [2 * u.shape[dim] for dim in along], axes=along)
+    power = np.add.reduce(np.abs(spectrum) ** 2, axis=others, keepdims=True)
+    sums: Array = np.real(np.fft.ifftn(power, axes=along)) / math.prod([u.shape[dim] for dim in others])
+    for dim in along:
+        size = u.shape[dim]
         # displacements of both signs are pooled
         forward = np.take(sums, range(size), axis=dim)
         backward = np.take(sums, [0, *range(2 * size - 1, size, -1)], axis=dim)
         sums = 0.5 * (forward + backward)
-    for dim, size in enumerate(u.shape):
-        if size == 1:
-            continue
-        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), size, lengths[dim]), -1, dim)
+    for dim in along:
+        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), u.shape[dim], lengths[dim]), -1, dim)
     return sums
 
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
     """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
-    kernel = by_displacement(kernel, (dim,))
+    if positions(kernel.shape[dim]):
+        return _split_pairs(kernel, dim, outer, inner)
     length = kernel.shape[dim]
     if length == 1:
         return np.expand_dims(kernel, dim)
@@ -389,6 +390,20 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
     # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
     mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
     return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
+
+
+def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
+    """`split_profile` of an atom whose pairs are told apart: they still are along both atoms, or along one of few
+    positions alike.
+    """
+    pairs = matrix_of(kernel, dim, outer * inner).reshape(*np.delete(kernel.shape, dim), outer, inner, outer, inner)
+    pairs = np.moveaxis(pairs, -2, -3).reshape(*pairs.shape[:-4], outer * outer, inner * inner)
+    for last, size in ((-2, outer), (-1, inner)):
+        if size < LEAST:
+            equal = np.eye(size).ravel()
+            weights = np.stack([equal / size, (1.0 - equal) / max(size * (size - 1), 1)][: min(size, 2)])
+            pairs = np.moveaxis(np.tensordot(pairs, weights, axes=(last, 1)), -1, last)
+    return np.moveaxis(pairs, (-2, -1), (dim, dim + 1))
 
 
 def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:

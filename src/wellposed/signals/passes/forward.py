@@ -16,7 +16,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.signals.algebra.sizes import average_of_sizes
-from wellposed.signals.context.arguments import known_state, resolve, state_of, unmade
+from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of, unmade
 from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
 from wellposed.signals.context.held import held
 from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_needed, states_of_draws
@@ -244,7 +244,7 @@ def _given(run: Pass, out: int) -> State | None:
         return None
     if out not in run.graph.known:
         return make_state(info.shape, 0.0, 0.0)
-    make = partial(known_state, run.graph.known[out], run.root())
+    make = partial(given_state, run, out, run.root())
     if not run.postpones:
         return make()
     run.postponed[out] = Drawn("exact", 0, STEADY, make)

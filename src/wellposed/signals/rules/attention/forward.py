@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,13 @@ import torch
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
+from wellposed.signals.algebra.seen import (
+    common_of_seen,
+    flat_weights,
+    kernel_by_pair,
+    kernel_of_queries,
+    levels_of_seen,
+)
 from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import (
     Logits,
@@ -87,6 +94,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     else:
         shares = np.full(1, a2)
     var = np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
+    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     return State(
         x.layout,
         Moments(
@@ -95,7 +103,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=Attention(
-            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:])
+            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:], flat)
         ),
     )
 
@@ -171,9 +179,11 @@ def attention(
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
-    token = len(q.axes) - 2
+    token, shape = len(q.axes) - 2, call.shape()
     for axis in range(token + 1):
-        q, k, v = (merge_atoms(x, axis) for x in (q, k, v))
+        q, k = (merge_atoms(x, axis) for x in (q, k))
+        apart = axis < token and v.shape[:token] == shape[:token] and _is_repeated(v, axis)
+        v = v if apart else merge_atoms(v, axis)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
@@ -183,8 +193,11 @@ def attention(
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
-    flat = _flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
-    common = r_v if flat is None else _common(v, token, flat)
+    flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    if any(len(axis) > 1 for axis in v.axes[:token]):  # heads that share values, beside others
+        before = tuple(itertools.chain.from_iterable([v.sizes[i] for i in axis] or [1] for axis in v.axes[:token]))
+        v, shape, token = reshape(v, (*before, *v.shape[token:])), (*before, *shape[token:]), len(before)
+    common = r_v if flat is None else common_of_seen(v, token, flat)
     lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
@@ -193,51 +206,18 @@ def attention(
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
     met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
-    made = _output(call, q, v, token, ratio * _levels(v, token, flat), alike_after_attention(call, v, share))
+    made = _output(
+        call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share)
+    )
     if level > 0.0:
         if flat is not None and made.axes[token]:
-            kernel = _by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
+            kernel = kernel_by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
         else:
             kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
     own = varied(typical, law.coarse(), r_v, share)
     sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
-    return made.amended(marginal=sizes.marginal(False))
-
-
-LONGEST = 128
-"""Most tokens whose results are told apart by pair."""
-
-
-def _flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Array | None:
-    """Return the weights of queries that weigh alike all keys that they see, where not all see the same."""
-    if not kernels.LEAST <= queries <= LONGEST or keys > LONGEST:
-        return None
-    if is_causal:
-        shown = np.tri(queries, keys)
-    elif mask is not None and mask.shape[-2:] == (queries, keys):
-        shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
-    else:
-        return None
-    return np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))
-
-
-def _common(v: State, token: int, flat: Array) -> Array:
-    """Return for each query the mean correlation of the values that it sees."""
-    at = v.axes[token][0]
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    pairs = kernels.matrix_of(v.corr[index], 0, v.sizes[at])
-    own = (flat**2).sum(axis=1)
-    every = np.einsum("ij,jk,ik->i", flat, pairs, flat)
-    return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
-
-
-def _levels(v: State, token: int, flat: Array | None) -> Array:
-    """Return for each query the variance of the values that it sees, relative to that of all."""
-    if flat is None or v.var.shape[at := v.axes[token][0]] == 1:
-        return np.ones(1)
-    by_key = v.var.mean(axis=tuple(i for i in range(v.var.ndim) if i != at))
-    return np.asarray(flat @ by_key / max(kernels.average(by_key), 1e-300))
+    return reshape(made.amended(marginal=sizes.marginal(False)), call.shape())
 
 
 def logits(
@@ -305,10 +285,15 @@ def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
     return through, variance_of(counts.flatten(0, -2).mean(dim=0).numpy(), second.flatten(0, -2).mean(dim=0).numpy())
 
 
-def _output(call: Call, q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
+def _is_repeated(v: State, axis: int) -> bool:
+    """Whether what lies in an axis is there several times, beside what is not."""
+    return len(v.axes[axis]) > 1 and len({v.corr.shape[i] for i in v.axes[axis]}) > 1
+
+
+def _output(call: Call, shape: Sequence[int], q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
     """Return the result, ``ratio`` times the values' variance by query."""
     made = make_state(
-        call.shape(),
+        shape,
         v.pooled_mean,
         kernels.average(v.var),
         alike=alike,
@@ -333,50 +318,4 @@ def _by_chance(made: State, v: State, token: int, level: float, typical: float, 
         other = other if at else same
         return np.full(2, (other + (same - other) / typical) / level)
 
-    return _kernel(made, v, token, np.array([1.0, min(shared / level, 1.0)]), between)
-
-
-def _by_pair(made: State, v: State, token: int, flat: Array, ratio: Array, met: float) -> Array:
-    """Return the correlation kernel of results of queries that see keys of their own, by pair: what they see in common
-    they have in common, and more where they weigh it alike (``met``).
-    """
-    at, root = v.axes[token][0], np.sqrt(np.broadcast_to(ratio, len(flat)))
-    scale = np.maximum(np.multiply.outer(root, root), 1e-300)
-
-    def over(pairs: Array) -> Array:
-        return np.asarray(flat @ pairs @ flat.T)
-
-    def between(moved: Array) -> Array:
-        return (over(kernels.matrix_of(moved.ravel(), 0, v.sizes[at])) / scale).ravel()
-
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    own = over(kernels.matrix_of(v.corr[index], 0, v.sizes[at])) + met * (flat @ flat.T)
-    own = np.clip(own / scale, -1.0, 1.0)
-    np.fill_diagonal(own, 1.0)
-    return _kernel(made, v, token, own.ravel(), between)
-
-
-def _kernel(made: State, v: State, token: int, own: Array, between: Callable[[Array], Array]) -> Array:
-    """Return a kernel over queries, ``own`` those of one sample, and ``between`` those of different samples, or heads
-    that share values, made of the kernel of their values: each weighs these in its own way.
-    """
-    axes, count = made.axes, len(made.sizes)
-    apart = [axis for axis in range(token) if axes[axis] and any(v.corr.shape[i] > 1 for i in v.axes[axis])]
-    lengths = [1] * count
-    for axis in apart:
-        lengths[axes[axis][0]] = 2
-    if axes[token]:
-        lengths[axes[token][0]] = len(own)
-    kernel = np.zeros(lengths)
-    for steps in itertools.product((0, 1), repeat=len(apart)):
-        where: list[int | slice] = [0] * count
-        moved = v.corr
-        for axis, step in zip(apart, steps, strict=True):
-            where[axes[axis][0]] = step
-            moved = kernels.off_diagonal_mean(moved, v.sizes, v.axes[axis][0]) if step else moved
-        where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
-        keep = v.axes[token]
-        moved = kernels.at_zero(moved, [i for i in range(moved.ndim) if i not in keep])
-        made_of = between(moved) if any(steps) else own
-        kernel[tuple(where)] = made_of if axes[token] else made_of[0]
-    return kernel
+    return kernel_of_queries(made, v, token, np.array([1.0, min(shared / level, 1.0)]), between)

@@ -66,7 +66,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
     if weighted is None:
-        left, right = unpaired(states[product.left]), unpaired(states[product.right])
+        left, right = states[product.left], states[product.right]
         return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
     product, data, weight = weighted, states[weighted.left], states[weighted.right]
     by_position = _known_map(call, data, weight, product)
@@ -76,7 +76,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
     if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
         if weight.lever is None:
-            return _with_bias(call, product_of_signals(call, unpaired(data), weight, product), bias, product)
+            return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
         level = 0.0
     if level:
         weight = weight.changed(mean=weight.mean - level)
@@ -277,7 +277,7 @@ def _multiply_weight(
         corr = corr[..., None]
         if label in given and sizes_w.get(label, 1) == 1:
             corr = np.concatenate([corr, corr], axis=-1)
-    corr = _with_weights_of_their_own(corr, layout, product, sizes_w)
+    corr = _with_weights_of_their_own(call, corr, layout, product, sizes_w)
     likeness = Likeness()
     if not call.independent:
         likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)
@@ -369,21 +369,37 @@ def _outputs(
     return Layout(tuple(atoms), tuple(axes)), new
 
 
-def _with_weights_of_their_own(corr: Array, layout: Layout, product: Product, sizes: Mapping[str, int]) -> Array:
+def _with_weights_of_their_own(
+    call: Call, corr: Array, layout: Layout, product: Product, sizes: Mapping[str, int]
+) -> Array:
     """Return the correlation where elements of one index meet weights of their own."""
     given, filters = product.left_axes, product.right_axes
     # every element of a shared batch index does
     shared = [label for label in product.out_axes if label in given and sizes.get(label, 1) > 1]
     corr = kernels.at_zero(corr, [i for label in shared for i in layout.axes[product.out_axes.index(label)]])
     if filters[0] == "e" and "e" not in (*given, *product.out_axes):
-        return _dealt_out(corr, layout.axes[0], layout.sizes, sizes["e"])
+        return _dealt_out(corr, layout.axes[0], layout.sizes, _loads(call, sizes["e"]))
     return corr
 
 
-def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], experts: int) -> Array:
-    """Rows dealt out evenly among experts: two of them meet one weight with probability (n / E - 1) / (n - 1)."""
+def _loads(call: Call, experts: int) -> Array | int:
+    """Return how many rows each expert gets, where that is known, else how many experts there are."""
+    ends = call.graph.known.get(call.value_of(2) or -1)
+    return experts if ends is None else np.diff(ends.cpu().numpy().astype(np.float64), prepend=0.0)
+
+
+def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], loads: Array | int) -> Array:
+    """Rows meet the weight of their expert: which rows one has is known, or two of n rows have one of E experts with
+    probability (n / E - 1) / (n - 1), being dealt out evenly.
+    """
     total = math.prod(sizes[i] for i in rows)
-    share = max(total / experts - 1.0, 0.0) / max(total - 1, 1)
+    if isinstance(loads, int):
+        share = max(total / loads - 1.0, 0.0) / max(total - 1, 1)
+    elif len(rows) == 1 and kernels.positions(corr.shape[rows[0]]):
+        expert = np.searchsorted(np.cumsum(loads), np.arange(total), side="right")
+        same = (expert[:, None] == expert).ravel().astype(np.float64)
+        return np.asarray(corr * same.reshape([same.size if i in rows else 1 for i in range(corr.ndim)]))
+    else:
+        share = float((loads * (loads - 1.0)).sum()) / max(total * (total - 1), 1)
     factor = np.full([corr.shape[i] if i in rows else 1 for i in range(corr.ndim)], share)
-    factor[(0,) * corr.ndim] = 1.0
-    return np.asarray(corr * factor)
+    return np.asarray(corr * kernels.with_diagonal(factor))

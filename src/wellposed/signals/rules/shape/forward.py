@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
+from wellposed.signals.algebra.dispatched import remember_pick
 from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.sizes import sizes_of_picks
+from wellposed.signals.algebra.skewed import followed
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -46,8 +49,15 @@ def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State
     if steps is None or not isinstance(x, State):
         return None
     if len(steps) == 1:
-        return _merged(call, through(call, x, steps[0]))
+        return _merged(call, _seen_through(call, x, steps[0]))
     return tuple([through(call, x, chain) for chain in steps])
+
+
+def _seen_through(call: Call, x: State, steps: Steps) -> State:
+    """Return the state after a view: where axes ended inside others, a part is found in what these views began with."""
+    chain = followed(call, x, steps)
+    part = chain.result() if chain.crossed and any(isinstance(step, Cut) for step in steps) else None
+    return part or through(call, x, steps, chain.result)
 
 
 def _merged(call: Call, x: State) -> State:
@@ -56,11 +66,11 @@ def _merged(call: Call, x: State) -> State:
     return x.amended(alike=x.alike.times(count**-0.5)) if count > 1 and x.alike.amounts.size else x
 
 
-def through(call: Call, x: State, steps: Steps) -> State:
-    """Return the state after a chain of views."""
+def through(call: Call, x: State, steps: Steps, across: Callable[[], State | None] | None = None) -> State:
+    """Return the state after a chain of views; ``across`` gives it where axes end inside others."""
     for step in steps:
         if isinstance(step, Regroup):
-            x = reshape(x, step.shape)
+            x = reshape(x, step.shape, across if step is steps[-1] else None)
         elif isinstance(step, Permute):
             x = permute(x, step.order)
         elif isinstance(step, Expand):
@@ -185,6 +195,8 @@ def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     alike = all(n == m for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if a != axis)
     if not (whole and alike and x.axes[axis]):
         return _picked(call, x)
+    if names is not None and names.numel() and bool((names.diff() == 1).all()) and int(names[0]) >= 0:
+        return _seen_through(call, x, (Cut(axis, int(names[0]), int(names[-1]) + 1),))
     return picked_along(x, axis, (shape[axis],), shape, names)
 
 
@@ -216,7 +228,10 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
             item = item.nonzero().flatten()
         if hasattr(item, "shape") and getattr(item, "dtype", None) != torch.bool and x.axes[axis]:
             names = item.flatten() if isinstance(item, torch.Tensor) else None
-            return picked_along(x, axis, tuple(item.shape), shape, names)
+            picked = picked_along(x, axis, tuple(item.shape), shape, names)
+            if names is None and len(item.shape) == 1:
+                remember_pick(call, call.node.args[1][axis].value, x, axis, picked)
+            return picked
     return _picked_at(x, indices, where, call.shape()) or _picked(call, x)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
+from wellposed.signals.algebra.dispatched import put_back
 from wellposed.signals.algebra.maps import mapped
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.context.arguments import known_state
@@ -317,6 +318,8 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
         source = select(source, a, 0, size, 1, drop=False)
     if names is None:
         sums = _random_sums(call, source, axis, target.shape[axis])
+        if len(index.shape) == 1:
+            sums = put_back(call, call.node.args[2].value, call.node.args[3].value, source, sums, axis)
     else:
         sums = _sums(call, source, axis, names.cpu().numpy().astype(np.intp), target.shape[axis], mean=kind == "mean")
     if sums.shape != target.shape:
