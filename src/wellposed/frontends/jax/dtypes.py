@@ -1,4 +1,4 @@
-"""The dtypes of JAX in torch."""
+"""Arrays of JAX and their dtypes in torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch import Tensor
 
 from wellposed.errors import UnsupportedError
 
@@ -27,3 +28,14 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise UnsupportedError(f"torch has no dtype for {name}; compute in one that it has, such as float32")
     return found
+
+
+def constant(array: Any) -> Tensor:
+    """Return an array as a tensor with memory of its own; zeros for keys of random generators."""
+    dtype = torch_dtype(array.dtype)
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        return torch.zeros(array.shape, dtype=dtype)
+    whole = np.asarray(array)
+    if whole.dtype == jax.dtypes.bfloat16:
+        return torch.tensor(whole.astype(np.float32)).to(dtype)
+    return torch.tensor(whole.astype(np.int64) if dtype == torch.int64 else whole)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,9 +41,7 @@ def run_program(program: Program, inputs: Sequence[Tensor], enter: Enter | None 
         enter: what is told which layers run.
     """
     known: dict[int, Tensor] = {id(value): tensor for value, tensor in zip(program.inputs, inputs, strict=True)}
-    for value, array in program.constants:
-        if value.number is None:
-            known[id(value)] = constant(array)
+    known.update((id(value), tensor) for value, tensor in program.constants)
     last = _last_reads(program)
     for place, step in enumerate(program.steps):
         if enter is not None:
@@ -57,17 +53,6 @@ def run_program(program: Program, inputs: Sequence[Tensor], enter: Enter | None 
         for value in last.get(place, ()):
             known.pop(value, None)
     return [_tensor(value, known) for value in program.outputs]
-
-
-def constant(array: Any) -> Tensor:
-    """Return an array as a tensor with memory of its own; zeros for keys of random generators."""
-    dtype = torch_dtype(array.dtype)
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        return torch.zeros(array.shape, dtype=dtype)
-    whole = np.asarray(array)
-    if whole.dtype == jax.dtypes.bfloat16:
-        return torch.tensor(whole.astype(np.float32)).to(dtype)
-    return torch.tensor(whole.astype(np.int64) if dtype == torch.int64 else whole)
 
 
 def _last_reads(program: Program) -> dict[int, list[int]]:

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from wellposed.errors import InputError, PlanError
 from wellposed.frontends.base import Frontend, unique
 from wellposed.frontends.jax.activations import with_activations
-from wellposed.frontends.jax.dtypes import torch_dtype
-from wellposed.frontends.jax.interpreter import check_rules, constant, run_program
+from wellposed.frontends.jax.dtypes import constant, torch_dtype
+from wellposed.frontends.jax.interpreter import check_rules, run_program
 from wellposed.frontends.jax.program import Program, program_of
 from wellposed.frontends.jax.whole import with_whole_operators
 from wellposed.graphs.modules import ModuleStack, running
@@ -186,6 +186,13 @@ class JaxModule(Frontend):
 
 class NNXModule(JaxModule):
     """A Flax NNX module."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        cells = ["/".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.RNNCellBase)]
+        for name in self._parameters:
+            if any(name.startswith(f"{cell}/") or not cell for cell in cells):
+                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
         self._graph, state = nnx.split(model)

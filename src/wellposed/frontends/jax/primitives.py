@@ -599,33 +599,46 @@ def _dot_general(
     return torch.einsum(f"{''.join(left)},{''.join(right)}->{''.join(made)}", x, y)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor, *, summed: tuple[Any, Any], weight_first: bool) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor, *, summed: tuple[Any, Any], batch: tuple[Any, Any], weight_first: bool
+) -> Tensor:
     """Return a product with a weight whose outputs take a bias: ``dot_general`` and what is added to it.
 
     Args:
         x: the data.
         weight: the weight.
-        bias: one number for each output of the weight.
+        bias: one number for each output of the weight, and of every weight where there are several.
         summed: the axes that are summed over, of data and weight.
-        weight_first: whether the outputs of the weight are the first axes of the result.
+        batch: the axes that number several weights, of data and weight.
+        weight_first: whether the outputs of the weight are before those of the data in the result.
     """
-    of_x, of_weight = (list(map(int, axes)) for axes in summed)
-    free_x = [axis for axis in range(x.ndim) if axis not in of_x]
-    free_weight = [axis for axis in range(weight.ndim) if axis not in of_weight]
-    outputs = [weight.shape[axis] for axis in free_weight]
-    rows = _ordered(x, free_x + of_x)
-    matrix = _ordered(weight, free_weight + of_weight)
-    if len(of_x) > 1:
-        rows, matrix = rows.flatten(-len(of_x)), matrix.flatten(-len(of_x))
-    if len(outputs) > 1:
-        matrix = matrix.flatten(0, len(outputs) - 1)
-    made = functional.linear(rows, matrix, bias.flatten() if bias.ndim > 1 else bias)
-    if len(outputs) > 1:
-        made = made.unflatten(-1, outputs)
+    (of_x, of_weight), (shared_x, shared_weight) = (
+        tuple([*map(int, axes)] for axes in pair) for pair in (summed, batch)
+    )
+    free_x = [axis for axis in range(x.ndim) if axis not in of_x + shared_x]
+    free_weight = [axis for axis in range(weight.ndim) if axis not in of_weight + shared_weight]
+    shared = [x.shape[axis] for axis in shared_x]
+    rows, outputs = [x.shape[axis] for axis in free_x], [weight.shape[axis] for axis in free_weight]
+    data = _ordered(x, shared_x + free_x + of_x)
+    if shared:
+        matrices = _ordered(weight, shared_weight + of_weight + free_weight)
+        count, inner = math.prod(shared), math.prod(x.shape[axis] for axis in of_x)
+        bias = bias.reshape(count, 1, -1)
+        made = torch.baddbmm(bias, data.reshape(count, -1, inner), matrices.reshape(count, inner, -1))
+        made = made.reshape([*shared, *rows, *outputs])
+    else:
+        matrix = _ordered(weight, free_weight + of_weight)
+        if len(of_x) > 1:
+            data, matrix = data.flatten(-len(of_x)), matrix.flatten(-len(of_x))
+        if len(outputs) > 1:
+            matrix = matrix.flatten(0, len(outputs) - 1)
+        made = functional.linear(data, matrix, bias.flatten() if bias.ndim > 1 else bias)
+        if len(outputs) > 1:
+            made = made.unflatten(-1, outputs)
     if not weight_first or not free_x:
         return made
-    order = [*range(len(free_x), made.ndim), *range(len(free_x))]
-    return made.permute(order)
+    start, middle = len(shared), len(shared) + len(free_x)
+    return made.permute([*range(start), *range(middle, made.ndim), *range(start, middle)])
 
 
 def _ordered(x: Tensor, order: list[int]) -> Tensor:
@@ -690,10 +703,12 @@ def _transposed(
     )
     if not fits:
         trimmed, extra = [0] * len(reach), [0] * len(reach)
-    made: Tensor = run(x, kernel, bias if fits else None, list(steps), trimmed, extra, groups, list(dilation))
+    grows = not fits and any(min(edges) < 0 for edges in cut)
+    made: Tensor = run(x, kernel, None if grows else bias, list(steps), trimmed, extra, groups, list(dilation))
     if not fits:
         made = functional.pad(made, [edge for low, high in reversed(cut) for edge in (-low, -high)])
-        made = made if bias is None else made + bias.reshape(-1, *[1] * len(reach))
+    if grows and bias is not None:  # the border that is added holds the bias alone
+        made = made + bias.reshape(-1, *[1] * len(reach))
     return made
 
 

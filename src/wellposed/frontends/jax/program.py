@@ -16,8 +16,9 @@ import jax
 import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
+from torch import Tensor
 
-from wellposed.frontends.jax.dtypes import torch_dtype
+from wellposed.frontends.jax.dtypes import constant, torch_dtype
 
 Number = bool | int | float | complex
 
@@ -110,7 +111,7 @@ class Program:
     """Steps in order, with what they start from and what they give."""
 
     inputs: list[Value]
-    constants: list[tuple[Value, Any]] = field(default_factory=list)
+    constants: list[tuple[Value, Tensor]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
 
@@ -123,7 +124,7 @@ class Program:
                 kept.append(step)
                 wanted.update(id(value) for value in step.inputs if value.number is None)
         self.steps = kept[::-1]
-        self.constants = [(value, array) for value, array in self.constants if id(value) in wanted]
+        self.constants = [(value, tensor) for value, tensor in self.constants if id(value) in wanted]
 
     def walk(self) -> Iterator[Step]:
         """Yield every step, those of loops and branches as well."""
@@ -156,7 +157,8 @@ def _constants(program: Program, jaxpr: Any, arrays: Iterable[Any]) -> list[Valu
     values = []
     for variable, array in zip(jaxpr.constvars, arrays, strict=True):
         value = Value(variable.aval, number=_one_number(array))
-        program.constants.append((value, array))
+        if value.number is None:
+            program.constants.append((value, constant(array)))
         values.append(value)
     return values
 

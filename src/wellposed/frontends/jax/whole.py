@@ -213,18 +213,20 @@ _Fused = tuple[str, dict[str, Any], list[Value]]
 def _linear_with_bias(product: Step, bias: _Cursor, at: _Cursor) -> _Fused | None:
     (summed, batch) = product.params["dimension_numbers"]
     weights = [place for place in (0, 1) if _is_held(product.inputs[place])]
-    if batch[0] or len(weights) != 1:
+    if len(weights) != 1:
         return None
     (place,) = weights
     weight = product.inputs[place]
-    free = [size for axis, size in enumerate(weight.shape) if axis not in summed[place]]
-    if not free or bias.value.size != math.prod(free):
+    shared = [weight.shape[axis] for axis in batch[place]]
+    free = [size for axis, size in enumerate(weight.shape) if axis not in (*summed[place], *batch[place])]
+    if not free or bias.value.size != math.prod((*shared, *free)):
         return None
-    own = at.at[: len(free)] if place == 0 else at.at[len(at.at) - len(free) :]
-    if not _same(bias.flat, _ravel(own, tuple(free))):
+    after = len(shared) if place == 0 else len(at.at) - len(free)
+    own = (*at.at[: len(shared)], *at.at[after : after + len(free)])
+    if not _same(bias.flat, _ravel(own, (*shared, *free))):
         return None
-    params = {"summed": (summed[1 - place], summed[place]), "weight_first": place == 0}
-    return "linear", params, [product.inputs[1 - place], weight, bias.value]
+    both = {"summed": (summed[1 - place], summed[place]), "batch": (batch[1 - place], batch[place])}
+    return "linear", {**both, "weight_first": place == 0}, [product.inputs[1 - place], weight, bias.value]
 
 
 def _convolution_with_bias(product: Step, bias: _Cursor, at: _Cursor) -> _Fused | None:
@@ -239,8 +241,8 @@ def _is_held(value: Value) -> bool:
 
 
 @rule("linear")
-def _linear(x: Tensor, weight: Tensor, bias: Tensor, *, summed: Any, weight_first: bool) -> Tensor:
-    return linear(x, weight.to(x.dtype), bias.to(x.dtype), summed=summed, weight_first=weight_first)
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, **axes: Any) -> Tensor:
+    return linear(x, weight.to(x.dtype), bias.to(x.dtype), **axes)
 
 
 @rule("convolution")
@@ -398,18 +400,18 @@ def _normed(step: Step, here: _Cursor, shift: _Cursor | None) -> _Whole | None:
             return None
         if held.value.held and gain is None:
             gain = held
-        elif x is None and factor.value.shape == here.value.shape:
+        elif x is None and factor.value.size == here.value.size and _same(factor.flat, here.flat):
             x = factor
         else:
             return None
-    return None if x is None else _fitted(x, scale, gain, shift)
+    return None if x is None else _fitted(here, x, scale, gain, shift)
 
 
 def _factors(
     cursor: _Cursor, whole: Value | None = None, inverse: bool = False, depth: int = 0
 ) -> Iterator[tuple[_Cursor, bool]]:
     """Yield the factors of a product, and whether they divide; ``whole`` is left as it is."""
-    inner = cursor.back(_SAME)
+    inner = cursor.back(_IN_ORDER)
     step = inner.value.step
     if depth < 4 and step is not None and step.name in ("mul", "div") and _source(inner.value) is not whole:
         if all(value.number is None for value in step.inputs):
@@ -495,36 +497,49 @@ def _mean(cursor: _Cursor) -> _Mean | None:
     return _Mean(reduced, summed.inputs[0], axes) if abs(divisor / number - 1.0) < 1e-6 else None
 
 
-def _fitted(x: _Cursor, scale: _Scale, gain: _Cursor | None, shift: _Cursor | None) -> _Whole | None:
-    """Return the norm of torch that has these statistics, gain and shift."""
+def _fitted(here: _Cursor, x: _Cursor, scale: _Scale, gain: _Cursor | None, shift: _Cursor | None) -> _Whole | None:
+    """Return the norm of torch that has these statistics, gain and shift.
+
+    Args:
+        here: the result.
+        x: the factor that is no scale and no gain: data, or their difference from a centre.
+        scale: the other factor.
+        gain: what it is multiplied by, a variable.
+        shift: what is added, a variable.
+    """
     difference = x.made_by("sub")
     centre = None if difference is None else x.operand(difference.inputs[1]).back()
     inner = x if difference is None else x.operand(difference.inputs[0])
-    if scale.centred is None:
-        if centre is None or inner.value.shape != x.value.shape:
-            return None
-        return _by_statistics(inner, centre, scale, gain, shift)
-    variance = scale.variance
-    assert isinstance(variance, _Mean)
-    centred = scale.centred
-    data = x
-    if _source(variance.of) is not _source(x.value) or centred:
-        mean = None if centre is None else _mean(centre)
-        of_mean = mean is not None and _belongs(inner, mean) and inner.value.shape == x.value.shape
-        own = _source(variance.of) if centred else _difference(variance.of)
-        if not of_mean or own is None or _source(own) is not _source(inner.value):
-            return None
-        centred, data = True, inner
-    elif centre is not None:
-        mean = _mean(centre)
-        if mean is not None and _belongs(inner, mean) and inner.value.shape == x.value.shape:
-            centred, data = True, inner  # the variance is the mean square of this very difference
-    if not _belongs(data, variance):
+    if inner.value.shape != x.value.shape:
         return None
-    return _by_batch(data, scale.eps, centred, gain, shift, variance)
+    variance = scale.variance
+    if isinstance(variance, _Cursor):
+        data = _shaped_like(here, inner)
+        return None if centre is None or data is None else _by_statistics(data, centre, variance, scale.eps, gain, shift)
+    mean = None if centre is None else _mean(centre)
+    if mean is not None and _belongs(inner, mean, mean.of):
+        data, of = inner, variance.of if scale.centred else _centred(variance.of)
+    elif not scale.centred:
+        data, of, mean = x, variance.of, None
+    else:
+        return None
+    if of is None or not _belongs(data, variance, of):
+        return None
+    whole = _shaped_like(here, data)
+    return None if whole is None else _by_batch(whole, scale.eps, mean is not None, gain, shift, variance)
 
 
-def _difference(value: Value) -> Value | None:
+def _shaped_like(here: _Cursor, data: _Cursor) -> _Cursor | None:
+    """Return data in the shape of a result, of which views before a norm have made another."""
+    value = data.value
+    while value.shape != here.value.shape:
+        if value.step is None or value.step.name not in _IN_ORDER:
+            return None
+        value = value.step.inputs[0]
+    return _Cursor(value, here.at)
+
+
+def _centred(value: Value) -> Value | None:
     """Return what the mean of a value was taken out of."""
     step = _source(value).step
     if step is None or step.name != "sub":
@@ -532,12 +547,12 @@ def _difference(value: Value) -> Value | None:
     at = _positions(step.outputs[0])
     mean = _mean(at.operand(step.inputs[1]).back())
     inner = at.operand(step.inputs[0])
-    return inner.value if mean is not None and _belongs(inner, mean) else None
+    return inner.value if mean is not None and _belongs(inner, mean, mean.of) else None
 
 
-def _belongs(data: _Cursor, mean: _Mean) -> bool:
-    """Whether each element meets the mean that it is part of."""
-    if _source(mean.of) is not _source(data.value):
+def _belongs(data: _Cursor, mean: _Mean, of: Value) -> bool:
+    """Whether each element meets the mean that it is part of; ``of`` is what that is a mean of, or of whose function."""
+    if _source(of) is not _source(data.value):
         return False
     whole = _unravel(data.flat, mean.of.shape)
     at = tuple(c for axis, c in enumerate(whole) if axis not in mean.axes)
@@ -546,16 +561,14 @@ def _belongs(data: _Cursor, mean: _Mean) -> bool:
 
 
 def _by_statistics(
-    x: _Cursor, centre: _Cursor, scale: _Scale, gain: _Cursor | None, shift: _Cursor | None
+    x: _Cursor, centre: _Cursor, variance: _Cursor, eps: float, gain: _Cursor | None, shift: _Cursor | None
 ) -> _Whole | None:
     """Return a norm by statistics that the model holds."""
-    variance = scale.variance
-    assert isinstance(variance, _Cursor)
     for axis in range(len(x.value.shape)):
         given = [one for one in (centre, variance, gain, shift) if one is not None]
         if all(one.value.step is None and _runs_along(one, x, (axis,)) for one in given if one.value.number is None):
             operands = [x.value, centre.value, variance.value, *_values(gain, shift)]
-            return "statistics_norm", {"axis": axis, "eps": scale.eps}, operands
+            return "statistics_norm", {"axis": axis, "eps": eps}, operands
     return None
 
 
