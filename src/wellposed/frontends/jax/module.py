@@ -260,6 +260,7 @@ class FunctionModule(JaxModule):
         return model.apply(jax.tree.unflatten(self._structure, leaves), *args)
 
     def _layers(self, scopes: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+        scopes = tuple(scope for scope in scopes if "->" not in scope)  # jax.numpy.einsum names its formula
         for depth, scope in enumerate(scopes, 1):
             path = "/".join(scopes[:depth])
             yield path, path, scope

@@ -302,6 +302,11 @@ def _concatenate(*parts: Tensor, dimension: int) -> Tensor:
     return torch.cat(parts, dimension)
 
 
+@rule("tile")
+def _tile(x: Tensor, *, reps: Sequence[int]) -> Tensor:
+    return x.repeat(tuple(reps))
+
+
 @rule("split")
 def _split(x: Tensor, *, sizes: Sequence[int], axis: int) -> Sequence[Tensor]:
     return torch.split(x, list(sizes), axis)
