@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from wellposed import checks, graphs, plans, reports
-from wellposed.errors import OptionError, PlanError, near_matches
+from wellposed.errors import InputError, OptionError, PlanError, near_matches
 from wellposed.frontends.base import planned
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
@@ -31,12 +31,32 @@ from wellposed.zoo import import_library
 for _library in ("jax", "flax"):
     import_library(_library, what="wellposed.jax", extra="jax")
 
-from wellposed.frontends.jax import Function, JaxModule, array_of, rate_groups, rule, transformation
+from wellposed.frontends.jax import (  # noqa: E402 - the message for a library that is missing comes first
+    Function,
+    FunctionModule,
+    JaxModule,
+    array_of,
+    front_end,
+    rate_groups,
+    rule,
+    transformation,
+)
 
 __all__ = [
     "Function", "JaxModule", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_", "measure",
-    "plan", "report", "rule", "trace", "transform",
+    "module", "plan", "report", "rule", "trace", "transform",
 ]  # fmt: skip
+
+
+def module(model: Any) -> JaxModule:
+    """Return a model as a `torch.nn.Module`, for what takes one: its parameters are the model's, by path.
+
+    Example inputs of it are tensors. It reads the model's arrays, and nothing that is written to it reaches them.
+
+    Args:
+        model: a module of Flax NNX, or a `Function`.
+    """
+    return front_end(model)
 
 
 def trace(model: Any, *args: Any, training: bool = True) -> Graph:
@@ -97,7 +117,12 @@ def apply_(
         PlanError: the plan does not fit the model, or the model has shapes only; it is as it was.
         InputError: the model is a `Function`, whose parameters cannot be written to (`initialize`).
     """
-    JaxModule(model).apply_(plan, only=only, skip=skip)
+    front = front_end(model)
+    if isinstance(front, FunctionModule):
+        raise InputError(
+            "the parameters of a function cannot be written to: wj.initialize(apply, params, example) returns new ones"
+        )
+    front.apply_(plan, only=only, skip=skip)
 
 
 def initialize_(model: Any, *args: Any, **settings: Any) -> Plan:
@@ -131,7 +156,7 @@ def initialize(apply: Callable[..., Any], params: Any, *args: Any, **settings: A
     """
     model = Function(apply, params)
     made = plan(model, *args, **settings)
-    return JaxModule(model).tree(made)
+    return FunctionModule(model).tree(made)
 
 
 def draw(plan: Plan, *, seed: int | None = None, only: str | Sequence[str] | None = None) -> dict[str, Any]:
@@ -304,7 +329,7 @@ def report(
 
 def _prepared(model: Any, args: tuple[Any, ...], training: bool) -> tuple[JaxModule, tuple[Any, ...]]:
     """Return a model's front end and its example arguments, which JAX has been seen to take."""
-    module = JaxModule(model)
+    module = front_end(model)
     given = module.given(args)
     module.prepare(given, training)
     return module, given

@@ -50,8 +50,8 @@ def run_program(program: Program, inputs: Sequence[Tensor], enter: Enter | None 
         results = run_step(step, known, enter)
         for value, result in zip(step.outputs, results, strict=True):
             known[id(value)] = result
-        for value in last.get(place, ()):
-            known.pop(value, None)
+        for number in last.get(place, ()):
+            known.pop(number, None)
     return [_tensor(value, known) for value in program.outputs]
 
 
@@ -75,9 +75,7 @@ def _tensor(value: Value, known: dict[int, Tensor]) -> Tensor:
 def _operands(step: Step, known: dict[int, Tensor]) -> list[Any]:
     """Return what a step reads; numbers as they are where its rule takes them and a tensor stands beside them."""
     beside = step.name in NUMBERS and any(value.number is None for value in step.inputs)
-    return [
-        value.number if beside and value.number is not None else _tensor(value, known) for value in step.inputs
-    ]
+    return [value.number if beside and value.number is not None else _tensor(value, known) for value in step.inputs]
 
 
 def _plain(step: Step, known: dict[int, Tensor], _enter: Enter | None) -> list[Tensor]:

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wellposed.errors import InputError, PlanError
 from wellposed.frontends.base import Frontend, unique
-from wellposed.frontends.jax.activations import with_activations
 from wellposed.frontends.jax.dtypes import constant, torch_dtype
 from wellposed.frontends.jax.interpreter import check_rules, run_program
 from wellposed.frontends.jax.program import Program, program_of
@@ -57,27 +56,7 @@ class _Traced:
 
 
 class JaxModule(Frontend):
-    """A model of JAX as a module. It shares the memory of the model's arrays where that is the CPU's, and only reads.
-
-    Args:
-        model: a `flax.nnx.Module`, or a `Function`; also without memory (`flax.nnx.eval_shape`, `jax.eval_shape`).
-
-    Raises:
-        InputError: neither of them.
-    """
-
-    def __new__(cls, model: Any = None) -> Self:
-        """Return an instance of the kind that the model asks for."""
-        if cls is not JaxModule:
-            return super().__new__(cls, model)
-        if isinstance(model, nnx.Module):
-            return NNXModule.__new__(NNXModule, model)  # type: ignore[return-value]
-        if isinstance(model, Function):
-            return FunctionModule.__new__(FunctionModule, model)  # type: ignore[return-value]
-        advice = "; use wellposed itself for it" if isinstance(model, nn.Module) else ""
-        if not advice and callable(model):
-            advice = "; a function of parameters is wj.Function(apply, params)"
-        raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{advice}")
+    """A model of JAX as a module. It shares the memory of arrays that are the CPU's, and only reads it."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -155,7 +134,6 @@ class JaxModule(Frontend):
         program = program_of(closed, [*self._held_as, *[False] * len(avals)])
         check_rules(program)
         with_whole_operators(program)
-        with_activations(program)
         scopes = {step.scopes for step in program.walk()}
         return _Traced(program, jax.tree.structure(shapes), frozenset(scopes))
 
@@ -205,7 +183,9 @@ class NNXModule(JaxModule):
     def _call(self, leaves: Sequence[Any], args: Sequence[Any], training: bool) -> Any:
         copy = nnx.merge(self._graph, jax.tree.unflatten(self._structure, leaves))
         copy.train() if training else copy.eval()
-        modules = {"/".join(map(str, path)): node for path, node in nnx.iter_graph(copy) if isinstance(node, nnx.Module)}
+        modules = {
+            "/".join(map(str, path)): node for path, node in nnx.iter_graph(copy) if isinstance(node, nnx.Module)
+        }
         for path, module in modules.items():
             if path:
                 setattr(module, _TAG, path)
@@ -250,8 +230,8 @@ class FunctionModule(JaxModule):
         for path, leaf in paths:
             if not hasattr(leaf, "dtype"):
                 raise InputError(
-                    f"{path_of(path)!r} of the parameters is no array but {type(leaf).__name__}: pass arrays alone, and "
-                    "keep what else the function needs in the function (equinox.partition, functools.partial)"
+                    f"{path_of(path)!r} of the parameters is no array but {type(leaf).__name__}: pass arrays alone, "
+                    "and keep what else the function needs in the function (equinox.partition, functools.partial)"
                 )
             yield path_of(path), leaf, _is_float(leaf)
 
@@ -276,8 +256,29 @@ class FunctionModule(JaxModule):
         return jax.tree.unflatten(self._structure, leaves)
 
 
+def front_end(model: Any) -> NNXModule | FunctionModule:
+    """Return a model as a module.
+
+    Args:
+        model: a `flax.nnx.Module`, or a `Function`; also without memory (`flax.nnx.eval_shape`, `jax.eval_shape`).
+
+    Raises:
+        InputError: neither of them.
+    """
+    if isinstance(model, nnx.Module):
+        return NNXModule(model)
+    if isinstance(model, Function):
+        return FunctionModule(model)
+    advice = ""
+    if isinstance(model, nn.Module):
+        advice = "; use wellposed itself for it"
+    elif callable(model):
+        advice = "; a function of parameters is wj.Function(apply, params)"
+    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{advice}")
+
+
 def path_of(path: Sequence[Any]) -> str:
-    """Return the name of a place in a tree: its keys, with slashes between; that of a Flax variable, not its value's."""
+    """Return the name of a place in a tree: its keys, with slashes between, down to variables of Flax."""
     keys = [jax.tree_util.keystr((key,), simple=True) for key in path]
     ends_in_variable = bool(path) and getattr(path[-1], "name", None) == "value"
     return "/".join(keys[:-1] if ends_in_variable else keys)
@@ -355,7 +356,7 @@ def _memory(leaf: Any) -> Tensor:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return torch.empty(leaf.shape, dtype=dtype, device="meta")
     if isinstance(leaf, jax.Array) and dtype.is_floating_point and _on_one_cpu(leaf):
-        return torch.from_dlpack(leaf)
+        return torch.utils.dlpack.from_dlpack(leaf)
     return constant(leaf)
 
 
@@ -408,7 +409,9 @@ class _Shell(nn.Module):
 
     def __init__(self, module: JaxModule) -> None:
         super().__init__()
-        abstract = [name for name, parameter in module._parameters.items() if parameter is not None and parameter.is_meta]
+        abstract = [
+            name for name, parameter in module._parameters.items() if parameter is not None and parameter.is_meta
+        ]
         if abstract:
             raise PlanError(
                 f"{type(module).__name__} has shapes only ({abstract[0]!r}): make it with values, or take arrays from "

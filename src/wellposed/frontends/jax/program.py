@@ -27,6 +27,7 @@ _JAX = str(Path(jax.__file__).parent)
 _INLINED = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
+    "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
@@ -142,9 +143,7 @@ def program_of(closed: Any, held: Sequence[bool]) -> Program:
         held: for each of its inputs, whether it is a variable of the model.
     """
     jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    inputs = [
-        Value(variable.aval, held=is_held) for variable, is_held in zip(closed.jaxpr.invars, held, strict=True)
-    ]
+    inputs = [Value(variable.aval, held=is_held) for variable, is_held in zip(closed.jaxpr.invars, held, strict=True)]
     program = Program(inputs)
     given = [value for value, is_used in zip(inputs, used, strict=True) if is_used]
     constants = _constants(program, jaxpr, closed.consts)
@@ -203,10 +202,9 @@ class _Flattening:
         folded = _folded(equation, inputs)
         if folded is not None:
             return folded
-        made = equation.outvars[0].aval if equation.outvars else None
         step = Step(
             function or name,
-            dict(equation.params) if function is None else {"shape": made.shape, "dtype": torch_dtype(made.dtype)},
+            dict(equation.params) if function is None else _stated(equation),
             inputs,
             [Value(variable.aval) for variable in equation.outvars],
             scopes,
@@ -220,9 +218,10 @@ class _Flattening:
         return step.outputs
 
 
-_SLICES = frozenset(
-    "broadcast_in_dim convert_element_type copy dynamic_slice reshape rev slice squeeze transpose".split()
-)
+_SLICES = (
+    "broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "reshape", "rev", "slice", "squeeze",
+    "transpose",
+)  # fmt: skip
 """What gives a part of its first argument, or all of it in another layout."""
 
 
@@ -264,6 +263,12 @@ def _function_of_jax(primitive: str, called: Any) -> str | None:
     return name if name in NAMED and place.startswith(_JAX) else None
 
 
+def _stated(equation: Any) -> dict[str, Any]:
+    """Return what a function of JAX makes, which its rule is told in the place of the primitive's parameters."""
+    (made,) = equation.outvars
+    return {"shape": made.aval.shape, "dtype": torch_dtype(made.aval.dtype)}
+
+
 def _bodies(equation: Any, inputs: list[Value], scopes: tuple[str, ...]) -> Iterator[Program]:
     """Yield the programs of a loop or of branches."""
     name, params = equation.primitive.name, equation.params
@@ -280,9 +285,7 @@ def _bodies(equation: Any, inputs: list[Value], scopes: tuple[str, ...]) -> Iter
 
 
 def _body(closed: Any, outer: Sequence[Value], scopes: tuple[str, ...]) -> Program:
-    inputs = [
-        Value(variable.aval, held=value.held) for variable, value in zip(closed.jaxpr.invars, outer, strict=True)
-    ]
+    inputs = [Value(variable.aval, held=value.held) for variable, value in zip(closed.jaxpr.invars, outer, strict=True)]
     program = Program(inputs)
     constants = _constants(program, closed.jaxpr, closed.consts)
     program.outputs = _Flattening(program).run(closed.jaxpr, constants, inputs, scopes)

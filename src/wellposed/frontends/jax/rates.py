@@ -52,7 +52,7 @@ def transformation(groups: Sequence[Mapping[str, Any]], lr: Rate, optimizer: str
     import optax
 
     made = {group["name"]: _for_group(optimizer, _scaled(lr, group["lr"]), group["weight_decay"]) for group in groups}
-    label = {name: group["name"] for group in groups for name in group["param_names"]}
+    label: dict[str, str] = {name: group["name"] for group in groups for name in group["param_names"]}
 
     def labels(params: Any) -> Any:
         def label_of(path: Any, _leaf: Any) -> str:

@@ -22,22 +22,21 @@ _FOLLOWED = 14
 
 _GRID = torch.cat([torch.linspace(-9.0, 9.0, 181, dtype=torch.float64), torch.tensor([-0.013, 0.017, 1.234, -2.345])])
 
-_ELEMENTWISE = frozenset(
-    "abs add div eq erf erfc exp expm1 ge gt integer_pow le log log1p logaddexp logistic lt max min mul ne neg pow "
-    "select_n sign sqrt square sub tanh copy stop_gradient clamp and or not".split()
-)
+_ELEMENTWISE = {
+    "abs", "add", "and", "clamp", "copy", "div", "eq", "erf", "erfc", "exp", "expm1", "ge", "gt", "integer_pow", "le",
+    "log", "log1p", "logaddexp", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "select_n",
+    "sign", "sqrt", "square", "stop_gradient", "sub", "tanh",
+}  # fmt: skip
 
 Curve = tuple[Tensor, int]
 """Values on the grid, and the number of operators that made them."""
 
 
 def with_activations(program: Program) -> None:
-    """Put torch's activations in the place of what writes them out, in loops and branches too."""
+    """Put torch's activations in the place of what writes them out."""
     curves: dict[int, dict[int, tuple[Value, Curve]]] = {}
     made: dict[int, Step] = {}
     for place, step in enumerate(program.steps):
-        for body in step.bodies:
-            with_activations(body)
         if step.name not in _ELEMENTWISE or len(step.outputs) != 1:
             continue
         found = _curves(step, curves)
