@@ -238,14 +238,107 @@ SPECIFICATIONS: dict[str, tuple[Build, tuple[Any, ...]]] = {
     "MLP with RMSNorm": (built(MLP, norm=nnx.RMSNorm), (normal(16, 24),)),
     "MLP with group norm": (built(MLP, norm=partial(nnx.GroupNorm, num_groups=4)), (normal(16, 24),)),
     "CNN with BatchNorm and Dropout": (built(CNN), (normal(8, 16, 16, 3),)),
-    "ResNet": (built(ResNet), (normal(8, 16, 16, 3),)),
+    "ResNet": (built(ResNet), (normal(8, 12, 12, 3),)),
     "transformer": (built(Transformer), (tokens(8, 12),)),
     "causal transformer without dropout": (built(Transformer, dropout=0.0, causal=True), (tokens(8, 12),)),
-    "convolutions": (built(Upsampling), (normal(4, 8, 8, 8),)),
+    "convolutions": (built(Upsampling), (normal(4, 5, 5, 8),)),
     "GRU": (built(Recurrent, nnx.GRUCell), (normal(8, 6, 16),)),
     "LSTM": (built(Recurrent, nnx.OptimizedLSTMCell), (normal(8, 6, 16),)),
     "mixture of experts": (built(Mixture), (normal(32, 16),)),
     "remat": (built(Remat), (normal(16, 24),)),
     "scan over layers": (built(Scanned), (normal(16, 32),)),
     "loops and branches": (built(Loops), (normal(16, 16),)),
+}
+
+
+# ---- models that are functions of a tree of parameters --------------------------------------------------------------
+
+
+class Net(linen.Module):
+    """A model of Linen."""
+
+    @linen.compact
+    def __call__(self, x, train=True):
+        x = linen.Dense(48)(x)
+        x = linen.BatchNorm(use_running_average=not train)(x)
+        x = linen.Dropout(0.1, deterministic=not train)(linen.relu(x))
+        x = linen.Dense(48)(x)
+        x = linen.LayerNorm()(x + linen.MultiHeadDotProductAttention(4)(x[:, None])[:, 0])
+        return linen.Dense(3)(linen.relu(x))
+
+
+def of_linen(train=False):
+    key = jax.random.key(0)
+    model = Net()
+    variables = model.init({"params": key, "dropout": key}, jnp.zeros((2, 24)))
+
+    def apply(params, x):
+        held = {**variables, "params": params}
+        if not train:
+            return model.apply(held, x, train=False)
+        return model.apply(held, x, mutable=["batch_stats"], rngs={"dropout": key})[0]
+
+    return apply, variables["params"]
+
+
+def of_equinox(layers, reduce=lambda x: x):
+    """A model of Equinox, whose layers take one sample."""
+    eqx = pytest.importorskip("equinox")
+    parts = [
+        eqx.nn.Lambda(layer) if callable(layer) and not isinstance(layer, eqx.Module) else layer for layer in layers
+    ]
+    params, rest = eqx.partition(eqx.nn.Sequential(parts), eqx.is_inexact_array)
+
+    def apply(params, x):
+        return jax.vmap(eqx.combine(params, rest))(x)
+
+    return apply, params
+
+
+def equinox_mlp():
+    nn = pytest.importorskip("equinox").nn
+    key = jax.random.key(0)
+    return of_equinox(
+        [
+            nn.Linear(24, 48, key=key), nn.LayerNorm(48), jax.nn.gelu, nn.Linear(48, 48, key=key),
+            nn.RMSNorm(48, use_bias=False), jax.nn.silu, nn.Linear(48, 3, key=key),
+        ]
+    )  # fmt: skip
+
+
+def equinox_cnn():
+    nn = pytest.importorskip("equinox").nn
+    key = jax.random.key(0)
+    return of_equinox(
+        [
+            nn.Conv2d(3, 16, 3, padding=1, key=key), nn.GroupNorm(4, 16), jax.nn.relu, nn.MaxPool2d(2, 2),
+            nn.Conv2d(16, 24, 3, stride=2, key=key), jax.nn.relu, nn.AvgPool2d(2),
+            nn.ConvTranspose2d(24, 8, 2, stride=2, key=key), lambda x: x.mean((1, 2)), nn.Linear(8, 4, key=key),
+        ]
+    )  # fmt: skip
+
+
+def plain():
+    """Products and additions in JAX itself."""
+    rng = np.random.default_rng(0)
+    sizes = [(24, 32), (32, 32), (32, 4)]
+    params = [
+        (rng.normal(size=size).astype("float32") / size[0] ** 0.5, np.zeros(size[1], "float32")) for size in sizes
+    ]
+
+    def apply(params, x):
+        *hidden, (weight, bias) = params
+        for inner, shift in hidden:
+            x = jnp.tanh(x @ inner + shift)
+        return x @ weight + bias
+
+    return apply, params
+
+
+FUNCTIONS: dict[str, tuple[Build, tuple[Any, ...]]] = {
+    "Linen": (of_linen, (normal(16, 24),)),
+    "Linen in training": (partial(of_linen, train=True), (normal(16, 24),)),
+    "Equinox": (equinox_mlp, (normal(16, 24),)),
+    "Equinox with convolutions": (equinox_cnn, (normal(8, 3, 12, 12),)),
+    "plain JAX": (plain, (normal(16, 24),)),
 }

@@ -164,10 +164,14 @@ def _constants(program: Program, jaxpr: Any, arrays: Iterable[Any]) -> list[Valu
 
 def _one_number(array: Any) -> Number | None:
     """Return the number that an array without axes holds."""
-    if np.ndim(array) or jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if np.ndim(array) or _is_key(array.dtype):
         return None
     number: Number = np.asarray(array).item()
     return number
+
+
+def _is_key(dtype: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 class _Flattening:
@@ -242,7 +246,7 @@ def _folded(equation: Any, inputs: list[Value]) -> list[Value] | None:
             if same and other.number is not None and other.number == _NEUTRAL[name]:
                 return [one]
     outputs = [variable.aval for variable in equation.outvars]
-    scalar = len(outputs) == 1 and not outputs[0].shape and bool(inputs)
+    scalar = len(outputs) == 1 and not outputs[0].shape and not _is_key(outputs[0].dtype) and bool(inputs)
     if not scalar or equation.effects or any(value.number is None or value.shape for value in inputs):
         return None
     operands = [np.asarray(value.number, value.dtype) for value in inputs]

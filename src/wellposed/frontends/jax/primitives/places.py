@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wellposed.errors import UnsupportedError
 from wellposed.frontends.jax.dtypes import torch_dtype
 from wellposed.frontends.jax.primitives.registry import Rule, rule
 
@@ -201,17 +202,31 @@ def _positions(
     return tuple(places)
 
 
-def _scatter(accumulates: bool) -> Rule:
-    def call(x: Tensor, indices: Tensor, updates: Tensor, *, dimension_numbers: Any, **_params: Any) -> Tensor:
+def _scatter(accumulates: bool = False, combine: Rule | None = None) -> Rule:
+    """Return a rule that writes, adds, or combines what is there with what comes, where no place is named twice."""
+
+    def call(
+        x: Tensor, indices: Tensor, updates: Tensor, *, dimension_numbers: Any, unique_indices: bool, **_params: Any
+    ) -> Tensor:
+        if combine is not None and not unique_indices:
+            raise UnsupportedError(
+                "numbers are multiplied, or compared, in places that may be named twice: pass unique_indices=True"
+            )
         numbers = dimension_numbers
         windows = iter(numbers.update_window_dims)
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
         sizes = tuple(1 if axis in dropped else updates.shape[next(windows)] for axis in range(x.ndim))
         places = _positions(x.shape, indices, numbers, tuple(numbers.update_window_dims), sizes, updates.ndim)
+        if combine is not None:
+            updates = combine(x[places], updates)
         return x.index_put(tuple(torch.broadcast_tensors(*places)), updates, accumulate=accumulates)
 
     return call
 
 
-rule("scatter")(_scatter(accumulates=False))
+rule("scatter")(_scatter())
+rule("scatter-mul")(_scatter(combine=torch.mul))
+rule("scatter-min")(_scatter(combine=torch.minimum))
+rule("scatter-max")(_scatter(combine=torch.maximum))
+rule("scatter-sub")(_scatter(combine=torch.sub))
 rule("scatter-add")(_scatter(accumulates=True))

@@ -133,11 +133,9 @@ def _transposed(
     kernel = kernel.flip(tuple(range(2, kernel.ndim)))
     kernel = kernel.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1) if groups > 1 else kernel.transpose(0, 1)
     run: Rule = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[len(reach) - 1]
-    trimmed = [max(0, min(edges)) for edges in cut]
-    extra = [max(0, low - high) if high >= 0 else 0 for low, high in cut]
-    fits = all(
-        trim == low and more == low - high and more < max(step, size_step)
-        for trim, more, (low, high), step, size_step in zip(trimmed, extra, cut, steps, dilation, strict=True)
+    trimmed, extra = [low for low, _ in cut], [low - high for low, high in cut]
+    fits = min(trimmed) >= 0 and all(
+        0 <= more < max(step, size_step) for more, step, size_step in zip(extra, steps, dilation, strict=True)
     )
     if not fits:
         trimmed, extra = [0] * len(reach), [0] * len(reach)

@@ -104,7 +104,7 @@ def _factors(
     cursor: Cursor, whole: Value | None = None, inverse: bool = False, depth: int = 0
 ) -> Iterator[tuple[Cursor, bool]]:
     """Yield the factors of a product, and whether they divide; ``whole`` is left as it is."""
-    inner = cursor.back(IN_ORDER)
+    inner = cursor.back()
     step = inner.value.step
     if depth < 4 and step is not None and step.name in ("mul", "div") and source_of(inner.value) is not whole:
         if all(value.number is None for value in step.inputs):
@@ -211,7 +211,9 @@ def _fitted(here: Cursor, x: Cursor, scale: _Scale, gain: Cursor | None, shift: 
         return _by_statistics(data, centre, variance, scale.eps, gain, shift)
     mean = None if centre is None else _mean(centre)
     if mean is not None and _belongs(inner, mean, mean.of):
-        data, of = inner, variance.of if scale.centred else _centred(variance.of)
+        if not same(mean.reduced.flat, variance.reduced.flat):
+            return None
+        data, of = inner, variance.of if scale.centred else _centred(variance)
     elif not scale.centred:
         data, of, mean = x, variance.of, None
     else:
@@ -232,15 +234,17 @@ def _shaped_like(here: Cursor, data: Cursor) -> Cursor | None:
     return Cursor(value, here.at)
 
 
-def _centred(value: Value) -> Value | None:
-    """Return what the mean of a value was taken out of."""
-    step = source_of(value).step
+def _centred(power: _Mean) -> Value | None:
+    """Return what the squares in a mean are of, where they are of its differences from a mean over the same axes."""
+    step = source_of(power.of).step
     if step is None or step.name != "sub":
         return None
     at = positions(step.outputs[0])
     mean = _mean(at.operand(step.inputs[1]).back())
     inner = at.operand(step.inputs[0])
-    return inner.value if mean is not None and _belongs(inner, mean, mean.of) else None
+    if mean is None or (mean.axes, mean.of.shape) != (power.axes, power.of.shape):
+        return None
+    return inner.value if _belongs(inner, mean, mean.of) else None
 
 
 def _belongs(data: Cursor, mean: _Mean, of: Value) -> bool:
@@ -256,7 +260,9 @@ def _belongs(data: Cursor, mean: _Mean, of: Value) -> bool:
 def _by_statistics(
     x: Cursor, centre: Cursor, variance: Cursor, eps: float, gain: Cursor | None, shift: Cursor | None
 ) -> _Whole | None:
-    """Return a norm by statistics that the model holds."""
+    """Return a norm by statistics that the model holds, and does not train."""
+    if centre.value.held or variance.value.held:
+        return None
     for axis in range(len(x.value.shape)):
         given = [one for one in (centre, variance, gain, shift) if one is not None]
         if all(one.value.step is None and _runs_along(one, x, (axis,)) for one in given if one.value.number is None):
