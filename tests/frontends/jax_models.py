@@ -229,8 +229,33 @@ class Loops(nnx.Module):
         return jax.lax.switch(jnp.int32(1), [jnp.sin, jnp.cos], x)
 
 
+def filled(tree):
+    """A tree of shapes with numbers: JAX compiles its initialisers for every shape, which would take a minute."""
+    rng = np.random.default_rng(0)
+
+    def fill(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
+        if not jnp.issubdtype(leaf.dtype, np.floating):
+            return np.zeros(leaf.shape, leaf.dtype)
+        if any(word in name for word in ("scale", "var", "norm")):
+            return np.ones(leaf.shape, "float32")
+        if any(word in name for word in ("bias", "mean")):
+            return np.zeros(leaf.shape, "float32")
+        return rng.normal(0.0, leaf.shape[-1] ** -0.5, leaf.shape).astype("float32")
+
+    return jax.tree_util.tree_map_with_path(fill, tree)
+
+
 def built(kind, *args, **kwargs) -> Build:
-    return lambda: kind(*args, rngs=nnx.Rngs(0), **kwargs)
+    """What makes a module with numbers."""
+
+    def build():
+        graph, state = nnx.split(nnx.eval_shape(lambda: kind(*args, rngs=nnx.Rngs(0), **kwargs)))
+        return nnx.merge(graph, jax.tree.map(jnp.asarray, filled(state)))
+
+    return build
 
 
 SPECIFICATIONS: dict[str, tuple[Build, tuple[Any, ...]]] = {
@@ -270,7 +295,7 @@ class Net(linen.Module):
 def of_linen(train=False):
     key = jax.random.key(0)
     model = Net()
-    variables = model.init({"params": key, "dropout": key}, jnp.zeros((2, 24)))
+    variables = filled(jax.eval_shape(model.init, {"params": key, "dropout": key}, jnp.zeros((2, 24))))
 
     def apply(params, x):
         held = {**variables, "params": params}
@@ -281,41 +306,35 @@ def of_linen(train=False):
     return apply, variables["params"]
 
 
-def of_equinox(layers, reduce=lambda x: x):
+def of_equinox(layers):
     """A model of Equinox, whose layers take one sample."""
     eqx = pytest.importorskip("equinox")
-    parts = [
-        eqx.nn.Lambda(layer) if callable(layer) and not isinstance(layer, eqx.Module) else layer for layer in layers
-    ]
-    params, rest = eqx.partition(eqx.nn.Sequential(parts), eqx.is_inexact_array)
+
+    def build():
+        parts = layers(eqx.nn, jax.random.key(0))
+        return eqx.nn.Sequential([part if isinstance(part, eqx.Module) else eqx.nn.Lambda(part) for part in parts])
+
+    shapes, rest = eqx.partition(eqx.filter_eval_shape(build), lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
     def apply(params, x):
         return jax.vmap(eqx.combine(params, rest))(x)
 
-    return apply, params
+    return apply, filled(shapes)
 
 
-def equinox_mlp():
-    nn = pytest.importorskip("equinox").nn
-    key = jax.random.key(0)
-    return of_equinox(
-        [
-            nn.Linear(24, 48, key=key), nn.LayerNorm(48), jax.nn.gelu, nn.Linear(48, 48, key=key),
-            nn.RMSNorm(48, use_bias=False), jax.nn.silu, nn.Linear(48, 3, key=key),
-        ]
-    )  # fmt: skip
+def equinox_mlp(nn, key):
+    return [
+        nn.Linear(24, 48, key=key), nn.LayerNorm(48), jax.nn.gelu, nn.Linear(48, 48, key=key),
+        nn.RMSNorm(48, use_bias=False), jax.nn.silu, nn.Linear(48, 3, key=key),
+    ]  # fmt: skip
 
 
-def equinox_cnn():
-    nn = pytest.importorskip("equinox").nn
-    key = jax.random.key(0)
-    return of_equinox(
-        [
-            nn.Conv2d(3, 16, 3, padding=1, key=key), nn.GroupNorm(4, 16), jax.nn.relu, nn.MaxPool2d(2, 2),
-            nn.Conv2d(16, 24, 3, stride=2, key=key), jax.nn.relu, nn.AvgPool2d(2),
-            nn.ConvTranspose2d(24, 8, 2, stride=2, key=key), lambda x: x.mean((1, 2)), nn.Linear(8, 4, key=key),
-        ]
-    )  # fmt: skip
+def equinox_cnn(nn, key):
+    return [
+        nn.Conv2d(3, 16, 3, padding=1, key=key), nn.GroupNorm(4, 16), jax.nn.relu, nn.MaxPool2d(2, 2),
+        nn.Conv2d(16, 24, 3, stride=2, key=key), jax.nn.relu, nn.AvgPool2d(2),
+        nn.ConvTranspose2d(24, 8, 2, stride=2, key=key), lambda x: x.mean((1, 2)), nn.Linear(8, 4, key=key),
+    ]  # fmt: skip
 
 
 def plain():
@@ -338,7 +357,7 @@ def plain():
 FUNCTIONS: dict[str, tuple[Build, tuple[Any, ...]]] = {
     "Linen": (of_linen, (normal(16, 24),)),
     "Linen in training": (partial(of_linen, train=True), (normal(16, 24),)),
-    "Equinox": (equinox_mlp, (normal(16, 24),)),
-    "Equinox with convolutions": (equinox_cnn, (normal(8, 3, 12, 12),)),
+    "Equinox": (partial(of_equinox, equinox_mlp), (normal(16, 24),)),
+    "Equinox with convolutions": (partial(of_equinox, equinox_cnn), (normal(8, 3, 12, 12),)),
     "plain JAX": (plain, (normal(16, 24),)),
 }

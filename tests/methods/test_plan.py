@@ -195,7 +195,7 @@ class Stack(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.gains, self.shifts = nn.Parameter(torch.full((3, 8), 2.0)), nn.Parameter(torch.full((3, 8), 2.0))
+        self.gains, self.shifts = nn.Parameter(torch.rand(3, 8)), nn.Parameter(torch.rand(3, 8))
         self.table = nn.Parameter(torch.full((2, 8), 2.0))
         self.read = nn.Parameter(torch.full((2, 8), 2.0))
 
