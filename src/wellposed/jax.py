@@ -51,12 +51,12 @@ __all__ = [
 def module(model: Any) -> JaxModule:
     """Return a model as a `torch.nn.Module`, for what takes one: its parameters are the model's, by path.
 
-    Example inputs of it are tensors. It reads the model's arrays, and nothing that is written to it reaches them.
+    Example inputs of it are tensors. Its parameters are copies: nothing that is written to them reaches the model.
 
     Args:
         model: a module of Flax NNX, or a `Function`.
     """
-    return front_end(model)
+    return front_end(model).copied()
 
 
 def trace(model: Any, *args: Any, training: bool = True) -> Graph:
@@ -320,6 +320,10 @@ def report(
         settings: further ones of `wellposed.report`.
     """
     module, given, inputs = _opened(model, args, inputs, {"training": training})
+    if plan is None:
+        choices = {"only": None, "skip": None, **(options or {})}
+        plan = planned(module, given, method=method, seed=seed, training=training, **choices)
+        options = None
     settings.setdefault("command", f"wellposed.jax.report({type(module).__name__})")
     return reports.report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from jax.ad_checkpoint import checkpoint_name
 from tests.frontends.jax_models import (
     CNN,
     FUNCTIONS,
@@ -32,8 +34,6 @@ from wellposed.errors import InputError, OptionError, PlanError, UnsupportedErro
 from wellposed.frontends.jax.primitives import RULES
 from wellposed.graphs import run
 from wellposed.plans import draw
-
-from jax.ad_checkpoint import checkpoint_name  # noqa: E402 - after the models' module has seen that JAX is there
 
 ROUNDINGS = 100
 """Roundings of the largest number by which sums of some thousand terms may differ made in other orders."""
@@ -136,29 +136,41 @@ def test_a_graph_gives_the_models_own_outputs(name):
 I = np.array([2, 0, 3, 3])  # noqa: E741
 X = normal(3, 6, 8, 4)
 
+
+def read(x, i, total):
+    return total + jax.lax.dynamic_slice_in_dim(x, i, 2, 1)
+
+
+def written(x, i, so_far):
+    return jax.lax.dynamic_update_slice_in_dim(so_far, x[:, :1], i, 1)
+
+
 PRIMITIVES = {
     "arithmetic": lambda x: (1.0 - x) / (2.0 + x * x) + x**3 - jnp.abs(x) ** 2.5 + 2.0**x + jnp.square(x) % 0.7,
-    "functions": lambda x: jnp.exp(x) + jnp.expm1(x) + jnp.log1p(x * x) + jnp.sin(x) * jnp.cos(x) + jnp.arctan2(x, 1 + x),
+    "functions": lambda x: jnp.exp(x) + jnp.expm1(x) + jnp.log1p(x * x) + jnp.sin(x) * jnp.arctan2(x, 1 + x),
     "signs": lambda x: jnp.sign(x) * jnp.abs(x) + jnp.floor(x) - jnp.ceil(x) + jnp.round(x) + jnp.cbrt(x),
-    "numbers first": lambda x: jnp.maximum(0.3, x) + jnp.minimum(0.1, x) + jnp.where(x > 0.2, 1.0, x) - jnp.clip(x, -1, 1),
+    "numbers first": lambda x: jnp.maximum(0.3, x) + jnp.minimum(0.1, x) + jnp.where(x > 0.2, 1.0, x),
+    "limits": lambda x: jnp.clip(x, -1, 1) + jax.lax.clamp(0.1 * x, x, 0.2 + abs(x)),
     "error functions": lambda x: jax.scipy.special.erf(x) + jax.scipy.special.erfc(x) + jax.lax.erf_inv(x / 10),
     "integers": lambda x: (jnp.arange(4) // 3 + jnp.arange(4) % 3 - 2) * x,
     "truths": lambda x: (x > 0) & ~(x > 1) | (x < -1) ^ (x == 0),
     "casts": lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32) + x.astype(jnp.int32),
     "shapes": lambda x: x.reshape(3, -1).T[None].squeeze(0)[::-1, 1:] + jnp.zeros((1, 2)),
-    "joins": lambda x: (jnp.concatenate([x, x[:, :1]], 1), jnp.stack([x, x], 2), jnp.split(x, 2, 1), jnp.tile(x, (1, 2, 1, 1))),
+    "joins": lambda x: (jnp.concatenate([x, x[:, :1]], 1), jnp.stack([x, x], 2), jnp.tile(x, (1, 2, 1, 1))),
+    "parts": lambda x: (jnp.split(x, 2, 1), jnp.unstack(x, axis=2), x[1:, ::2, None]),
     "padding": lambda x: jax.lax.pad(x, 2.0, ((0, 1, 0), (1, -1, 0), (0, 0, 2), (1, 1, 1))),
     "rolls": lambda x: jnp.roll(x, 1, 1) + jnp.flip(x, 2) + jnp.rot90(x[:, :4, :4], 0, (1, 2)).sum(),
     "look-ups": lambda x: (jnp.take(x, I[:3] % 3, 0), jnp.take(x, I, 1), x[0][I], x[:, I, 1], x[I[:3] % 3, I[:3]]),
     "look-ups along an axis": lambda x: jnp.take_along_axis(x, jnp.argsort(x, 1)[:, :2], 1),
-    "slices at counters": lambda x: jax.lax.fori_loop(0, 3, lambda i, s: s + jax.lax.dynamic_slice_in_dim(x, i, 2, 1), 0 * x[:, :2]),
-    "writes": lambda x: (x.at[0].set(1.0), x.at[:, I].add(2.0), x.at[1, 2:4].set(x[0, :2]), x.at[:, 1].multiply(3.0), x.at[0].max(0.1)),
-    "writes at counters": lambda x: jax.lax.fori_loop(0, 3, lambda i, s: jax.lax.dynamic_update_slice_in_dim(s, x[:, :1], i, 1), x),
+    "slices at counters": lambda x: jax.lax.fori_loop(0, 3, partial(read, x), 0 * x[:, :2]),
+    "writes": lambda x: (x.at[0].set(1.0), x.at[:, I].add(2.0), x.at[1, 2:4].set(x[0, :2]), x.at[0].max(0.1)),
+    "products in places": lambda x: (x.at[:, 1].multiply(3.0), x.at[0, 0].min(0.0), x.at[2].subtract(1.0)),
+    "writes at counters": lambda x: jax.lax.fori_loop(0, 3, partial(written, x), x),
     "sums": lambda x: (x.sum((0, 2)), x.mean(1), x.max(3), x.min(), x.prod(0), x.var((1, 2)), x.std(0, ddof=1)),
     "truths of many": lambda x: ((x > 0).all(1), (x > 1).any((0, 2)), jnp.argmax(x, 2), jnp.argmin(x, 0)),
     "running totals": lambda x: (jnp.cumsum(x, 1), jnp.cumprod(x, 0), jax.lax.cummax(x, 2, reverse=True)),
     "orders": lambda x: (jnp.sort(x, 1), jnp.argsort(x, 2), jax.lax.top_k(x, 2), jax.lax.sort((x, 2 * x), num_keys=1)),
-    "products": lambda x: (jnp.einsum("abcd,abed->acbe", x, x), jnp.einsum("abcd,ebcd->ae", x, x), jnp.tensordot(x, x[0], 3)),
+    "products": lambda x: (jnp.einsum("abcd,abed->acbe", x, x), jnp.tensordot(x, x[0], 3), x @ x[0, 0].T),
     "pools": lambda x: (nnx.max_pool(x, (3, 3), (2, 2), "SAME"), nnx.avg_pool(x, (2, 3), (1, 2), ((1, 1), (0, 2)))),
     "pools of one axis": lambda x: nnx.max_pool(x[:, :, 0], (2,), (2,)) + nnx.min_pool(x[:, :, 1], (2,), (2,)),
     "pools first": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 1, 1, 1), (1, 1, 1, 1), "VALID"),
@@ -327,18 +339,26 @@ def test_half_precision_is_that_of_jax():
     assert worst <= 2 * float(jnp.finfo(jnp.bfloat16).eps) * np.abs(np.asarray(own, "float32")).max()  # two roundings
 
 
+def standardised(x, centre=None, scatter=None, eps=1e-3):
+    centre = x.mean(-1, keepdims=True) if centre is None else centre
+    scatter = x.var(-1, keepdims=True) if scatter is None else scatter
+    return (x - centre) / jnp.sqrt(scatter + eps)
+
+
 NOT_WHOLE = {
-    "a variance with ddof 1": lambda p, x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True, ddof=1) + 1e-3),
-    "a mean over other axes": lambda p, x: (x - x.mean(-2, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3),
-    "a centre of something else": lambda p, x: (x - jnp.sin(x).mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3),
-    "statistics of something else": lambda p, x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(jnp.sin(x).var(-1, keepdims=True) + 1e-3),
-    "statistics of other samples": lambda p, x: (x - jnp.flip(x.mean(-1, keepdims=True), 0)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3),
+    "a variance with ddof 1": lambda p, x: standardised(x, scatter=x.var(-1, keepdims=True, ddof=1)),
+    "a mean over other axes": lambda p, x: standardised(x, x.mean(-2, keepdims=True)),
+    "a variance over other axes": lambda p, x: standardised(x, scatter=x.var(-2, keepdims=True)),
+    "a centre of something else": lambda p, x: standardised(x, jnp.sin(x).mean(-1, keepdims=True)),
+    "statistics of something else": lambda p, x: standardised(x, scatter=jnp.sin(x).var(-1, keepdims=True)),
+    "a centre of other samples": lambda p, x: standardised(x, jnp.flip(x.mean(-1, keepdims=True), 0)),
+    "statistics of other samples": lambda p, x: standardised(x, scatter=jnp.flip(x.var(-1, keepdims=True), 0)),
     "a mean of twice as many": lambda p, x: x * jax.lax.rsqrt((x**2).sum(-1, keepdims=True) / 8 + 1e-3),
-    "exponentials over another sum": lambda p, x: jnp.exp(x - x.max(1, keepdims=True)) / jnp.exp(x).sum(1, keepdims=True),
+    "another sum": lambda p, x: jnp.exp(x - x.max(1, keepdims=True)) / jnp.exp(x).sum(1, keepdims=True),
     "a sum over two axes": lambda p, x: (lambda e: e / e.sum((1, 2), keepdims=True))(jnp.exp(x)),
     "a bias along the data": lambda p, x: x[:, 0, :4] @ p["square"] + p["gain"][:, None],
     "what is added is no variable": lambda p, x: x[:, 0, :4] @ p["square"] + x[0, 0, 0],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NOT_WHOLE)
@@ -446,6 +466,18 @@ def test_calls_of_one_layer_are_counted():
     assert {"shared", "shared@2"} <= set(names)
 
 
+def test_branches_on_signals_are_those_of_one_batch():
+    class Branching(nnx.Module):
+        def __init__(self, rngs):
+            self.first, self.second = (nnx.Linear(8, 8, rngs=rngs) for _ in range(2))
+
+        def __call__(self, x):
+            return jax.lax.cond(x.mean() > 5.0, self.first, self.second, x)
+
+    graph = wj.trace(Branching(nnx.Rngs(0)), normal(4, 8))
+    assert [node.name for node in graph if node.op_name == "linear.default"] == ["second"]
+
+
 def test_shared_variables_are_one_parameter():
     class Tied(nnx.Module):
         def __init__(self, rngs):
@@ -508,6 +540,17 @@ def test_arrays_that_a_user_holds_stay_as_they_are():
     wj.initialize_(model, normal(4, 24))
     assert np.array_equal(before, held)
     assert not np.array_equal(before, model.first.kernel[...])
+
+
+def test_nothing_that_is_written_to_a_module_reaches_the_model():
+    model = MLP(nnx.Rngs(0))
+    before = leaves(model)
+    module = wj.module(model)
+    example = torch.zeros(4, 24)
+    wp.initialize_(module, example)
+    assert unchanged(before, leaves(model))
+    assert not np.array_equal(module.held("first/kernel").detach(), params(model)["first/kernel"])
+    assert torch.equal(module.held("first/kernel"), draw(wj.plan(model, normal(4, 24)))["first/kernel"])
 
 
 def test_dtypes_and_devices_are_kept():
@@ -679,7 +722,7 @@ def test_rates_of_something_else_are_refused():
 def test_what_is_no_model_is_refused():
     with pytest.raises(InputError, match="takes a module of Flax NNX, got Linear; use wellposed itself"):
         wj.plan(nn.Linear(2, 2), normal(2, 2))
-    with pytest.raises(InputError, match="takes a module of Flax NNX, got int$"):
+    with pytest.raises(InputError, match=r"takes a module of Flax NNX, got int$"):
         wj.plan(3)
     with pytest.raises(InputError, match=r"got function; a function of parameters is wj.Function\(apply, params\)"):
         wj.plan(by_hand, X)
@@ -703,7 +746,7 @@ def test_a_plan_for_another_model_is_refused():
     before = leaves(model)
     with pytest.raises(PlanError, match="the plan does not fit"):
         wj.apply_(plan, model)
-    with pytest.raises(PlanError, match="the plan does not fit|plan"):
+    with pytest.raises(PlanError, match=r"no prescription for 'conv/bias' .* of CNN; it was made for another model"):
         wj.check(model, normal(4, 16, 16, 3), plan=plan)
     assert unchanged(before, leaves(model))
 

@@ -56,7 +56,7 @@ class _Traced:
 
 
 class JaxModule(Frontend):
-    """A model of JAX as a module. It shares the memory of arrays that are the CPU's, and only reads it."""
+    """A model of JAX as a module. It shares the memory of arrays that are the CPU's, which is only to be read."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -136,6 +136,14 @@ class JaxModule(Frontend):
         with_whole_operators(program)
         scopes = {step.scopes for step in program.walk()}
         return _Traced(program, jax.tree.structure(shapes), frozenset(scopes))
+
+    def copied(self) -> Self:
+        """Return this module with memory of its own, which can be written to."""
+        for held in (self._parameters, self._buffers):
+            for name, tensor in held.items():
+                assert tensor is not None
+                tensor.data = tensor.detach().clone()
+        return self
 
     def example(self) -> tuple[Any, ...]:
         """Raise: models of JAX do not say what shapes they take."""
