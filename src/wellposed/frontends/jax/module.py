@@ -139,10 +139,9 @@ class JaxModule(Frontend):
 
     def copied(self) -> Self:
         """Return this module with memory of its own, which can be written to."""
-        for held in (self._parameters, self._buffers):
-            for name, tensor in held.items():
-                assert tensor is not None
-                tensor.data = tensor.detach().clone()
+        for tensor in (*self._parameters.values(), *self._buffers.values()):
+            assert tensor is not None
+            tensor.data = tensor.detach().clone()
         return self
 
     def example(self) -> tuple[Any, ...]:
