@@ -353,6 +353,18 @@ NOT_WHOLE = {
     "statistics of something else": lambda p, x: standardised(x, scatter=jnp.sin(x).var(-1, keepdims=True)),
     "a centre of other samples": lambda p, x: standardised(x, jnp.flip(x.mean(-1, keepdims=True), 0)),
     "statistics of other samples": lambda p, x: standardised(x, scatter=jnp.flip(x.var(-1, keepdims=True), 0)),
+    "a centre of other rows": lambda p, x: standardised(p["square"] + x[0, 0, 0], (p["square"] + x[0, 0, 0]).mean(-1)),
+    "statistics of other rows": lambda p, x: standardised(x[0, :4, 0], scatter=x[0, :4, 0].var(-1)),
+    "an RMS of other rows": lambda p, x: x[0, :4, 0] * jax.lax.rsqrt((x[0, :4, 0] ** 2).mean(-1) + 1e-3),
+    "a norm of other rows": lambda p, x: (lambda y: standardised(y, y.mean(-1), y.var(-1)))(x[0, :4, 0]),
+    "squares about another mean": lambda p, x: standardised(
+        x, scatter=((x - x.mean(-2, keepdims=True)) ** 2).mean(-1, keepdims=True)
+    ),
+    "a softmax by other rows": lambda p, x: (lambda e: e / e.sum(-1))(jnp.exp(x[0, :4, 0])),
+    "a maximum of other rows": lambda p, x: (lambda e: e / e.sum(-1, keepdims=True))(
+        (lambda y: jnp.exp(y - y.max(-1)))(x[0, :4, 0])
+    ),
+    "statistics that are trained": lambda p, x: standardised(x, p["mean"], p["var"]) * p["gain"],
     "a mean of twice as many": lambda p, x: x * jax.lax.rsqrt((x**2).sum(-1, keepdims=True) / 8 + 1e-3),
     "another sum": lambda p, x: jnp.exp(x - x.max(1, keepdims=True)) / jnp.exp(x).sum(1, keepdims=True),
     "a sum over two axes": lambda p, x: (lambda e: e / e.sum((1, 2), keepdims=True))(jnp.exp(x)),
@@ -365,9 +377,8 @@ NOT_WHOLE = {
 def test_what_is_almost_whole_stays_as_it_is(name):
     tree = {**P, "square": normal(4, 4)}
     function = NOT_WHOLE[name]
-    assert not {"layer_norm", "rms_norm", "batch_norm", "group_norm", "softmax", "linear"} & set(
-        steps(function, tree, X)
-    )
+    norms = {"layer_norm", "rms_norm", "batch_norm", "group_norm", "statistics_norm"}
+    assert not {*norms, "softmax", "linear"} & set(steps(function, tree, X))
     assert close(wj.module(wj.Function(function, tree))(*tensors(X)), jax.jit(function)(tree, X))
 
 
@@ -584,6 +595,9 @@ def test_parts_are_cut_out_of_what_is_drawn():
     assert np.array_equal(part, np.asarray(whole["first/kernel"])[3:5].astype(jnp.bfloat16))
     other = wj.draw(plan, seed=1, only="first/kernel")["first/kernel"]
     assert np.array_equal(other, wj.callback(plan, "first/kernel", seed=1)((slice(None),)))
+    centred = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), center=True)
+    assert centred.prescriptions["head/bias"].weight == "head/kernel"
+    assert np.array_equal(wj.callback(centred, "head/bias")((slice(None),)), wj.draw(centred)["head/bias"])
     with pytest.raises(PlanError, match="'first/kernl': the plan does not have it; did you mean 'first/kernel'"):
         wj.callback(plan, "first/kernl")
     with pytest.raises(PlanError, match=r"the plan keeps it \(left alone: skip"):
