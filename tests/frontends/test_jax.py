@@ -553,6 +553,19 @@ def test_arrays_that_a_user_holds_stay_as_they_are():
     assert not np.array_equal(before, model.first.kernel[...])
 
 
+@pytest.mark.parametrize("look_up", [lambda table, i: table[i], jax.vmap(lambda table, i: table[i], (None, 0))])
+def test_tables_are_embeddings(look_up):
+    def apply(params, i):
+        return look_up(params["table"], i) @ params["weight"]
+
+    tree = {"table": jnp.asarray(normal(50, 16)), "weight": jnp.asarray(normal(16, 4))}
+    i = np.arange(24).reshape(4, 6)
+    assert close(wj.module(wj.Function(apply, tree))(*tensors(i)), apply(tree, i))
+    plan = wj.plan(wj.Function(apply, tree), i)
+    assert plan.prescriptions["table"].role == "embedding"
+    assert wj.check(wj.Function(apply, tree), i, plan=plan).ok
+
+
 def test_nothing_that_is_written_to_a_module_reaches_the_model():
     model = MLP(nnx.Rngs(0))
     before = leaves(model)

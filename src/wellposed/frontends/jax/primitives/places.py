@@ -137,22 +137,31 @@ def _gather(
     x: Tensor, indices: Tensor, *, dimension_numbers: Any, slice_sizes: Sequence[int], **_params: Any
 ) -> Tensor:
     numbers = dimension_numbers
-    whole = [size == x.shape[axis] for axis, size in enumerate(slice_sizes)]
-    mapped = tuple(numbers.start_index_map)
-    batch = indices.shape[:-1]
-    single = len(mapped) == 1 and tuple(numbers.collapsed_slice_dims) == mapped and not numbers.operand_batching_dims
-    if single and all(is_whole for axis, is_whole in enumerate(whole) if axis != mapped[0]):
-        (axis,) = mapped
-        rows = indices.squeeze(-1).clamp(0, x.shape[axis] - 1)
-        in_place = tuple(numbers.offset_dims) == tuple(
-            place for place in range(x.ndim - 1 + len(batch)) if not axis <= place < axis + len(batch)
-        )
-        if in_place and axis == 0 and x.ndim == 2:
-            return functional.embedding(rows, x)
-        if in_place:
-            return x.index_select(axis, rows.flatten()).reshape(*x.shape[:axis], *batch, *x.shape[axis + 1 :])
-    rank = len(batch) + len(numbers.offset_dims)
+    rank = indices.ndim - 1 + len(numbers.offset_dims)
+    chosen = [axis for axis in numbers.start_index_map if slice_sizes[axis] < x.shape[axis]]  # others start at 0
+    parts = [axis for axis, size in enumerate(slice_sizes) if size < x.shape[axis]]
+    if len(chosen) == 1 and parts == chosen and slice_sizes[chosen[0]] == 1 and not numbers.operand_batching_dims:
+        return _rows(x, indices, chosen[0], numbers, slice_sizes, rank)
     return x[_positions(x.shape, indices, numbers, tuple(numbers.offset_dims), tuple(slice_sizes), rank)]
+
+
+def _rows(x: Tensor, indices: Tensor, axis: int, numbers: Any, slice_sizes: Sequence[int], rank: int) -> Tensor:
+    """Return a gather of whole slices at places along one axis: a look-up."""
+    place = tuple(numbers.start_index_map).index(axis)
+    rows = indices.squeeze(-1) if indices.shape[-1] == 1 else indices.select(-1, place)
+    rows = rows.clamp(0, x.shape[axis] - 1)
+    table = x if axis == 0 else x.movedim(axis, 0)
+    if x.ndim == 2:
+        picked = functional.embedding(rows, table)
+    else:
+        picked = table.index_select(0, rows.flatten()).reshape([*rows.shape, *table.shape[1:]])
+    window = [size for dim, size in enumerate(slice_sizes) if dim not in numbers.collapsed_slice_dims]
+    if list(picked.shape) != [*rows.shape, *window]:
+        picked = picked.reshape([*rows.shape, *window])
+    offsets = list(numbers.offset_dims)
+    batch = iter(range(rows.ndim))
+    order = [rows.ndim + offsets.index(dim) if dim in offsets else next(batch) for dim in range(rank)]
+    return picked if order == list(range(rank)) else picked.permute(order)
 
 
 def _positions(
