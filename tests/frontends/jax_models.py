@@ -13,6 +13,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'wellposed[jax]'")
 nnx = pytest.importorskip("flax.nnx", reason="Flax is not installed: pip install 'wellposed[jax]'")
 linen = pytest.importorskip("flax.linen")
+checkpoint_name = pytest.importorskip("jax.ad_checkpoint").checkpoint_name
 jnp = jax.numpy
 
 Build = Callable[[], Any]

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from jax.ad_checkpoint import checkpoint_name
 from tests.frontends.jax_models import (
     CNN,
     FUNCTIONS,
@@ -20,6 +19,7 @@ from tests.frontends.jax_models import (
     Scanned,
     Transformer,
     built,
+    checkpoint_name,
     jax,
     jnp,
     nnx,
@@ -36,7 +36,7 @@ from wellposed.graphs import run
 from wellposed.plans import draw
 
 ROUNDINGS = 100
-"""Roundings of the largest number by which sums of some thousand terms may differ made in other orders."""
+"""Roundings of the largest number by which sums of some thousand terms, made in other orders, may differ."""
 
 
 def tensors(*args):
