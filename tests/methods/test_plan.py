@@ -188,3 +188,25 @@ def test_a_method_cannot_prescribe_for_what_is_not_there(own_registry):
 
     with pytest.raises(PlanError, match="method 'wrong' prescribes for 'nowhere'"):
         plan(net(), X, method="wrong")
+
+
+class Stack(nn.Module):
+    """Layers whose gains and shifts are slices of one parameter; and a table with a gain and a shift in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gains, self.shifts = nn.Parameter(torch.rand(3, 8)), nn.Parameter(torch.rand(3, 8))
+        self.table = nn.Parameter(torch.full((2, 8), 2.0))
+        self.read = nn.Parameter(torch.full((2, 8), 2.0))
+
+    def forward(self, x):
+        for i in range(3):
+            x = nn.functional.layer_norm(x, (8,), self.gains[i], self.shifts[i])
+        x = nn.functional.layer_norm(x, (8,), self.table[0], self.table[1])
+        return nn.functional.layer_norm(x, (8,), self.read[0]) * self.read[1]
+
+
+def test_slices_of_a_stack_are_gains_where_all_of_them_are():
+    made = plan(Stack(), torch.zeros(4, 8)).prescriptions
+    assert [(made[name].role, made[name].constant) for name in ("gains", "shifts")] == [("gain", 1.0), ("shift", 0.0)]
+    assert [made[name].action for name in ("table", "read")] == ["keep", "keep"]

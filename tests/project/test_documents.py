@@ -131,6 +131,8 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
         pytest.skip("this torch has no Muon")
     if "import keras" in document.read_text(encoding="utf-8") and importlib.util.find_spec("keras") is None:
         pytest.skip("Keras is not installed: pip install 'wellposed[keras]'")
+    if "import jax" in document.read_text(encoding="utf-8") and importlib.util.find_spec("flax") is None:
+        pytest.skip("Flax is not installed: pip install 'wellposed[jax]'")
     if "import transformers" in document.read_text(encoding="utf-8"):
         zoo.import_torchvision()  # which transformers imports, and which may have been built for another torch
     namespace = {"__name__": "__document__"}

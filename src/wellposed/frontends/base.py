@@ -40,8 +40,10 @@ class Frontend(nn.Module, ABC):
         kept: why plans leave a parameter as it is, by its name.
     """
 
-    def __new__(cls, model: Any) -> Self:
-        """Return an instance of a class that is called like the foreign model's."""
+    def __new__(cls, model: Any = None) -> Self:
+        """Return an instance of a class that is called like the foreign model's; without one of this, as copies are."""
+        if model is None:
+            return super().__new__(cls)
         return super().__new__(type(type(model).__name__, (cls,), {"__doc__": cls.__doc__}))
 
     def __init__(self) -> None:

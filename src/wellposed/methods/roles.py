@@ -59,6 +59,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
     They are identified by where operators take them, not by name. Where a parameter has two uses, the first decides.
     """
     prescriptions: dict[str, Prescription] = {}
+    parts = _parts_of_norms(graph)
 
     def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
         if name is not None and name not in prescriptions:
@@ -82,12 +83,33 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
         for value, level, role in places:
             if value is not None:
                 reason = f"{role} of {node.op_name}: {level:.0f}, so that its output has mean 0 and variance 1"
-                add(parameter_of(graph, value), level, role, node, reason)
+                add(parameter_of(graph, value) or parts.get(value), level, role, node, reason)
     for contraction in contracted:
         node = graph.nodes[contraction.node]
         if contraction.kind != "recurrent":
             add(contraction.bias, 0.0, "bias", node, "bias: 0, so that it adds no mean")
     return prescriptions
+
+
+def _parts_of_norms(graph: Graph) -> dict[int, str]:
+    """Return views of parameters by value, where all that reads the parameter are norms, as gain or all as shift.
+
+    Layers that are one stack of weights take their gains out of it.
+    """
+    owners = {entry.value: name for name, entry in graph.parameters.items()}
+    taken: dict[str, set[str | None]] = {}
+    for node in graph:
+        norm = NORMS.get(node.op)
+        roles = {} if norm is None else {norm.gain_of(node): "gain", norm.shift_of(node): "shift"}
+        for value in node.inputs:
+            name = owners.get(value)
+            if name is None:
+                continue
+            if view_of(graph, node) is None:
+                taken.setdefault(name, set()).add(roles.get(value))
+            else:
+                owners.update(dict.fromkeys(node.outputs, name))
+    return {value: name for value, name in owners.items() if taken.get(name) in ({"gain"}, {"shift"})}
 
 
 def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]) -> Prescription:

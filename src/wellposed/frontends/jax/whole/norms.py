@@ -1,0 +1,387 @@
+"""Norms: over trailing axes, over all axes but one, in groups, by statistics that the model holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wellposed.frontends.jax.dtypes import torch_dtype
+from wellposed.frontends.jax.primitives import rule
+from wellposed.frontends.jax.program import Step, Value
+from wellposed.frontends.jax.whole.elements import (
+    IN_ORDER,
+    Cursor,
+    in_both_orders,
+    positions,
+    ravel,
+    same,
+    source_of,
+    unravel,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mean:
+    """A mean over axes of something: which elements of it, and of what."""
+
+    reduced: Cursor
+    of: Value
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Scale:
+    """``1 / √(variance + ε)``: of what, with its mean taken out or not, and by which statistics."""
+
+    variance: _Mean | Cursor
+    eps: float
+    centred: bool | None
+
+
+def norm(step: Step) -> list[Step] | None:
+    """``(x - mean) / √(variance + ε)``, with gain and shift where they follow."""
+    if step.name not in ("add", "mul", "div"):
+        return None
+    (result,) = step.outputs
+    here = positions(result)
+    whole = _normed(step, here, None)
+    if whole is None and step.name == "add":
+        for term, added in in_both_orders(step):
+            shift, source = here.operand(added).back(), term.step
+            plain = source is not None and source.name in ("mul", "div") and term.shape == result.shape
+            if shift.value.held and plain and term.number is None:
+                assert source is not None
+                whole = _normed(source, here.operand(term), shift)
+            if whole is not None:
+                break
+    if whole is None:
+        return None
+    kind, params, operands = whole
+    params = {**params, "dtype": torch_dtype(result.dtype), "given": tuple(one is not None for one in operands)}
+    inputs = [one for one in operands if one is not None]
+    return [Step(kind, params, inputs, step.outputs, step.scopes, step.source)]
+
+
+_Whole = tuple[str, dict[str, Any], list["Value | None"]]
+
+
+def _normed(step: Step, here: Cursor, shift: Cursor | None) -> _Whole | None:
+    """Return the norm that a product is: x, one scale, and at most one gain, in any order."""
+    if step.name == "add":
+        return None
+    x: Cursor | None = None
+    gain: Cursor | None = None
+    product = Cursor(step.outputs[0], here.at)
+    scales = [one for factor, inverse in _factors(product) if (one := _scale(factor, inverse)) is not None]
+    if len(scales) != 1:
+        return None
+    (scale,) = scales
+    of = source_of(scale.variance.of) if isinstance(scale.variance, _Mean) else None
+    for factor, inverse in _factors(product, of):
+        held = factor.back()
+        if _scale(factor, inverse) is not None:
+            continue
+        if inverse:
+            return None
+        if held.value.held and gain is None:
+            gain = held
+        elif x is None and factor.value.size == here.value.size and same(factor.flat, here.flat):
+            x = factor
+        else:
+            return None
+    return None if x is None else _fitted(here, x, scale, gain, shift)
+
+
+def _factors(
+    cursor: Cursor, whole: Value | None = None, inverse: bool = False, depth: int = 0
+) -> Iterator[tuple[Cursor, bool]]:
+    """Yield the factors of a product, and whether they divide; ``whole`` is left as it is."""
+    inner = cursor.back()
+    step = inner.value.step
+    if depth < 4 and step is not None and step.name in ("mul", "div") and source_of(inner.value) is not whole:
+        if all(value.number is None for value in step.inputs):
+            yield from _factors(inner.operand(step.inputs[0]), whole, inverse, depth + 1)
+            yield from _factors(inner.operand(step.inputs[1]), whole, inverse != (step.name == "div"), depth + 1)
+            return
+    yield cursor, inverse
+
+
+def _scale(factor: Cursor, inverse: bool) -> _Scale | None:
+    """Return what ``1 / √(variance + ε)`` is made of."""
+    cursor = factor.back()
+    step = cursor.value.step
+    if step is None or cursor.value.number is not None:
+        return None
+    if inverse != (step.name == "sqrt") or step.name not in ("rsqrt", "sqrt"):
+        return None
+    summed = cursor.operand(step.inputs[0]).back()
+    adding = summed.made_by("add")
+    if adding is None:
+        return None
+    for variance, eps in in_both_orders(adding):
+        if eps.number is not None and variance.number is None:
+            return _variance(summed.operand(variance), float(eps.number.real))
+    return None
+
+
+def _variance(cursor: Cursor, eps: float) -> _Scale | None:
+    cursor = cursor.back()
+    rectified = cursor.made_by("max")
+    if rectified is not None:
+        inner = [value for value in rectified.inputs if value.number is None]
+        if len(inner) == 1:
+            cursor = cursor.operand(inner[0]).back()
+    if cursor.value.step is None:
+        return _Scale(cursor, eps, None)
+    difference = cursor.made_by("sub")
+    if difference is not None:
+        raw, squared = (cursor.operand(value).back() for value in difference.inputs)
+        power, base = _mean(raw), _squared(squared)
+        mean = None if base is None else _mean(Cursor(base, squared.at).back())
+        of = None if power is None else _squared(Cursor(power.of, ()))
+        if power is None or mean is None or of is None or source_of(of) is not source_of(mean.of):
+            return None
+        fits = power.axes == mean.axes and same(power.reduced.flat, mean.reduced.flat)
+        return _Scale(_Mean(mean.reduced, of, mean.axes), eps, True) if fits else None
+    power = _mean(cursor)
+    of = None if power is None else _squared(Cursor(power.of, ()))
+    if power is None or of is None:
+        return None
+    return _Scale(_Mean(power.reduced, of, power.axes), eps, False)
+
+
+def _squared(cursor: Cursor) -> Value | None:
+    """Return what a value is the square of."""
+    step = source_of(cursor.value).step
+    if step is None:
+        return None
+    if step.name == "square" or (step.name == "integer_pow" and step.params["y"] == 2):
+        return step.inputs[0]
+    return step.inputs[0] if step.name == "mul" and step.inputs[0] is step.inputs[1] else None
+
+
+def _mean(cursor: Cursor) -> _Mean | None:
+    """Return the mean that a value is: a sum over axes, divided by their number."""
+    step = cursor.value.step
+    if step is None or step.name not in ("div", "mul"):
+        return None
+    total, count = step.inputs
+    if step.name == "mul" and total.number is not None:
+        total, count = count, total
+    if count.number is None or total.number is not None or not count.number.real > 0:
+        return None
+    reduced = cursor.operand(total).back()
+    summed = reduced.made_by("reduce_sum")
+    if summed is None:
+        return None
+    axes = tuple(map(int, summed.params["axes"]))
+    number = math.prod(summed.inputs[0].shape[axis] for axis in axes)
+    divisor = count.number.real if step.name == "div" else 1.0 / count.number.real
+    return _Mean(reduced, summed.inputs[0], axes) if abs(divisor / number - 1.0) < 1e-6 else None
+
+
+def _fitted(here: Cursor, x: Cursor, scale: _Scale, gain: Cursor | None, shift: Cursor | None) -> _Whole | None:
+    """Return the norm of torch that has these statistics, gain and shift.
+
+    Args:
+        here: the result.
+        x: the factor that is no scale and no gain: data, or their difference from a centre.
+        scale: the other factor.
+        gain: what it is multiplied by, a variable.
+        shift: what is added, a variable.
+    """
+    difference = x.made_by("sub")
+    centre = None if difference is None else x.operand(difference.inputs[1]).back()
+    inner = x if difference is None else x.operand(difference.inputs[0])
+    if inner.value.shape != x.value.shape:
+        return None
+    variance = scale.variance
+    if isinstance(variance, Cursor):
+        data = _shaped_like(here, inner)
+        if centre is None or data is None:
+            return None
+        return _by_statistics(data, centre, variance, scale.eps, gain, shift)
+    mean = None if centre is None else _mean(centre)
+    if mean is not None and _belongs(inner, mean, mean.of):
+        if not same(mean.reduced.flat, variance.reduced.flat):
+            return None
+        data, of = inner, variance.of if scale.centred else _centred(variance)
+    elif not scale.centred:
+        data, of, mean = x, variance.of, None
+    else:
+        return None
+    if of is None or not _belongs(data, variance, of):
+        return None
+    whole = _shaped_like(here, data)
+    return None if whole is None else _by_batch(whole, scale.eps, mean is not None, gain, shift, variance)
+
+
+def _shaped_like(here: Cursor, data: Cursor) -> Cursor | None:
+    """Return data in the shape of a result, of which views before a norm have made another."""
+    value = data.value
+    while value.shape != here.value.shape:
+        if value.step is None or value.step.name not in IN_ORDER:
+            return None
+        value = value.step.inputs[0]
+    return Cursor(value, here.at)
+
+
+def _centred(power: _Mean) -> Value | None:
+    """Return what the squares in a mean are of, where they are of its differences from a mean over the same axes."""
+    step = source_of(power.of).step
+    if step is None or step.name != "sub":
+        return None
+    at = positions(step.outputs[0])
+    mean = _mean(at.operand(step.inputs[1]).back())
+    inner = at.operand(step.inputs[0])
+    if mean is None or (mean.axes, mean.of.shape) != (power.axes, power.of.shape):
+        return None
+    return inner.value if _belongs(inner, mean, mean.of) else None
+
+
+def _belongs(data: Cursor, mean: _Mean, of: Value) -> bool:
+    """Whether each element meets the mean that it is part of: of ``of``, or of a function of it."""
+    if source_of(of) is not source_of(data.value):
+        return False
+    whole = unravel(data.flat, mean.of.shape)
+    at = tuple(c for axis, c in enumerate(whole) if axis not in mean.axes)
+    reduced = mean.reduced.at
+    return len(at) == len(reduced) and all(same(a, b) for a, b in zip(at, reduced, strict=True))
+
+
+def _by_statistics(
+    x: Cursor, centre: Cursor, variance: Cursor, eps: float, gain: Cursor | None, shift: Cursor | None
+) -> _Whole | None:
+    """Return a norm by statistics that the model holds, and does not train."""
+    if centre.value.held or variance.value.held:
+        return None
+    for axis in range(len(x.value.shape)):
+        given = [one for one in (centre, variance, gain, shift) if one is not None]
+        if all(one.value.step is None and _runs_along(one, x, (axis,)) for one in given if one.value.number is None):
+            operands = [x.value, centre.value, variance.value, *_values(gain, shift)]
+            return "statistics_norm", {"axis": axis, "eps": eps}, operands
+    return None
+
+
+def _by_batch(
+    x: Cursor, eps: float, centred: bool, gain: Cursor | None, shift: Cursor | None, statistic: _Mean
+) -> _Whole | None:
+    """Return a norm by statistics of what it is given: over trailing axes, over all but one, or in groups."""
+    shape, rank = x.value.shape, len(x.value.shape)
+    groups = statistic.reduced.flat
+
+    def fits(partition: npt.NDArray[np.int64], axes: tuple[int, ...]) -> bool:
+        along = all(_runs_along(one, x, axes) for one in (gain, shift) if one is not None)
+        return along and same(groups, partition)
+
+    operands = [x.value, *_values(gain, shift)]
+    for trailing in range(1, rank):
+        axes = tuple(range(rank - trailing, rank))
+        if fits(ravel(x.at[:-trailing], shape[:-trailing]), axes):
+            kind = "layer_norm" if centred else "rms_norm"
+            return kind, {"trailing": trailing, "eps": eps}, operands
+    if not centred:
+        return None
+    for axis in range(1, rank):
+        if fits(x.at[axis], (axis,)):
+            return "batch_norm", {"axis": axis, "eps": eps}, operands
+    for axis in range(1, rank):
+        count = math.prod(size for place, size in enumerate(statistic.of.shape) if place not in statistic.axes)
+        per_sample = count // shape[0]
+        if per_sample and shape[axis] % per_sample == 0:
+            wanted = x.at[0] * per_sample + x.at[axis] // (shape[axis] // per_sample)
+            if fits(wanted, (axis,)):
+                return "group_norm", {"axis": axis, "eps": eps, "groups": per_sample}, operands
+    return None
+
+
+def _values(*cursors: Cursor | None) -> list[Value | None]:
+    return [None if cursor is None else cursor.value for cursor in cursors]
+
+
+def _runs_along(one: Cursor, x: Cursor, axes: tuple[int, ...]) -> bool:
+    """Whether a value has one element for each place along some axes of x."""
+    sizes = tuple(x.value.shape[axis] for axis in axes)
+    return one.value.size == math.prod(sizes) and same(one.flat, ravel(tuple(x.at[axis] for axis in axes), sizes))
+
+
+def _split(given: tuple[bool, ...], operands: tuple[Tensor, ...]) -> Iterator[Tensor | None]:
+    remaining = iter(operands)
+    for is_given in given:
+        yield next(remaining) if is_given else None
+
+
+def _shaped(value: Tensor | None, sizes: list[int], dtype: torch.dtype) -> Tensor | None:
+    if value is None:
+        return None
+    return (value if list(value.shape) == sizes else value.reshape(sizes)).to(dtype)
+
+
+def _vector(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if value is None else _shaped(value, [value.numel()], dtype)
+
+
+@rule("layer_norm")
+def _layer_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
+    x, gain, shift = _split(given, operands)
+    assert x is not None
+    sizes = list(x.shape[-trailing:])
+    gain, shift = (_shaped(one, sizes, x.dtype) for one in (gain, shift))
+    return functional.layer_norm(x, sizes, gain, shift, eps).to(dtype)
+
+
+@rule("rms_norm")
+def _rms_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
+    x, gain, shift = _split(given, operands)
+    assert x is not None
+    sizes = list(x.shape[-trailing:])
+    gain, shift = (_shaped(one, sizes, x.dtype) for one in (gain, shift))
+    normed = functional.rms_norm(x, sizes, gain, eps)
+    return (normed if shift is None else normed + shift).to(dtype)
+
+
+def _channels_second(x: Tensor, axis: int) -> Tensor:
+    return x if axis == 1 else x.movedim(axis, 1)
+
+
+def _channels_back(x: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    return (x if axis == 1 else x.movedim(1, axis)).to(dtype)
+
+
+@rule("batch_norm")
+def _batch_norm(*operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, dtype: torch.dtype) -> Tensor:
+    x, gain, shift = _split(given, operands)
+    assert x is not None
+    x = _channels_second(x, axis)
+    gain, shift = _vector(gain, x.dtype), _vector(shift, x.dtype)
+    normed = functional.batch_norm(x, None, None, gain, shift, training=True, eps=eps)
+    return _channels_back(normed, axis, dtype)
+
+
+@rule("statistics_norm")
+def _statistics_norm(*operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, dtype: torch.dtype) -> Tensor:
+    x, mean, variance, gain, shift = _split(given, operands)
+    assert x is not None
+    x = _channels_second(x, axis)
+    mean, variance, gain, shift = (_vector(one, x.dtype) for one in (mean, variance, gain, shift))
+    normed = functional.batch_norm(x, mean, variance, gain, shift, training=False, eps=eps)
+    return _channels_back(normed, axis, dtype)
+
+
+@rule("group_norm")
+def _group_norm(
+    *operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, groups: int, dtype: torch.dtype
+) -> Tensor:
+    x, gain, shift = _split(given, operands)
+    assert x is not None
+    x = _channels_second(x, axis)
+    gain, shift = _vector(gain, x.dtype), _vector(shift, x.dtype)
+    return _channels_back(functional.group_norm(x, groups, gain, shift, eps), axis, dtype)
