@@ -87,6 +87,28 @@ def test_a_share_that_is_wrong_is_named():
     assert verdict.first.op in ("to.dtype", "lt.Scalar")
 
 
+def test_norms_of_equal_numbers_are_rounding():
+    """As of pictures that shrink to one pixel, beside others."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Conv2d(3, 32, 1), nn.GroupNorm(32, 32), nn.Conv2d(32, 8, 1)
+
+        def forward(self, x):
+            x = self.first(x)
+            x, rest = torch.cat([self.norm(x), x], -1).split(1, -1)
+            return self.last(x), rest
+
+    net = Net()
+    x = torch.randn(16, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    graph = wp.trace(net, x)
+    measured = wp.measure(graph, draws=4)
+    assert any(0.0 < signal.second_moment < 1e-8 for signal in measured)  # what is left is not 0
+    verdict = wp.check(graph, draws=4)
+    assert verdict.ok, verdict.summary()
+
+
 def test_rounding_is_zero_where_zero_is_predicted():
     class Net(nn.Module):
         def __init__(self, offset):

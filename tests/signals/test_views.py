@@ -9,6 +9,7 @@ from tests.signals.specs import SPECS
 from torch import nn
 
 import wellposed as wp
+from wellposed.checks.comparison import TOLERANCE
 from wellposed.graphs.run import call
 from wellposed.signals.operators.levers import levers
 from wellposed.signals.operators.norms import NORMS
@@ -156,3 +157,48 @@ def test_every_norm_names_its_gain_and_shift():
         assert names[norm.gain] == "weight"
         assert norm.shift is None or names[norm.shift] == "bias"
         assert (norm.shift is None) == ("bias" not in names)
+
+
+class Regrouped(nn.Module):
+    """Scores that a mask shuts out, in another layout before the softmax."""
+
+    def __init__(self, view, mask: torch.Tensor, back) -> None:
+        super().__init__()
+        self.view, self.back = view, back
+        self.register_buffer("mask", mask)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.transpose(-1, -2)).masked_fill(~self.mask, float("-inf"))
+        return self.back(self.view(scores)).softmax(-1)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("view", "back"),
+    [
+        (lambda s: s.transpose(-1, -2), lambda s: s.transpose(-1, -2)),
+        (lambda s: s.permute(2, 0, 1, 3), lambda s: s),
+        (lambda s: s.reshape(-1, *s.shape[-2:]), lambda s: s),
+        (lambda s: s[:, None].expand(-1, 2, -1, -1, -1), lambda s: s),
+        (lambda s: s[:, 0], lambda s: s),
+        (lambda s: s[..., 2:10, :], lambda s: s),
+        (lambda s: s[..., 1::2, :], lambda s: s),
+    ],
+    ids=["transposed", "permuted", "merged", "expanded", "selected", "cut", "strided"],
+)
+def test_a_mask_goes_through_views_with_its_scores(view, back, padded):
+    tokens = 12
+    mask = torch.ones(tokens, tokens).tril().bool()[None, None]
+    if padded:
+        mask = mask & (torch.arange(tokens) < torch.tensor([12, 6, 3])[:, None])[:, None, None]
+    net = Regrouped(view, mask, back)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(3, 2, tokens, 4, generator=generator) for _ in range(2))
+    graph = wp.trace(net, q, k)
+    (*_, last) = wp.propagate(graph, inputs=wp.Input.white())
+    draws = []
+    for _ in range(200):
+        q, k = (torch.randn(3, 2, tokens, 4, generator=generator) for _ in range(2))
+        draws.append(float(net(q, k).double().square().mean()))
+    error = wp.checks.log2_ratio(last.second_moment, sum(draws) / len(draws))
+    assert abs(error) <= TOLERANCE[last.tag]

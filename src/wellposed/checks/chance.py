@@ -13,7 +13,8 @@ from scipy import special
 from wellposed.checks.intervals import ERROR_RATE
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
-from wellposed.signals.operators.schema import plain_name
+from wellposed.signals.operators.norms import NORMS
+from wellposed.signals.operators.schema import named_arguments, plain_name
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12
@@ -107,9 +108,13 @@ def without_rounding(
     for node in graph.nodes:
         named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
         level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
+        if node.op in NORMS:  # of equal numbers is left what rounding made of their differences, over the root of ε
+            level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
         for out in node.outputs:
             name = graph.values[out].name
             if name not in predicted or name not in measured or predicted[name].second_moment:
+                if parts := [rounded[i] for i in node.inputs if i in rounded]:
+                    rounded[out] = max(parts)  # put beside others, it may be taken apart again
                 continue
             if 0.0 < measured[name].second_moment <= ROUNDING * level:
                 rounded[out] = level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
 LARGEST, LARGEST_MASK = 1 << 12, 1 << 22
 """Most elements of a constant that are followed by position, and of one that a weight is multiplied with."""
+MOST_AXES = 4
+"""Axes of larger constants whose correlations are told."""
+CHANCE = 6.0
+"""Standard errors below which they count as none."""
 
 
 def state_of(run: Pass, value: int) -> State | None:
@@ -148,11 +153,37 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     state = state_of_tensor(values, root)
     different = _told_apart(values) if values.numel() > largest else values
     if different.numel() > largest or values.ndim == 0:
-        return state
+        return _with_correlations(state, values)
     # small constants are followed position by position: nothing about them is random
     full = different.to(torch.float64).cpu().numpy()
     array = full.reshape([n for n, size in zip(full.shape, values.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def _with_correlations(state: State, values: torch.Tensor) -> State:
+    """Return the state of a large table with what its elements have in common along each axis on average, as far as
+    that is more than chance (the rows of a table of sines, which differ little in most columns).
+    """
+    rank = len(state.sizes)
+    if not 0 < rank <= MOST_AXES or not kernels.nonzero(state.var):
+        return state
+    centred = values.reshape(state.sizes).to(torch.float64) - state.pooled_mean
+    sums = np.zeros((2,) * rank)
+    for steps in np.ndindex(*sums.shape):  # the mean product of elements that may differ along some axes
+        over = [axis for axis, step in enumerate(steps) if step]
+        sums[steps] = float((centred.mean(dim=over) if over else centred).square().mean())
+    for axis, size in enumerate(state.sizes):  # those that do
+        same, any_ = np.split(sums, 2, axis=axis)
+        sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)
+    corr = sums / sums[(0,) * rank]
+    for steps in np.ndindex(*corr.shape):
+        pairs = values.numel() * math.prod(size - 1 for size, step in zip(state.sizes, steps, strict=True) if step)
+        if any(steps) and abs(corr[steps]) < CHANCE * math.sqrt(2.0 / pairs):
+            corr[steps] = 0.0
+    for axis in range(rank):
+        apart = corr.take([1], axis=axis)
+        corr = corr if apart.any() else corr.take([0], axis=axis)
+    return state.with_moments(corr=np.clip(corr, -1.0, 1.0), roots=state.roots)
 
 
 def _told_apart(values: torch.Tensor) -> torch.Tensor:

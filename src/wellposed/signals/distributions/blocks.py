@@ -29,7 +29,7 @@ from wellposed.signals.distributions.state import (
     read,
     weakest,
 )
-from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -51,6 +51,13 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     part = range(size)[start:stop:step]
     if len(part) == size and step == 1 and not drop:
         return state
+    if state.mask is not None:
+        mask = in_rank(state.mask, len(state.axes))
+        shown = part if mask.shape[axis] > 1 else range(1)
+        mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
+        scores = state.scores and select(state.scores, axis, start, stop, step, drop=drop)
+        seen = select(state.amended(mask=None, scores=None), axis, start, stop, step, drop=drop)
+        return seen.amended(mask=mask, scores=scores)
     if state.blocks and axis == state.block_axis and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:

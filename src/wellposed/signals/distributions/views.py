@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 
 from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.state import WHOLE, Dims, Link, Marginal, Scaled, State, exchangeable, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
+
+MOST_SHOWN = 1 << 24
+"""Elements of a mask that are written out, one by one, for a view that needs it."""
 
 
 def pooled(state: State) -> State:
@@ -39,6 +43,9 @@ def permute(state: State, dims: Sequence[int]) -> State:
     rank = len(state.axes)
     order = [int(d) % rank for d in dims]
     axes = tuple(state.axes[d] for d in order)
+    if state.mask is not None:
+        mask = in_rank(state.mask, rank).permute(order)
+        state = state.amended(mask=mask, scores=state.scores and permute(state.scores, dims))
     if state.blocks:
         return state.amended(
             axes=axes,
@@ -171,6 +178,33 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
     shape = tuple(shape)
     if shape == state.shape:
         return state
+    if state.mask is None:
+        return _reshaped(state, shape, across)
+    scores = state.scores and reshape(state.scores, shape)
+    whole = _reshaped(state.amended(mask=None, scores=None), shape, across)
+    return whole.amended(mask=_mask_in(state.mask, state.shape, shape), scores=scores)
+
+
+def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
+    """Return a mask with as many axes as the tensor that it is for."""
+    return mask.reshape((1,) * (rank - mask.ndim) + tuple(mask.shape))
+
+
+def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
+    """Return a mask of a tensor as one of the tensor in another shape, as small as it can be; where it would be large,
+    and differs by what a query sees alone, by that.
+    """
+    whole = mask.broadcast_to(tuple(before))
+    try:
+        whole = whole.view(tuple(shape))
+    except RuntimeError:  # axes are put together in only some of which it changes
+        if whole.numel() > MOST_SHOWN and tuple(before[-2:]) == tuple(shape[-2:]):
+            return mask.reshape(-1, *mask.shape[-2:]).any(dim=0)
+        whole = whole.reshape(tuple(shape))
+    return whole[tuple(slice(1) if step == 0 else slice(None) for step in whole.stride())]
+
+
+def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State | None] | None) -> State:
     if state.blocks:
         state = _reshape_blocks(state, shape)
         if state.shape == shape:
@@ -278,6 +312,9 @@ def expand(state: State, shape: Sequence[int]) -> State:
     shape = tuple(shape)
     if shape == state.shape:
         return state
+    if state.mask is not None:
+        whole = expand(state.amended(mask=None, scores=None), shape)
+        return whole.amended(mask=state.mask, scores=state.scores and expand(state.scores, shape))
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)
