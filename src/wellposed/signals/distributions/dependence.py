@@ -371,7 +371,7 @@ class Dependence:
         for other, one in met:
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
-        if not met and self._is_sum_of(x, y, where):
+        if not met and (self._is_of_times(x, y) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth)
             return
         for one in () if met else before:
@@ -385,6 +385,13 @@ class Dependence:
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
+
+    def _is_of_times(self, x: State, y: State) -> bool:
+        """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
+        the times before.
+        """
+        alone = y.running is not None and len(y.running.weights) == 1
+        return alone and x.serial not in self.made and all(isinstance(k.operate, Scaled) and not k.taps for k in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
         """Whether x has several parents, and by way of one of them is made of what y is made of."""
