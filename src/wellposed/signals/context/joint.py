@@ -60,6 +60,8 @@ CHOICES = frozenset({
 """Operators whose results are drawn together with what they are made of."""
 PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
 """Operators that pick elements, or write to places, by index."""
+EXTREMES = frozenset({"maximum", "minimum"})
+"""Operators that keep a running maximum or minimum over times, one call for each."""
 PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
 """Operators that multiply two signals and sum."""
 OF_ONE_SCALE = frozenset({
@@ -174,7 +176,7 @@ def _chooses(run: Pass, node: Node) -> bool:
     name = plain_name(node.op)
     if name == "scatter_reduce":  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
-    if _is_decay(run, node):
+    if _is_decay(run, node) or _is_running_extreme(run, node):
         run.scanned.update(node.outputs)
     elif name not in CHOICES:
         return False
@@ -195,6 +197,23 @@ def _is_decay(run: Pass, node: Node) -> bool:
             if reader.op.is_view or plain_name(reader.op) in LOGARITHMIC:
                 open_ += reader.outputs
     return True
+
+
+def _is_running_extreme(run: Pass, node: Node) -> bool:
+    """Whether a node begins a scan that keeps its numbers in range by a running maximum (minimum), which all that is
+    divided by exp of it depends on: of one position of a tensor and of what others of its positions made.
+    """
+    if plain_name(node.op) not in EXTREMES or not share_sources(run, node.inputs):
+        return False
+    makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
+    views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
+    return len(views) < len(makers) and any(_is_position(run, view) for view in views)
+
+
+def _is_position(run: Pass, node: Node) -> bool:
+    """Whether a view is one position of an axis."""
+    before, after = (run.graph.values[value].shape for value in (node.inputs[0], node.outputs[0]))
+    return len(after) < len(before) and math.prod(after) < math.prod(before)
 
 
 def _selects(run: Pass, node: Node) -> bool:
@@ -540,4 +559,4 @@ def _may_start(run: Pass, node: Node) -> bool:
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
-    return name in ("div", "sub") and len(node.inputs) > 1
+    return name in EXTREMES | {"div", "sub"} and len(node.inputs) > 1
