@@ -159,6 +159,16 @@ def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     assert abs(float((draws[:, 0, 0, 0] * draws[:, 0, 0, 1]).mean())) < 5 / 20000**0.5
 
 
+def test_draws_are_as_alike_as_their_displacement_says() -> None:
+    told = np.array([[1.0, 0.7, 0.45, 0.3, 0.2], [0.4, 0.3, 0.2, 0.15, 0.1]]).T
+    state = make_state((5, 3), 0.0, 1.0).with_moments(corr=told)
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([sample_state(state, generator, torch.float64) for _ in range(20000)])
+    for at in np.ndindex(5, 2):
+        seen = float((draws[:, 0, 0] * draws[:, at[0], at[1]]).mean())
+        assert seen == pytest.approx(told[at], abs=5 * 2**0.5 / 20000**0.5)
+
+
 def test_the_distance_of_a_row_from_itself_is_zero() -> None:
     state = examine(Case("distance", distance, (ROWS,), HEAD)).states[0]
     apart = math.sqrt(2 * 6) * math.gamma(3.5) / math.gamma(3.0) / math.sqrt(3.0)
@@ -239,6 +249,36 @@ def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
     assert signals["matmul#3"].tag == "sampled"
     for name in ("cumsum", "exp#2", "matmul#3"):  # what differs from draw to draw is told by the draws
         assert 0.5 < signals[name].log2_std / measured[name].log2_std < 2.0, name
+
+
+class RunningMaximum(nn.Module):
+    """Values weighted by exp of their keys, which decay: all is divided by exp of the largest key so far."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.key, self.value, self.out = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys, values = 2.0 * self.key(x), self.value(x)
+        largest, above, below, made = keys[:, 0], values[:, 0], torch.ones_like(values[:, 0]), []
+        for t in range(1, x.shape[1]):
+            before, largest = largest - 0.5, torch.maximum(largest - 0.5, keys[:, t])
+            old, new = torch.exp(before - largest), torch.exp(keys[:, t] - largest)
+            above, below = old * above + new * values[:, t], old * below + new
+            made.append(above / below)
+        return self.out(torch.stack(made, 1))
+
+
+def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(RunningMaximum(), torch.zeros(16, 20, 64))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=12)  # as many as are drawn of 16 * 20 * 64 elements
+    last = {node.op_name: node.name for node in graph}
+    for name in ("mul.Tensor", "add.Tensor", "div.Tensor", "stack.default", "linear.default"):
+        assert_by_chance(signals[last[name]], measured[last[name]])
+    assert signals[last["mul.Tensor"]].tag == "sampled"
 
 
 def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:

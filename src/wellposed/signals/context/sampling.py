@@ -92,6 +92,9 @@ def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
     sizes = state.sizes
     noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
     paired = [i for i, n in enumerate(state.corr.shape) if kernels.positions(n)]
+    profiles = [i for i, n in enumerate(state.corr.shape) if n > 2]
+    if not paired and len(profiles) == 1 and sizes[profiles[0]] <= kernels.MOST:
+        paired = profiles
     if paired:
         return _noise_by_pair(state, noise, paired[0], generator)
     shares = _in_common(state.corr, sizes)
@@ -120,8 +123,8 @@ def _in_common(corr: Array, sizes: Sequence[int]) -> dict[tuple[int, ...], float
 
 
 def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw standard Gaussian elements whose correlations differ by pair of positions along one atom; those of other
-    atoms that are correlated share one common part.
+    """Draw standard Gaussian elements whose correlations differ by pair of positions, or by displacement, along one
+    atom; those of other atoms that are correlated share one common part.
     """
     own, shared = _roots(state.moments, state.sizes, atom)
     result = _coloured(noise, own, atom)
