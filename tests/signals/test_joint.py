@@ -254,11 +254,12 @@ def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
 class RunningMaximum(nn.Module):
     """Values weighted by exp of their keys, which decay: all is divided by exp of the largest key so far."""
 
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 256) -> None:
         super().__init__()
         self.key, self.value, self.out = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = functional.rms_norm(x, x.shape[-1:])  # tokens of one size: keys and values share no more
         keys, values = 2.0 * self.key(x), self.value(x)
         largest, above, below, made = keys[:, 0], values[:, 0], torch.ones_like(values[:, 0]), []
         for t in range(1, x.shape[1]):
@@ -271,10 +272,10 @@ class RunningMaximum(nn.Module):
 
 def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
     torch.manual_seed(0)
-    graph = wp.trace(RunningMaximum(), torch.zeros(16, 20, 64))
+    graph = wp.trace(RunningMaximum(), torch.zeros(4, 20, 256))
     plan = wp.plan(graph)
     signals = wp.propagate(graph, weights=plan)
-    measured = wp.measure(graph, plan=plan, draws=12)  # as many as are drawn of 16 * 20 * 64 elements
+    measured = wp.measure(graph, plan=plan, draws=12)  # as many as are drawn of 4 * 20 * 256 elements
     last = {node.op_name: node.name for node in graph}
     for name in ("mul.Tensor", "add.Tensor", "div.Tensor", "stack.default", "linear.default"):
         assert_by_chance(signals[last[name]], measured[last[name]])
