@@ -164,9 +164,7 @@ def laid_out(state: State) -> State:
     return laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
 
 
-def concatenate(
-    states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None
-) -> State:
+def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:
     """Return states one after another along an axis.
 
     Along an axis of uncorrelated elements (channels) the parts are kept ``apart`` as blocks. Otherwise (tokens,

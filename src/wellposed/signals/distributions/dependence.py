@@ -30,6 +30,8 @@ from wellposed.signals.integration.taps import Taps
 
 SMALL = 16
 """Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
+TIMES = 100
+"""Links that are followed back through the times of a loop, two or three for each."""
 GRIDS = 64
 """Most states that are passed in search of one on the same grid."""
 REPEATED = 1
@@ -371,7 +373,7 @@ class Dependence:
         for other, one in met:
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
-        if not met and (self._is_of_times(x, y) or self._is_sum_of(x, y, where)):
+        if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth)
             return
         for one in () if met else before:
@@ -390,8 +392,10 @@ class Dependence:
         """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
         the times before.
         """
-        alone = y.running is not None and len(y.running.weights) == 1
-        return alone and x.serial not in self.made and all(isinstance(k.operate, Scaled) and not k.taps for k in x.links)
+        of = y.running
+        if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
+            return False
+        return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
         """Whether x has several parents, and by way of one of them is made of what y is made of."""
