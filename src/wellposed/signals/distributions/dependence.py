@@ -345,10 +345,12 @@ class Dependence:
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
 
-    def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
-        if any(link.taps for link in x.links):
+    def _through_links_of_x(
+        self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False
+    ) -> Iterator[Array]:
+        if any(link.taps for link in x.links) and not swapped:
             back = _places(tuple(range(len(y.sizes))), where, len(x.sizes))
-            for other in self._across(y, x, back, depth):
+            for other in self._across(y, x, back, depth, swapped=True):
                 yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
             if link.taps:
@@ -362,11 +364,12 @@ class Dependence:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
                 yield kernels.placed(kernel, dims)
 
-    def _across(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+    def _across(self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False) -> Iterator[Array]:
         """Yield the covariance, in x's atoms, of x and what lies on another grid than its parents, by way of these.
 
         One goes back from y, through grids and numbers alone, to what x is made of in the same way (two parts of one
-        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it.
+        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it. ``swapped``
+        says that one went back from x before.
         """
         before = self._before(x)
         met = self._behind(x, _Grid(y, where), lambda grid: next(filter(grid.is_as, before), None))
@@ -374,7 +377,7 @@ class Dependence:
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
-            yield from self._through_links_of_x(x, y, where, depth)
+            yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
         for one in () if met else before:
             inverse = one.inverse(len(x.sizes))
