@@ -16,6 +16,7 @@ from torch.nn import functional
 import wellposed as wp
 from wellposed.signals.context import joint
 from wellposed.signals.context.sampling import sample_state
+from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import make_state
 
 aten = torch.ops.aten
@@ -167,6 +168,52 @@ def test_draws_are_as_alike_as_their_displacement_says() -> None:
     for at in np.ndindex(5, 2):
         seen = float((draws[:, 0, 0] * draws[:, at[0], at[1]]).mean())
         assert seen == pytest.approx(told[at], abs=5 * 2**0.5 / 20000**0.5)
+
+
+def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
+    """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
+    told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000
+    state = make_state((2, width), alike=source(0, 1.0 / features), gauss=True)
+    state = state.changed(moments=replace(state.moments, corr=told))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.stack([sample_state(state, generator, torch.float64, (1,)) for _ in range(count)])
+    # the expected cosine of rows that correlate by r is r (1 - (1 - r²) / 12) up to 1 / 36: 0.43 for one of 0.4
+    common, own = (torch.randn(count, n, features, generator=generator, dtype=torch.float64) for n in (1, 2))
+    rows = functional.normalize(0.43**0.5 * common + 0.57**0.5 * own, dim=-1)
+    made = rows @ torch.randn(count, features, width, generator=generator, dtype=torch.float64)
+    for power in (1, 2):
+        seen, true = ((z[:, 0] * z[:, 1]).mean(-1) ** power for z in (drawn, made))
+        error = math.sqrt((float(seen.var()) + float(true.var())) / count)
+        assert abs(float(seen.mean()) - float(true.mean())) < 4.0 * error
+
+
+class Scores(nn.Module):
+    """Linear attention with decays, of tokens that see the mean of those before them: rows of products of products."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        times = torch.arange(1.0, x.shape[1] + 1.0)
+        past = x + torch.ones(len(times), len(times)).tril() / times[:, None] @ x
+        query, key, value = functional.silu(self.qkv(functional.rms_norm(past, past.shape[-1:]))).chunk(3, -1)
+        decay = torch.exp(-0.1 * (times[:, None] - times)).tril()
+        made = (query @ key.transpose(1, 2) * decay) @ value
+        return self.out(made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def test_what_scores_without_a_softmax_weigh_is_drawn_where_pairs_differ() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Scores(), torch.zeros(4, 32, 32))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=64)  # as many as are drawn of 4 * 32 * 32 elements
+    last = {node.op_name: node.name for node in graph}
+    for name in ("matmul.default", "mean.dim", "rsqrt.default"):
+        assert_by_chance(signals[last[name]], measured[last[name]])
+        assert 0.5 < signals[last[name]].log2_std / measured[last[name]].log2_std < 2.0, name
+    assert signals[last["matmul.default"]].tag == "sampled"
 
 
 def test_the_distance_of_a_row_from_itself_is_zero() -> None:
