@@ -109,7 +109,7 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     drawn = drawn / drawn.norm(dim=-1, keepdim=True)
     made = [sizes[i] for i in channels]
     weight = torch.randn(features, math.prod(made), generator=generator, dtype=torch.float64)
-    products = drawn.reshape(-1, features) @ weight
+    products: torch.Tensor = drawn.reshape(-1, features) @ weight
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     return products.reshape(*positions, *made).movedim(tuple(range(-len(made), 0)), tuple(channels))
 
