@@ -16,6 +16,7 @@ from torch.nn import functional
 import wellposed as wp
 from wellposed.signals.context import joint
 from wellposed.signals.context.sampling import sample_state
+from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import make_state
 
 aten = torch.ops.aten
@@ -159,6 +160,62 @@ def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     assert abs(float((draws[:, 0, 0, 0] * draws[:, 0, 0, 1]).mean())) < 5 / 20000**0.5
 
 
+def test_draws_are_as_alike_as_their_displacement_says() -> None:
+    told = np.array([[1.0, 0.7, 0.45, 0.3, 0.2], [0.4, 0.3, 0.2, 0.15, 0.1]]).T
+    state = make_state((5, 3), 0.0, 1.0).with_moments(corr=told)
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([sample_state(state, generator, torch.float64) for _ in range(20000)])
+    for at in np.ndindex(5, 2):
+        seen = float((draws[:, 0, 0] * draws[:, at[0], at[1]]).mean())
+        assert seen == pytest.approx(told[at], abs=5 * 2**0.5 / 20000**0.5)
+
+
+def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
+    """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
+    told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000
+    state = make_state((2, width), alike=source(0, 1.0 / features), gauss=True)
+    state = state.changed(moments=replace(state.moments, corr=told))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.stack([sample_state(state, generator, torch.float64, (1,)) for _ in range(count)])
+    # the expected cosine of rows that correlate by r is r (1 - (1 - r²) / 12) up to 1 / 36: 0.43 for one of 0.4
+    common, own = (torch.randn(count, n, features, generator=generator, dtype=torch.float64) for n in (1, 2))
+    rows = functional.normalize(0.43**0.5 * common + 0.57**0.5 * own, dim=-1)
+    made = rows @ torch.randn(count, features, width, generator=generator, dtype=torch.float64)
+    for power in (1, 2):
+        seen, true = ((z[:, 0] * z[:, 1]).mean(-1) ** power for z in (drawn, made))
+        error = math.sqrt((float(seen.var()) + float(true.var())) / count)
+        assert abs(float(seen.mean()) - float(true.mean())) < 4.0 * error
+
+
+class Scores(nn.Module):
+    """Linear attention with decays, of tokens that see the mean of those before them: rows of products of products."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        times = torch.arange(1.0, x.shape[1] + 1.0)
+        past = x + torch.ones(len(times), len(times)).tril() / times[:, None] @ x
+        query, key, value = functional.silu(self.qkv(functional.rms_norm(past, past.shape[-1:]))).chunk(3, -1)
+        decay = torch.exp(-0.1 * (times[:, None] - times)).tril()
+        made = (query @ key.transpose(1, 2) * decay) @ value
+        return self.out(made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def test_what_scores_without_a_softmax_weigh_is_drawn_where_pairs_differ() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Scores(), torch.zeros(4, 32, 32))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=64)  # as many as are drawn of 4 * 32 * 32 elements
+    last = {node.op_name: node.name for node in graph}
+    for name in ("matmul.default", "mean.dim", "rsqrt.default"):
+        assert_by_chance(signals[last[name]], measured[last[name]])
+        assert 0.5 < signals[last[name]].log2_std / measured[last[name]].log2_std < 2.0, name
+    assert signals[last["matmul.default"]].tag == "sampled"
+
+
 def test_the_distance_of_a_row_from_itself_is_zero() -> None:
     state = examine(Case("distance", distance, (ROWS,), HEAD)).states[0]
     apart = math.sqrt(2 * 6) * math.gamma(3.5) / math.gamma(3.0) / math.sqrt(3.0)
@@ -239,6 +296,37 @@ def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
     assert signals["matmul#3"].tag == "sampled"
     for name in ("cumsum", "exp#2", "matmul#3"):  # what differs from draw to draw is told by the draws
         assert 0.5 < signals[name].log2_std / measured[name].log2_std < 2.0, name
+
+
+class RunningMaximum(nn.Module):
+    """Values weighted by exp of their keys, which decay: all is divided by exp of the largest key so far."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.key, self.value, self.out = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.rms_norm(x, x.shape[-1:])  # tokens of one size: keys and values share no more
+        keys, values = 2.0 * self.key(x), self.value(x)
+        largest, above, below, made = keys[:, 0], values[:, 0], torch.ones_like(values[:, 0]), []
+        for t in range(1, x.shape[1]):
+            before, largest = largest - 0.5, torch.maximum(largest - 0.5, keys[:, t])
+            old, new = torch.exp(before - largest), torch.exp(keys[:, t] - largest)
+            above, below = old * above + new * values[:, t], old * below + new
+            made.append(above / below)
+        return self.out(torch.stack(made, 1))
+
+
+def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(RunningMaximum(), torch.zeros(4, 20, 256))
+    plan = wp.plan(graph)
+    signals = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=12)  # as many as are drawn of 4 * 20 * 256 elements
+    last = {node.op_name: node.name for node in graph}
+    for name in ("mul.Tensor", "add.Tensor", "div.Tensor", "stack.default", "linear.default"):
+        assert_by_chance(signals[last[name]], measured[last[name]])
+    assert signals[last["mul.Tensor"]].tag == "sampled"
 
 
 def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:

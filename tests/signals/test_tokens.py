@@ -481,3 +481,56 @@ def test_tokens_that_are_all_zero_stay_so_beside_others(norm):
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
     error = abs(math.log2(predicted.second_moment / measured.second_moment))
     assert error < 4 * measured.log2_error + 2e-5  # 12 of 17; epsilon weighs more in one draw than in the mean
+
+
+class Recurrence(nn.Module):
+    """h_t = a_t h_{t-1} + x_t of independent gates and of inputs that times have in part in common, the states stacked
+    or written one by one, and averaged over time behind another weight.
+    """
+
+    def __init__(self, width, written):
+        super().__init__()
+        self.gate, self.x = nn.Linear(width, width), nn.Linear(width, width)
+        self.out, self.written = nn.Linear(width, width), written
+
+    def forward(self, x, y):
+        x = x + 2.0 * x.mean(1, keepdim=True)
+        gate, x = torch.sigmoid(self.gate(y) + 1.5), self.x(x)
+        state, times = torch.zeros_like(x[:, 0]), []
+        result = torch.zeros_like(x)
+        for t in range(x.shape[1]):
+            state = gate[:, t] * state + x[:, t]
+            times.append(state)
+            if self.written:
+                result[:, t] = state
+        result = result if self.written else torch.stack(times, 1)
+        return state, self.out(result).mean(1)
+
+
+@pytest.mark.parametrize(("written", "length"), [(True, 6), (True, 24), (False, 24)])
+def test_the_times_of_a_recurrence_stay_correlated(written, length):
+    net = Recurrence(128, written)
+    predicted, measured = predicted_and_measured(net, (torch.randn(16, length, 128), torch.randn(16, length, 128)), 40)
+    for name in ("mean", "mean#2"):
+        assert_alike(predicted[name], measured[name], 0.03)
+    last = [name for name in (s.name for s in predicted) if name.startswith("add")][-1]
+    assert_alike(predicted[last], measured[last], 0.03)
+
+
+def test_a_window_sees_how_alike_near_tokens_are():
+    class Smoothed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.out = nn.Linear(128, 128), nn.Linear(128, 128)
+            self.conv = nn.Conv1d(128, 128, 4, padding=3, groups=128)
+
+        def forward(self, x, y):
+            gate, times, state = torch.sigmoid(self.gate(y) + 1.0), [], torch.zeros_like(x[:, 0])
+            for t in range(x.shape[1]):
+                state = gate[:, t] * state + x[:, t]
+                times.append(state)
+            made = self.conv(self.out(torch.stack(times, 1)).transpose(1, 2))[..., : x.shape[1]]
+            return made[..., 1:] - made[..., :-1]
+
+    predicted, measured = predicted_and_measured(Smoothed(), (torch.randn(8, 24, 128), torch.randn(8, 24, 128)), 40)
+    assert_alike(predicted["sub"], measured["sub"], 0.03)

@@ -36,6 +36,7 @@ from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Tag
 from wellposed.signals.structure.bounds import ANY, bounds
+from wellposed.signals.structure.widths import channels
 
 LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
 """Operators between running sums of the logarithms of decays and the decays of pairs of times."""
@@ -60,6 +61,8 @@ CHOICES = frozenset({
 """Operators whose results are drawn together with what they are made of."""
 PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
 """Operators that pick elements, or write to places, by index."""
+EXTREMES = frozenset({"maximum", "minimum"})
+"""Operators that keep a running maximum or minimum over times, one call for each."""
 PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
 """Operators that multiply two signals and sum."""
 OF_ONE_SCALE = frozenset({
@@ -166,7 +169,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
     """
     # what asks for no moments comes first
     either = _chooses(run, node) or _goes_along(run, node) or _selects(run, node) or _cancels(run, node)
-    return either and can_run(run, node)
+    return (either or _weighs_by_products(run, node)) and can_run(run, node)
 
 
 def _chooses(run: Pass, node: Node) -> bool:
@@ -174,7 +177,7 @@ def _chooses(run: Pass, node: Node) -> bool:
     name = plain_name(node.op)
     if name == "scatter_reduce":  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
-    if _is_decay(run, node):
+    if _is_decay(run, node) or _is_running_extreme(run, node):
         run.scanned.update(node.outputs)
     elif name not in CHOICES:
         return False
@@ -197,6 +200,23 @@ def _is_decay(run: Pass, node: Node) -> bool:
     return True
 
 
+def _is_running_extreme(run: Pass, node: Node) -> bool:
+    """Whether a node begins a scan that keeps its numbers in range by a running maximum (minimum), which all that is
+    divided by exp of it depends on: of one position of a tensor and of what others of its positions made.
+    """
+    if plain_name(node.op) not in EXTREMES or not share_sources(run, node.inputs):
+        return False
+    makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
+    views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
+    return len(views) < len(makers) and any(_is_position(run, view) for view in views)
+
+
+def _is_position(run: Pass, node: Node) -> bool:
+    """Whether a view is one position of an axis."""
+    before, after = (run.graph.values[value].shape for value in (node.inputs[0], node.outputs[0]))
+    return len(after) < len(before) and math.prod(after) < math.prod(before)
+
+
 def _selects(run: Pass, node: Node) -> bool:
     """Whether a node picks or masks signals by indices or conditions that depend on the same signals."""
     values = run.graph.values
@@ -206,6 +226,37 @@ def _selects(run: Pass, node: Node) -> bool:
     states = [run.state(v) for v in node.inputs]
     bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
     return len(bases) != 1 or plain_name(node.op) in PICKS
+
+
+def _weighs_by_products(run: Pass, node: Node) -> bool:
+    """Whether a node sums what products of the same source weigh (scores without a softmax), where how much positions
+    have in common differs by pair: no rule for products follows that through two of them.
+    """
+    if plain_name(node.op) not in PRODUCTS or not share_sources(run, node.inputs):
+        return False
+    if not any(_is_of_products(run, value) for value in node.inputs):
+        return False
+    states = [run.state(value) for value in node.inputs]
+    if not any(state is not None and any(map(kernels.positions, state.corr.shape)) for state in states):
+        return False
+    run.scanned.update(node.outputs)
+    return True
+
+
+def _is_of_products(run: Pass, value: int) -> bool:
+    """Whether a value is a product of two signals, but for views of it and known numbers."""
+    for _ in range(NEAR):
+        at = run.graph.values[value].node
+        if at is None or at in run.weights.weight_at:
+            return False
+        node = run.graph.nodes[at]
+        signals = [v for v in node.inputs if not _constant(run, v)]
+        if plain_name(node.op) in PRODUCTS:
+            return len(signals) > 1
+        if len(signals) != 1 or not (node.op.is_view or plain_name(node.op) in ("mul", "div", "_to_copy", "to")):
+            return False
+        value = signals[0]
+    return False
 
 
 def _cancels(run: Pass, node: Node) -> bool:
@@ -395,7 +446,9 @@ def _draw(run: Pass, value: int, count: int) -> bool:
         return False
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)
-    run.draws[value] = [sample_state(state, generator, info.dtype) for _ in range(count)]
+    made = channels(graph).get(value, ())
+    within = [i for axis, is_channel in zip(state.axes, made, strict=False) if is_channel for i in axis]
+    run.draws[value] = [sample_state(state, generator, info.dtype, within) for _ in range(count)]
     run.sources |= run.dependent.get(value, state.roots)
     return True
 
@@ -540,4 +593,4 @@ def _may_start(run: Pass, node: Node) -> bool:
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
-    return name in ("div", "sub") and len(node.inputs) > 1
+    return name in EXTREMES | PRODUCTS | {"div", "sub"} and len(node.inputs) > 1

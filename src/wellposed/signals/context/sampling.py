@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,20 +25,23 @@ LEAST = 1e-6
 """Share of the variance from which on it is drawn that elements have it in common."""
 
 
-def sample_state(state: State, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def sample_state(
+    state: State, generator: torch.Generator, dtype: torch.dtype = torch.float32, channels: Collection[int] = ()
+) -> torch.Tensor:
     """Draw one tensor from a state: Gaussian marginals (or the known function of a Gaussian) by position.
 
-    Elements that are correlated at all share one common part of the average strength.
+    Elements that are correlated at all share one common part of the average strength. Along the atoms ``channels`` lie
+    products of weights with the features at a position, by which positions are alike by chance.
     """
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:
-        inner = sample_state(base.amended(axes=state.axes), generator, torch.float64)
+        inner = sample_state(base.amended(axes=state.axes), generator, torch.float64, channels)
         return fn.call(inner).to(dtype)
     if state.scores is not None and state.mask is not None:
         return _masked(state, state.scores, state.mask, generator).to(dtype)
     if state.blocks:
-        return torch.cat([sample_state(b, generator, dtype) for b in state.blocks], dim=state.block_axis)
-    noise = _noise(state, generator) * _local_scale(state, generator)
+        return torch.cat([sample_state(b, generator, dtype, channels) for b in state.blocks], dim=state.block_axis)
+    noise = _noise(state, generator, channels) * _local_scale(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
     mean, std = (torch.from_numpy(np.array(part, order="C")) for part in (state.mean, state.std()))
@@ -87,14 +91,50 @@ def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.
     return torch.from_numpy(np.random.default_rng(seed).gamma(1.0 / kappa, kappa, sizes))
 
 
-def _noise(state: State, generator: torch.Generator) -> torch.Tensor:
-    """Draw standard Gaussian elements, by atoms."""
-    sizes = state.sizes
+def _noise(state: State, generator: torch.Generator, within: Collection[int]) -> torch.Tensor:
+    """Draw standard Gaussian elements, by atoms.
+
+    Channels are products of different weights with the features at a position, of which there are so many: two
+    positions of one draw are alike by chance in all channels. So features are drawn, of one size at all positions, as
+    local scales are drawn apart.
+    """
+    corr, sizes = state.corr, state.sizes
+    channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
+    features = round(1.0 / state.alike.variance) if state.gauss and state.alike.variance > 0.0 else 0
+    if not features or not channels:
+        return _expected(state.moments, sizes, generator)
+    of_features = tuple(1 if i in channels else n for i, n in enumerate(sizes))
+    of_features = (*of_features[: channels[0]], features, *of_features[channels[0] + 1 :])
+    drawn = _expected(_of_one_size(state.moments, features), of_features, generator).movedim(channels[0], -1)
+    drawn = drawn / drawn.norm(dim=-1, keepdim=True)
+    made = [sizes[i] for i in channels]
+    weight = torch.randn(features, math.prod(made), generator=generator, dtype=torch.float64)
+    products: torch.Tensor = drawn.reshape(-1, features) @ weight
+    positions = [n for i, n in enumerate(sizes) if i not in channels]
+    return products.reshape(*positions, *made).movedim(tuple(range(-len(made), 0)), tuple(channels))
+
+
+@lru_cache(maxsize=4)
+def _of_one_size(moments: Moments, features: int) -> Moments:
+    """Return the moments of so many features that are as alike as told once each position is divided by its norm.
+
+    The expected cosine of Gaussian vectors of D elements that correlate by r is r (1 - (1 - r²) / 2 D) + O(1 / D²).
+    """
+    corr = moments.corr
+    return replace(moments, corr=corr * (1.0 + (1.0 - corr * corr) / (2.0 * features)))
+
+
+def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian elements with the expected correlations."""
+    corr = moments.corr
     noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
-    paired = [i for i, n in enumerate(state.corr.shape) if kernels.positions(n)]
+    paired = [i for i, n in enumerate(corr.shape) if kernels.positions(n)]
+    profiles = [i for i, n in enumerate(corr.shape) if n > 2]
+    if not paired and len(profiles) == 1 and sizes[profiles[0]] <= kernels.MOST:
+        paired = profiles
     if paired:
-        return _noise_by_pair(state, noise, paired[0], generator)
-    shares = _in_common(state.corr, sizes)
+        return _noise_by_pair(moments, noise, paired[0], generator)
+    shares = _in_common(corr, sizes)
     result: torch.Tensor = max(1.0 - sum(shares.values()), 0.0) ** 0.5 * noise
     for along, share in shares.items():
         common = [1 if i in along else n for i, n in enumerate(sizes)]
@@ -119,16 +159,16 @@ def _in_common(corr: Array, sizes: Sequence[int]) -> dict[tuple[int, ...], float
     return {along: share / max(total, 1.0) for along, share in kept.items()}
 
 
-def _noise_by_pair(state: State, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw standard Gaussian elements whose correlations differ by pair of positions along one atom; those of other
-    atoms that are correlated share one common part.
+def _noise_by_pair(moments: Moments, noise: torch.Tensor, atom: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian elements whose correlations differ by pair of positions, or by displacement, along one
+    atom; those of other atoms that are correlated share one common part.
     """
-    own, shared = _roots(state.moments, state.sizes, atom)
+    sizes, lengths = tuple(noise.shape), moments.corr.shape
+    own, shared = _roots(moments, sizes, atom)
     result = _coloured(noise, own, atom)
     if shared is None:
         return result
-    lengths = state.corr.shape
-    common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(state.sizes)]
+    common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(sizes)]
     return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -18,6 +18,7 @@ from wellposed.signals.distributions.state import (
     WHOLE,
     Ancestry,
     Concatenation,
+    Dims,
     Layout,
     Link,
     Marginal,
@@ -37,6 +38,10 @@ from wellposed.signals.integration.transport import of_mixture
 
 MOST_PARTS = 16
 """Parts of a concatenation up to which it is followed part by part."""
+MOST_TIMES = 128
+"""Positions up to which what every two of them have in common is followed, each position being a state of its own."""
+Between = Callable[[State, State, Dims, Dims], "Array | None"]
+"""The covariance kernel of two states in common atoms (see `Dependence.between`)."""
 
 
 def depend(blocks: Sequence[State]) -> bool:
@@ -166,11 +171,13 @@ def laid_out(state: State) -> State:
     return laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
 
 
-def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> State:
+def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:
     """Return states one after another along an axis.
 
     Along an axis of uncorrelated elements (channels) the parts are kept ``apart`` as blocks. Otherwise (tokens,
     positions) one state remains: means and variances by position, one average correlation of different positions.
+    Where single positions depend on one another (the times of a recurrence), and ``between`` tells what two of them
+    have in common, one state remains as well, with the covariance of every pair.
     """
     axis %= len(states[0].axes)
     if len(states) == 1:
@@ -179,12 +186,13 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True) -> St
     weights = np.array(widths, dtype=np.float64) / sum(widths)
     merged = [merge_atoms(s, axis) for s in states]
     aligned, layout = align_many(merged, skip=axis)
-    in_blocks = apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+    told = None if between is None or set(widths) != {1} else _covariance_of_each(merged, aligned, between)
+    in_blocks = told is None and apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
     alike = _are_alike(aligned)
     if in_blocks:
         mean, var, covariance = _mixed(aligned, weights, alike)
     else:
-        mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes)
+        mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes, told)
     parts = [w * s.var for w, s in zip(weights, states, strict=True)]
     last = len(layout.sizes)
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
@@ -254,10 +262,14 @@ def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Arr
 
 
 def _by_position(
-    aligned: Sequence[Aligned], weights: Array, widths: Sequence[int], sizes: tuple[int, ...]
+    aligned: Sequence[Aligned],
+    weights: Array,
+    widths: Sequence[int],
+    sizes: tuple[int, ...],
+    told: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Return mean and variance by position, and the covariance kernel, which pairs of positions share; the new atom is
-    the last.
+    """Return mean and variance by position, and the covariance kernel, which pairs of positions share unless it is
+    ``told``; the new atom is the last.
     """
     own = covariances(aligned)
     lengths = own[0].shape
@@ -269,7 +281,7 @@ def _by_position(
             rho = kernels.off_diagonal_mean(kernel, [*sizes, n], len(sizes))[..., 0]
             between = between + w * w * rho * kernels.autocorrelation(np.sqrt(a.var), lengths)
     here = np.asarray(sum(w * c for w, c in zip(weights, own, strict=True)))
-    covariance = _covariance_by_pair(aligned, widths, lengths)
+    covariance = _covariance_by_pair(aligned, widths, lengths) if told is None else told
     if covariance is None:
         covariance = np.stack([here, np.broadcast_to(between, here.shape)], axis=-1)
     means, variances = zip(*(a.along or (a.mean[..., None], a.var[..., None]) for a in aligned), strict=True)
@@ -294,6 +306,32 @@ def _covariance_by_pair(aligned: Sequence[Aligned], widths: Sequence[int], lengt
         covariance[..., start : start + n, start : start + n] = level * kernels.matrix_of(corr, len(lengths), n)
         start += n
     return kernels.by_pair(covariance, len(lengths))
+
+
+def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], between: Between) -> Array | None:
+    """Return the covariance of all pairs of positions, each of them a state of its own, given that of two states; None
+    where they have nothing in common, or are too many.
+    """
+    count = len(states)
+    if count > MOST_TIMES:
+        return None
+    found: dict[tuple[int, int], Array] = {(i, i): kernel for i, kernel in enumerate(covariances(aligned))}
+    # in the order of making, so that what two times have in common follows from that of the time before
+    for i, (state, a) in enumerate(zip(states, aligned, strict=True)):
+        for j, (other, b) in enumerate(zip(states[:i], aligned, strict=False)):
+            if a.dims is None or b.dims is None or not state.roots & other.roots:
+                continue
+            kernel = between(state, other, a.dims, b.dims)
+            if kernel is not None:
+                found[i, j] = found[j, i] = kernel
+    if len(found) == count:
+        return None
+    entries = dict(zip(found, kernels.common(*found.values()), strict=True))
+    matrix = np.zeros((*entries[0, 0].shape, count, count))
+    for (i, j), kernel in entries.items():
+        matrix[..., i, j] = kernel
+    at = matrix.ndim - 2
+    return kernels.by_pair(matrix, at) if count >= kernels.LEAST else _displaced(matrix, at)
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:

@@ -30,6 +30,8 @@ from wellposed.signals.integration.taps import Taps
 
 SMALL = 16
 """Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
+TIMES = 100
+"""Links that are followed back through the times of a loop, two or three for each."""
 GRIDS = 64
 """Most states that are passed in search of one on the same grid."""
 REPEATED = 1
@@ -343,10 +345,12 @@ class Dependence:
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
 
-    def _through_links_of_x(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
-        if any(link.taps for link in x.links):
+    def _through_links_of_x(
+        self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False
+    ) -> Iterator[Array]:
+        if any(link.taps for link in x.links) and not swapped:
             back = _places(tuple(range(len(y.sizes))), where, len(x.sizes))
-            for other in self._across(y, x, back, depth):
+            for other in self._across(y, x, back, depth, swapped=True):
                 yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
             if link.taps:
@@ -360,19 +364,20 @@ class Dependence:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
                 yield kernels.placed(kernel, dims)
 
-    def _across(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+    def _across(self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False) -> Iterator[Array]:
         """Yield the covariance, in x's atoms, of x and what lies on another grid than its parents, by way of these.
 
         One goes back from y, through grids and numbers alone, to what x is made of in the same way (two parts of one
-        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it.
+        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it. ``swapped``
+        says that one went back from x before.
         """
         before = self._before(x)
         met = self._behind(x, _Grid(y, where), lambda grid: next(filter(grid.is_as, before), None))
         for other, one in met:
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
-        if not met and self._is_sum_of(x, y, where):
-            yield from self._through_links_of_x(x, y, where, depth)
+        if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
+            yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
         for one in () if met else before:
             inverse = one.inverse(len(x.sizes))
@@ -385,6 +390,15 @@ class Dependence:
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
+
+    def _is_of_times(self, x: State, y: State) -> bool:
+        """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
+        the times before.
+        """
+        of = y.running
+        if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
+            return False
+        return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
         """Whether x has several parents, and by way of one of them is made of what y is made of."""

@@ -26,12 +26,17 @@ def pooled(state: State) -> State:
     return state.amended(concatenation=WHOLE) if state.blocks else state
 
 
-def unpaired(state: State) -> State:
-    """Return a state that tells no pairs of positions apart, for rules that know displacements alone."""
-    blocks, base = tuple(map(unpaired, state.blocks)), state.base and unpaired(state.base)
+def unpaired(state: State, lags: int = 2) -> State:
+    """Return a state that tells no pairs of positions apart, for rules that know displacements alone: so many of them,
+    the last standing for all that are farther.
+    """
+    blocks, base = tuple(unpaired(b, lags) for b in state.blocks), state.base and unpaired(state.base, lags)
     if not _has_pairs(state.corr) and base is state.base and all(map(operator.is_, blocks, state.blocks)):
         return state
-    return state.amended(corr=kernels.by_displacement(state.corr), base=base, blocks=blocks)
+    corr = state.corr
+    for dim in range(corr.ndim):
+        corr = kernels.by_lag(corr, dim, lags) if lags > 2 else kernels.by_displacement(corr, (dim,))
+    return state.amended(corr=corr, base=base, blocks=blocks)
 
 
 def _has_pairs(corr: Array) -> bool:

@@ -71,6 +71,18 @@ def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array
     return kernel
 
 
+def by_lag(kernel: Array, dim: int, length: int) -> Array:
+    """Return a kernel with a profile over displacements, of at most this length, along an atom whose pairs it tells
+    apart: the average over the positions of each displacement.
+    """
+    size = positions(kernel.shape[dim])
+    if not size:
+        return kernel
+    matrix = matrix_of(kernel, dim, size)
+    sums = np.stack([np.trace(matrix, lag, -2, -1) for lag in range(size)], axis=-1)
+    return np.moveaxis(_profile(sums, size, min(length, size)), -1, dim)
+
+
 def with_diagonal(corr: Array, value: float = 1.0) -> Array:
     """Set what a kernel says of equal positions."""
     corr[_equal(corr.shape)] = value

@@ -82,7 +82,8 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         weight = weight.changed(mean=weight.mean - level)
     pairs = _pairs(call, weight, product)
     if product.window is not None:
-        result = convolve(call, unpaired(data), weight, product, product.window, centred=centred, pairs=pairs)
+        data = unpaired(data, kernels.lag_cap(len(product.window.kernel)))
+        result = convolve(call, data, weight, product, product.window, centred=centred, pairs=pairs)
     else:
         result = _multiply_weight(call, data, weight, product, centred=centred, pairs=pairs)
     if level:

@@ -18,7 +18,7 @@ from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import outside
-from wellposed.signals.distributions.blocks import concatenate, select
+from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
 from wellposed.signals.distributions.state import Running, State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -136,7 +136,7 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     parts = [_as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
-    whole = _merged(call, concatenate(parts, dim))
+    whole = _merged(call, concatenate(parts, dim, between=call.covariance if len(parts) > MOST_PARTS else None))
     if all(p.mask is None or p.scores is None for p in parts):
         return whole
     # scores that are shut out of a softmax stay so beside others
@@ -155,7 +155,7 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     for tensor in tensors:
         state = _as_state(call, tensor)
         parts.append(reshape(state, (*state.shape[:at], 1, *state.shape[at:])))
-    return concatenate(parts, at)
+    return concatenate(parts, at, between=call.covariance if len(parts) > MOST_PARTS else None)
 
 
 def reordered(x: State, axis: int, source: Indices) -> State:

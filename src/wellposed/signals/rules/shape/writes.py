@@ -15,7 +15,7 @@ from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import sample_operator
-from wellposed.signals.distributions.blocks import concatenate, one_after_another, select
+from wellposed.signals.distributions.blocks import MOST_TIMES, concatenate, one_after_another, select
 from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -50,7 +50,28 @@ def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None
         share = math.prod(source.shape) / max(math.prod(target.shape), 1)
         return _mixed(call, target, source, share)
     frequencies = call.graph.values[call.node.outputs[0]].dtype.is_complex
-    return replaced(target, permute(source, box.order) if source.axes else source, box, frequencies=frequencies)
+    source = permute(source, box.order) if source.axes else source
+    parts = {} if frequencies or call.independent else _positions(call, target, source, box)
+    axis = box.stretches[0].axis if parts else 0
+    if parts and len(parts) == target.shape[axis] > 1:
+        return concatenate([parts[at] for at in sorted(parts)], axis, apart=False, between=call.covariance)
+    result = replaced(target, source, box, frequencies=frequencies)
+    if parts:
+        call.run.memo["positions", axis, result.serial] = parts
+    return result
+
+
+def _positions(call: Call, target: State, source: State, box: Box) -> dict[int, State]:
+    """Return by index what the positions of an axis hold that were written one by one, as a loop over time does, once
+    this one is; nothing where a node writes something else.
+    """
+    if len(box.stretches) != 1 or (at := box.stretches[0]).stop - at.start != 1 or target.shape[at.axis] > MOST_TIMES:
+        return {}
+    if at.dropped:
+        source = reshape(source, (*source.shape[: at.axis], 1, *source.shape[at.axis :]))
+    before = call.run.memo.pop(("positions", at.axis, target.serial), {})
+    shape = (*target.shape[: at.axis], 1, *target.shape[at.axis + 1 :])
+    return {**before, at.start: expand(source, shape)}
 
 
 def _as_state(call: Call, value: Any) -> State:
