@@ -18,6 +18,7 @@ from typing import Any
 from common import markdown, write
 from judging import Case, arguments, failures, packages, rows_of, shortened
 from nets import outsiders
+from nets.draws import batch_of
 
 BOUND = 0.35
 """Octaves from which a node is named among the first that are wrong."""
@@ -45,7 +46,7 @@ def main() -> None:
 
     def make(name: str) -> Case:
         _, (_, model, batch) = entries[name]
-        return Case(model, lambda draw: outsiders.batch_of(batch, draw), told=True)
+        return Case(model, lambda draw: batch_of(batch, draw), told=True)
 
     known = {name: {"library": library, "bound": BOUND} for name, (library, _) in entries.items()}
     rows = rows_of(known, make, options, before=lambda name: outsiders.preload(entries[name][1][1]))

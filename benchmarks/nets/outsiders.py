@@ -15,44 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nets import hugging_face
+from nets.draws import Entry, integers, noise, same, side_by_side, uniform
 from wellposed import zoo
 
 REQUIREMENTS = Path(__file__).parents[1] / "outsiders.txt"
-Make = Callable[[torch.Generator], Any]
-Entry = tuple[str, Callable[[], nn.Module], tuple[Make, ...] | dict[str, Make]]
-
-
-def noise(*shape: int) -> Make:
-    """White noise."""
-    return lambda generator: torch.randn(shape, generator=generator)
-
-
-def uniform(*shape: int) -> Make:
-    """Numbers between 0 and 1."""
-    return lambda generator: torch.rand(shape, generator=generator)
-
-
-def integers(high: int, *shape: int) -> Make:
-    """Integers, equally likely."""
-    return lambda generator: torch.randint(high, shape, generator=generator)
-
-
-def same(value: Any) -> Make:
-    """The same in every batch."""
-    return lambda generator: value
-
-
-def side_by_side(*makers: Make) -> Make:
-    """Columns put side by side, as floats."""
-    return lambda generator: torch.cat([maker(generator).float() for maker in makers], dim=-1)
-
-
-def batch_of(makers: tuple[Make, ...] | dict[str, Make], draw: int) -> Any:
-    """Return the batch of a draw."""
-    generator = torch.Generator().manual_seed(draw)
-    if isinstance(makers, dict):
-        return {name: maker(generator) for name, maker in makers.items()}
-    return tuple(maker(generator) for maker in makers)
 
 
 def of(module: str, name: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -1508,6 +1475,10 @@ def litgpt() -> Iterator[Entry]:
     yield "GPT, experts", gpt(**{**llama, "mlp_class_name": "LLaMAMoE"}, n_expert=4, n_expert_per_token=2), (TOKENS,)
 
 
+def transformers() -> Iterator[Entry]:
+    yield from hugging_face.entries()
+
+
 LIBRARIES: dict[str, Callable[[], Iterator[Entry]]] = {
     function.__name__: function
     for function in (
@@ -1529,6 +1500,7 @@ LIBRARIES: dict[str, Callable[[], Iterator[Entry]]] = {
         super_image,
         litgpt,
         timm,
+        transformers,
     )
 }
 """By library; those of which there are few models are put together, and their names begin with the library's."""
