@@ -21,6 +21,8 @@ from wellposed.signals.integration.kernels import Array
 
 LIMIT = 1 << 22
 """Most elements that are drawn for one operator."""
+FEATURES = 1 << 16
+"""Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small."""
 LEAST = 1e-6
 """Share of the variance from which on it is drawn that elements have it in common."""
 
@@ -101,7 +103,8 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     corr, sizes = state.corr, state.sizes
     channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
     features = round(1.0 / state.alike.variance) if state.gauss and state.alike.variance > 0.0 else 0
-    if not features or not channels:
+    positions = [n for i, n in enumerate(sizes) if i not in channels]
+    if not features or not channels or features * math.prod(positions) > FEATURES:
         return _expected(state.moments, sizes, generator)
     of_features = tuple(1 if i in channels else n for i, n in enumerate(sizes))
     of_features = (*of_features[: channels[0]], features, *of_features[channels[0] + 1 :])
@@ -109,9 +112,9 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     drawn = drawn / drawn.norm(dim=-1, keepdim=True)
     made = [sizes[i] for i in channels]
     weight = torch.randn(features, math.prod(made), generator=generator, dtype=torch.float64)
-    products: torch.Tensor = drawn.reshape(-1, features) @ weight
-    positions = [n for i, n in enumerate(sizes) if i not in channels]
-    return products.reshape(*positions, *made).movedim(tuple(range(-len(made), 0)), tuple(channels))
+    products = (drawn.reshape(-1, features) @ weight).reshape(*positions, *made)
+    result: torch.Tensor = products.movedim(tuple(range(-len(made), 0)), tuple(channels))
+    return result
 
 
 @lru_cache(maxsize=4)
