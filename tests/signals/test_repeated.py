@@ -181,3 +181,36 @@ def test_bounds() -> None:
     found = bounds(graph)
     expected = [(0.0, math.inf), (0.0, 2.0), (-1.0, 0.0), (0.0, math.inf), (-math.inf, math.inf), (0.0, math.inf)]
     assert [tuple(found[out]) for out in graph.outputs] == expected
+
+
+class Corners(nn.Module):
+    """Boxes looked up corner by corner: some numbers are the same row of the same table."""
+
+    def __init__(self, known: bool) -> None:
+        super().__init__()
+        self.across, self.down = nn.Embedding(32, 256), nn.Embedding(32, 256)
+        self.known = known
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of four lookups, of which two pairs are the same."""
+        box = torch.zeros_like(x) if self.known else x
+        again = torch.zeros_like(x) if self.known else x
+        return self.across(box) + self.down(box) + self.across(again) + self.down(again)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_looked_up_twice_are_one_signal(known: bool) -> None:
+    model, tokens = Corners(known), torch.randint(32, (8, 16), generator=torch.Generator().manual_seed(0))
+    graph = wp.trace(model, tokens)
+    (*_, last) = wp.propagate(graph)
+    draws = []
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        for table in (model.across, model.down):
+            nn.init.normal_(table.weight, generator=generator)
+        with torch.no_grad():
+            draws.append(float(model(tokens).double().square().mean()))
+    mean = sum(draws) / len(draws)
+    error = (sum((d - mean) ** 2 for d in draws) / (len(draws) - 1) / len(draws)) ** 0.5
+    assert abs(mean - 8.0) < 4.0 * error
+    assert last.second_moment == pytest.approx(8.0, rel=0.05)
