@@ -16,7 +16,6 @@ from torch.nn import functional
 import wellposed as wp
 from wellposed.signals.context import joint
 from wellposed.signals.context.sampling import sample_state
-from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import make_state
 
 aten = torch.ops.aten
@@ -173,8 +172,8 @@ def test_draws_are_as_alike_as_their_displacement_says() -> None:
 def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
     """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
     told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000
-    state = make_state((2, width), alike=source(0, 1.0 / features), gauss=True)
-    state = state.changed(moments=replace(state.moments, corr=told))
+    state = make_state((2, width), gauss=True)
+    state = state.changed(moments=replace(state.moments, corr=told, even=1.0 / features))
     generator = torch.Generator().manual_seed(0)
     drawn = torch.stack([sample_state(state, generator, torch.float64, (1,)) for _ in range(count)])
     # the expected cosine of rows that correlate by r is r (1 - (1 - r²) / 12) up to 1 / 36: 0.43 for one of 0.4

@@ -96,13 +96,12 @@ def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.
 def _noise(state: State, generator: torch.Generator, within: Collection[int]) -> torch.Tensor:
     """Draw standard Gaussian elements, by atoms.
 
-    Channels are products of different weights with the features at a position, of which there are so many: two
-    positions of one draw are alike by chance in all channels. So features are drawn, of one size at all positions, as
-    local scales are drawn apart.
+    Channels are products of different weights with the features at a position: two positions of one draw are alike by
+    chance in all of them. Where a norm has given features one size at all positions, they are drawn, and then weights.
     """
     corr, sizes = state.corr, state.sizes
     channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
-    features = round(1.0 / state.alike.variance) if state.gauss and state.alike.variance > 0.0 else 0
+    features = round(1.0 / state.even) if state.gauss and state.even > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     if not features or not channels or features * math.prod(positions) > FEATURES:
         return _expected(state.moments, sizes, generator)
