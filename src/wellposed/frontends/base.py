@@ -141,6 +141,23 @@ def planned(
     return plan.model_copy(update={"prescriptions": prescriptions})
 
 
+def written(plan: Plan, module: nn.Module, **settings: Any) -> dict[str, Tensor]:
+    """Return what a plan writes into a module, by name, without writing to its memory, which may be the framework's.
+
+    Args:
+        plan: the plan.
+        module: whose parameters the plan is for.
+        settings: of `wellposed.Plan.apply_`, whose errors these are.
+    """
+    shell = type(type(module).__name__, (nn.Module,), {})()
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            shell._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    before = {name: tensor._version for name, tensor in shell._parameters.items()}
+    plan.apply_(shell, **settings)
+    return {name: tensor.detach() for name, tensor in shell._parameters.items() if tensor._version != before[name]}
+
+
 def unique(paths: Iterable[str]) -> list[str]:
     """Return names for paths, of which several may be alike: ``a``, ``a#2``, ``a#3`` in their order.
 
