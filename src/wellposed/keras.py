@@ -40,8 +40,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wellposed.frontends.keras import KerasModule, sending, variables
+from wellposed.frontends.keras.keras2 import from_keras2
 
-__all__ = ["KerasModule", "apply_", "check", "explain", "initialize_", "measure", "plan", "report", "trace"]
+__all__ = [
+    "KerasModule", "apply_", "check", "explain", "from_keras2", "initialize_", "measure", "plan", "report", "trace",
+]  # fmt: skip
 
 
 def trace(model: Any, *args: Any, training: bool = True) -> Graph:
