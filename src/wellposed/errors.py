@@ -66,6 +66,10 @@ class RankError(WellposedError, RuntimeError):
         self.kind = kind
 
 
+class WorkerError(WellposedError, RuntimeError):
+    """A process that was started for a call failed, died, or took too long; the message has its last lines."""
+
+
 class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 

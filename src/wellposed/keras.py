@@ -4,18 +4,24 @@
 >>> plan = wk.initialize_(model)  # doctest: +SKIP
 >>> wk.check(model, plan=plan)  # doctest: +SKIP
 
-Keras runs on its torch backend (``KERAS_BACKEND=torch``, set before keras is imported). Parameters are named by the
-paths of Keras' variables. Example inputs are what the model is called with, as arrays or tensors; where none are given,
-they are made from the shapes that the model was built for. What a function takes beside them, and what it raises, is
-what its namesake in `wellposed` takes and raises; and in all of them
+Where Keras runs on torch (``KERAS_BACKEND=torch``, set before keras is imported), this happens in the process itself;
+where it runs on TensorFlow or JAX, in a worker, a process that has Keras on torch: the same plan and the same bits. A
+worker is started for each call. Two more settings are for it: ``time_limit``, the seconds that it may take (600), and
+``custom_objects``, classes and functions by name that the model's configuration refers to.
+
+Parameters are named by the paths of Keras' variables. Example inputs are what the model is called with, as arrays or
+tensors; where none are given, they are made from the shapes that the model was built for. What a function takes beside
+them, and what it raises, is what its namesake in `wellposed` takes and raises; and in all of them
 
 * `InputError`: no Keras model, one that is not built, or one whose inputs are not known and no example is given;
-* `UnsupportedError`: Keras runs on another backend; a layer is quantised, or runs another framework's code.
+* `UnsupportedError`: Keras runs on a further backend; a layer is quantised, or runs another framework's code; a worker
+  cannot build the model;
+* `WorkerError`: a worker died or took too long. The model is as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wellposed import checks, graphs, reports
@@ -29,17 +35,22 @@ try:
     import_library("keras", what="wellposed.keras", extra="keras")
 except ModuleNotFoundError as error:
     raise UnsupportedError(
-        f"Keras looks for a backend that is not installed ({error.name}): set KERAS_BACKEND=torch before keras is "
-        "imported"
+        f"Keras looks for a backend that is not installed ({error.name}): install it, or set KERAS_BACKEND=torch "
+        "before keras is imported"
     ) from error
 
-from wellposed.frontends.keras import KerasModule
+from wellposed.frontends.keras import KerasModule, sending, variables
+from wellposed.frontends.keras.keras2 import from_keras2
 
-__all__ = ["KerasModule", "apply_", "check", "explain", "initialize_", "measure", "plan", "report", "trace"]
+__all__ = [
+    "KerasModule", "apply_", "check", "explain", "from_keras2", "initialize_", "measure", "plan", "report", "trace",
+]  # fmt: skip
 
 
 def trace(model: Any, *args: Any, training: bool = True) -> Graph:
     """Run a model once without changing it, and return the operators that it ran; see `wellposed.trace`.
+
+    This needs Keras on torch: a graph holds functions, which no worker can send.
 
     Args:
         model: a built `keras.Model`.
@@ -75,16 +86,14 @@ def plan(
         skip: those to keep.
         frozen: also plan variables that are not trainable.
         training: the mode to trace in.
-        options: of the method.
+        options: of the method, and for a worker.
 
     Returns:
         The plan. Kernels and biases of recurrent layers are kept as Keras draws them (AutoInit, Appendix A).
     """
-    module = KerasModule(model)
-    return planned(
-        module, module.given(args), method=method, seed=seed, only=only, skip=skip, frozen=frozen, training=training,
-        **options,
-    )  # fmt: skip
+    settings = {"method": method, "seed": seed, "only": only, "skip": skip, "frozen": frozen, "training": training}
+    made: Plan = _run(model, _plan, args, settings | options)
+    return made
 
 
 def apply_(
@@ -107,7 +116,10 @@ def apply_(
     Raises:
         PlanError: the plan does not fit the model, which is as it was.
     """
-    KerasModule(model).apply_(plan, only=only, skip=skip, frozen=frozen)
+    if sending.on_torch():
+        KerasModule(model).apply_(plan, only=only, skip=skip, frozen=frozen)
+    else:
+        variables.apply_(plan, model, only=only, skip=skip, frozen=frozen)
 
 
 def initialize_(model: Any, *args: Any, frozen: bool = False, **settings: Any) -> Plan:
@@ -137,8 +149,8 @@ def check(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None, 
         inputs: described, or batches, each what the model is called with.
         settings: further ones of `wellposed.check`.
     """
-    module, given, inputs = _opened(model, args, inputs)
-    return checks.check(module, *given, plan=plan, inputs=inputs, **settings)
+    verdict: checks.Verdict = _run(model, _check, args, {"plan": plan, "inputs": inputs, **settings})
+    return verdict
 
 
 def measure(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None, **settings: Any) -> Any:
@@ -151,8 +163,7 @@ def measure(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None
         inputs: as for `check`.
         settings: further ones of `wellposed.measure`.
     """
-    module, given, inputs = _opened(model, args, inputs)
-    return checks.measure(module, *given, plan=plan, inputs=inputs, **settings)
+    return _run(model, _measure, args, {"plan": plan, "inputs": inputs, **settings})
 
 
 def explain(
@@ -168,8 +179,10 @@ def explain(
         inputs: as for `check`.
         settings: further ones of `wellposed.explain`.
     """
-    module, given, inputs = _opened(model, args, inputs)
-    return checks.explain(module, node, *given, plan=plan, inputs=inputs, **settings)
+    explained: checks.Explanation = _run(
+        model, _explain, args, {"node": node, "plan": plan, "inputs": inputs, **settings}
+    )
+    return explained
 
 
 def report(
@@ -196,20 +209,61 @@ def report(
         seed: of the plan and of the real passes.
         settings: further ones of `wellposed.report`.
     """
-    module, given, inputs = _opened(model, args, inputs)
+    settings.setdefault("command", f"wellposed.keras.report({getattr(model, 'name', '')})")
+    named = {
+        "plan": plan, "method": method, "options": options, "inputs": inputs, "training": training, "seed": seed,
+    }  # fmt: skip
+    collected: reports.Report = _run(model, _report, args, named | settings)
+    return collected
+
+
+# ---- what runs where Keras runs on torch: here, or in a worker -------------------------------------------------------
+
+
+def _run(model: Any, function: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    """Return what a function says of a model's front end, after it took out what is for a worker."""
+    for_worker = {name: settings.pop(name) for name in ("time_limit", "custom_objects") if name in settings}
+    if sending.on_torch():
+        return function(KerasModule(model), *args, **settings)
+    return sending.in_worker(model, function, args, settings, **for_worker)
+
+
+def _plan(module: KerasModule, *args: Any, **settings: Any) -> Plan:
+    return planned(module, module.given(args), **settings)
+
+
+def _check(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> checks.Verdict:
+    given = module.given(args)
+    return checks.check(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+
+
+def _measure(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> Any:
+    given = module.given(args)
+    return checks.measure(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+
+
+def _explain(module: KerasModule, *args: Any, node: str | None, inputs: Any, **settings: Any) -> checks.Explanation:
+    given = module.given(args)
+    return checks.explain(module, node, *given, inputs=module.batches(inputs, len(given)), **settings)
+
+
+def _report(
+    module: KerasModule,
+    *args: Any,
+    plan: Plan | None,
+    method: str,
+    options: Mapping[str, Any] | None,
+    inputs: Any,
+    training: bool,
+    seed: int,
+    **settings: Any,
+) -> reports.Report:
+    given = module.given(args)
     if plan is None:
         choices = {"only": None, "skip": None, **(options or {})}
         plan = planned(module, given, method=method, seed=seed, training=training, **choices)
         options = None
-    settings.setdefault("command", f"wellposed.keras.report({model.name})")
     return reports.report(
-        module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
-        **settings,
+        module, *given, plan=plan, method=method, options=options, inputs=module.batches(inputs, len(given)),
+        training=training, seed=seed, **settings,
     )  # fmt: skip
-
-
-def _opened(model: Any, args: tuple[Any, ...], inputs: Any) -> tuple[KerasModule, tuple[Any, ...], Any]:
-    """Return a model's front end, its example arguments and the inputs of real passes, as `wellposed` takes them."""
-    module = KerasModule(model)
-    given = module.given(args)
-    return module, given, module.batches(inputs, len(given))

@@ -461,11 +461,11 @@ def test_lengths_that_are_not_known_need_an_example():
     assert wk.plan(model, np.zeros((8, 7, 5), "float32")).prescriptions
 
 
-def test_another_backend_is_refused(monkeypatch):
+def test_a_trace_on_another_backend_is_refused(monkeypatch):
     model = table(dense(4))()
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(UnsupportedError, match=r"Keras runs on jax .* KERAS_BACKEND=torch before keras is"):
-        wk.plan(model)
+        wk.trace(model)
 
 
 def test_a_backend_that_is_not_installed_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,8 @@ def plan(
     """Work out how to draw every parameter of MODEL, and show it."""
     options = method_options(target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning") as stages:
-        from wellposed import graphs, methods, zoo
+        from wellposed import graphs, zoo
+        from wellposed.frontends.base import plan_of
 
         stages.next()
         # A function of the user's own may read values while it builds; the libraries' models do not.
@@ -81,7 +83,7 @@ def plan(
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
-        planned = methods.plan(graph, method=method, seed=seed, **options)
+        planned = plan_of(module, graph, method=method, seed=seed, **options)
     if output is not None:
         planned.save(output)
     if as_json:
@@ -174,10 +176,12 @@ def _graph_and_plan(
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
     import torch
 
-    from wellposed import graphs, methods, plans, zoo
+    from wellposed import graphs, plans, zoo
+    from wellposed.frontends.base import plan_of
 
     stages.next()
     torch.manual_seed(seed)
+    random.seed(seed)  # which Keras takes its seeds from
     module, args, kwargs = zoo.load(model)
     stages.next()
     graph = graphs.trace(module, *args, **kwargs)
@@ -186,7 +190,7 @@ def _graph_and_plan(
     if plan_file is not None:
         planned = plans.Plan.load(plan_file)
     elif method is not None or options:
-        planned = methods.plan(graph, method=method or "autoinit", seed=seed, **options)
+        planned = plan_of(module, graph, method=method or "autoinit", seed=seed, **options)
     stages.next()
     return graph, planned
 

@@ -13,7 +13,8 @@ from wellposed.errors import OptionError
 
 _MODEL_HELP = (
     "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
-    "downloaded), or path/to/file.py:function, which returns the model, (model, args) or (model, args, kwargs)."
+    "downloaded), keras:path/to/model.keras, or path/to/file.py:function, which returns the model, (model, args) or "
+    "(model, args, kwargs)."
 )
 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -64,7 +65,8 @@ def report(
     with show.err().status("loading") as status:
         import torch
 
-        from wellposed import plans, reports, zoo
+        from wellposed import graphs, plans, reports, zoo
+        from wellposed.frontends.base import Frontend, plan_of
         from wellposed.graphs.tree import example_of
         from wellposed.reports.html import require_plotly
         from wellposed.reports.paths import require_writable
@@ -75,6 +77,7 @@ def report(
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         loss_fn, batches = None, None
         torch.manual_seed(seed)
+        random.seed(seed)  # which Keras takes its seeds from
         if training:
             setup = zoo.load_training(model)
             loss_fn, batches = setup.loss_fn, [setup.first()]
@@ -82,6 +85,9 @@ def report(
             args, kwargs = example_of(batches[0])
         else:
             module, args, kwargs = zoo.load(model, device="meta" if meta else "cpu")
+        if planned is None and isinstance(module, Frontend):
+            planned = plan_of(module, graphs.trace(module, *args, **kwargs), method=method, seed=seed, **options)
+            options = {}
         made = reports.report(
             module,
             *args,

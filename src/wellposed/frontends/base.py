@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from wellposed import methods
 from wellposed.checks.batches import Inputs, is_described
-from wellposed.graphs import trace
+from wellposed.graphs import Graph, trace
 from wellposed.plans import Plan
 
 BATCH = 8
@@ -132,13 +132,42 @@ def planned(
         training: the mode to trace in.
         settings: further ones of `wellposed.plan`, and options of the method; errors are those of it.
     """
-    skipped = [skip] if isinstance(skip, str) else list(skip or ())
-    skipped += [glob.escape(name) for name in module.kept]
-    plan = methods.plan(trace(module, *args, training=training), skip=skipped, **settings)
-    prescriptions = dict(plan.prescriptions)
-    for name, reason in module.kept.items():
-        prescriptions[name] = prescriptions[name].changed(reason=reason)
-    return plan.model_copy(update={"prescriptions": prescriptions})
+    return plan_of(module, trace(module, *args, training=training), skip=skip, **settings)
+
+
+def plan_of(module: nn.Module, graph: Graph, **settings: Any) -> Plan:
+    """Return the plan of a traced model: as `wellposed.plan`, but for the parameters that a front end keeps.
+
+    Args:
+        module: the model, or its front end.
+        graph: of it.
+        settings: of `wellposed.plan`, and options of the method; errors are those of it.
+    """
+    kept = module.kept if isinstance(module, Frontend) else {}
+    if kept:
+        skip = settings.get("skip")
+        skipped = [skip] if isinstance(skip, str) else list(skip or ())
+        settings["skip"] = skipped + [glob.escape(name) for name in kept]
+    plan = methods.plan(graph, **settings)
+    reasons = {name: plan.prescriptions[name].changed(reason=reason) for name, reason in kept.items()}
+    return plan.model_copy(update={"prescriptions": {**plan.prescriptions, **reasons}}) if kept else plan
+
+
+def written(plan: Plan, module: nn.Module, **settings: Any) -> dict[str, Tensor]:
+    """Return what a plan writes into a module, by name, without writing to its memory, which may be the framework's.
+
+    Args:
+        plan: the plan.
+        module: whose parameters the plan is for.
+        settings: of `wellposed.Plan.apply_`, whose errors these are.
+    """
+    shell = type(type(module).__name__, (nn.Module,), {})()
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            shell._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    before = {name: tensor._version for name, tensor in shell._parameters.items()}
+    plan.apply_(shell, **settings)
+    return {name: tensor.detach() for name, tensor in shell._parameters.items() if tensor._version != before[name]}
 
 
 def unique(paths: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Models by name: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CONFIG``, ``path/to/file.py:function``.
+"""Models by name: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CONFIG``, ``keras:FILE``, ``FILE.py:FUNCTION``.
 
-Weights are random and nothing is downloaded. torchvision, timm and transformers are extras, imported when first asked
-for.
+Weights are random and nothing is downloaded. torchvision, timm, transformers, keras and flax are extras, imported when
+first asked for. Models of Keras and JAX come as their front ends.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.remaking import remember
+
+if TYPE_CHECKING:
+    from wellposed.frontends.base import Frontend
 
 Loaded = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -35,14 +39,17 @@ def load(name: str, device: str = "cpu") -> Loaded:
 
     Args:
         name: ``torchvision:resnet50``; ``timm:vit_small_patch16_224``; ``transformers:path/to/config.json``, or a model
-            type such as ``transformers:llama`` for a small configuration of it; ``path/to/file.py:function`` for a
-            function that returns ``model``, ``(model, args)`` or ``(model, args, kwargs)``.
-        device: where parameters and buffers are made; ``"meta"`` takes no memory. Example inputs are on CPU.
+            type such as ``transformers:llama`` for a small configuration of it; ``keras:path/to/model.keras``, which
+            has weights of its own; ``path/to/file.py:function`` for a function that returns ``model``, ``(model,
+            args)`` or ``(model, args, kwargs)``, a model being a module of torch, Keras or Flax NNX, or a
+            `wellposed.jax.Function`.
+        device: where parameters and buffers are made; ``"meta"`` takes no memory. Example inputs are on CPU, and so are
+            models of files of Keras.
 
     Raises:
         OptionError: the name cannot be read, there is no such model, or the library that has it is not installed.
     """
-    if torch.device(device).type != "meta" or name.startswith("transformers:"):
+    if torch.device(device).type != "meta" or name.startswith(("transformers:", "keras:")):
         return _loaded(name, device)
     try:
         loaded = _loaded(name, device)
@@ -58,13 +65,16 @@ def _loaded(name: str, device: str) -> Loaded:
     library, _, model = name.partition(":")
     if not model:
         raise OptionError(
-            "a model is named as torchvision:NAME, timm:NAME, transformers:CONFIG or path/to/file.py:function; "
+            "a model is named as torchvision:NAME, timm:NAME, transformers:CONFIG, keras:FILE or "
+            "path/to/file.py:function; "
             f"got {name!r}"
         )
     if library == "transformers":
         from wellposed.zoo.configurations import from_config
 
         return from_config(model, import_library("transformers"), device)
+    if library == "keras":
+        return _from_keras(Path(model))
     with torch.device(device):
         if library == "torchvision":
             return _from_torchvision(model)
@@ -73,7 +83,7 @@ def _loaded(name: str, device: str) -> Loaded:
         if library.endswith(".py"):
             return _from_file(Path(library), model)
     raise OptionError(
-        f"unknown model library {library!r}{near_matches(library, ('torchvision', 'timm', 'transformers'))}"
+        f"unknown model library {library!r}{near_matches(library, ('torchvision', 'timm', 'transformers', 'keras'))}"
     )
 
 
@@ -189,15 +199,66 @@ def function_of(path: Path, function: str) -> Callable[[], Any]:
 
 def _from_file(path: Path, function: str) -> Loaded:
     """Make the model of a user's own function."""
+    _keras_on_torch()
     made = function_of(path, function)()
     parts = made if isinstance(made, tuple) else (made,)
     model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
+    args = args if isinstance(args, tuple) else (args,)
+    front = front_end(model)
+    if front is not None and kwargs == {} and len(parts) <= 3:
+        return front, front.given(args), {}
     if not isinstance(model, nn.Module) or not isinstance(kwargs, dict) or len(parts) > 3:
         raise OptionError(
             f"{function} of {str(path)!r} must return a model, (model, args) or (model, args, kwargs); "
             f"got {type(made).__name__}"
         )
-    return model, args if isinstance(args, tuple) else (args,), kwargs
+    return model, args, kwargs
+
+
+def front_end(model: Any) -> Frontend | None:
+    """Return the front end of a model of Keras or JAX; None for anything else. It is chosen by the model's classes.
+
+    Raises:
+        InputError: a model of Keras that is not built.
+        UnsupportedError: Keras runs on another backend than torch, or a layer of it cannot be traced.
+    """
+    homes = {kind.__module__ for kind in type(model).__mro__}
+    libraries = {home.partition(".")[0] for home in homes}
+    if "keras" in libraries:  # on torch a module of it is also one of torch
+        from wellposed.frontends.keras import KerasModule
+
+        return KerasModule(model)
+    if "flax" in libraries or any(home.startswith("wellposed.frontends.jax") for home in homes):
+        from wellposed.frontends import jax
+
+        return jax.front_end(model)
+    return None
+
+
+def _keras_on_torch() -> None:
+    """See to it that Keras runs on torch in this process, if nothing has imported it."""
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "torch"
+
+
+def _from_keras(path: Path) -> Loaded:
+    """Load a model that Keras saved."""
+    if not path.exists():
+        raise OptionError(f"there is no file {str(path)!r}")
+    _keras_on_torch()
+    keras = import_library("keras", extra="keras")
+    from wellposed.frontends.keras import KerasModule
+    from wellposed.frontends.keras.sending import summary
+
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except Exception as error:
+        raise OptionError(
+            f"Keras cannot load {str(path)!r} ({summary(error)}); a model with classes of its own is named "
+            "path/to/file.py:function, for a function that loads it"
+        ) from error
+    module = KerasModule(model)
+    return module, module.example(), {}
 
 
 def _cpu_rand(*shape: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from wellposed.errors import InputError, PlanError
-from wellposed.frontends.base import Frontend, unique
+from wellposed.frontends.base import Frontend, unique, written
 from wellposed.frontends.jax.dtypes import constant, torch_dtype
 from wellposed.frontends.jax.interpreter import check_rules, run_program
 from wellposed.frontends.jax.program import Program, program_of
@@ -164,9 +164,13 @@ class JaxModule(Frontend):
         Raises:
             PlanError: the plan does not fit the model, or the model has shapes only.
         """
-        shell = _Shell(self)
-        plan.apply_(shell, **settings)
-        return {name: tensor.detach() for name, tensor in shell.named_written()}
+        abstract = [name for name, parameter in self.named_parameters() if parameter.is_meta]
+        if abstract:
+            raise PlanError(
+                f"{type(self).__name__} has shapes only ({abstract[0]!r}): make it with values, or take arrays from "
+                "wj.draw(plan)"
+            )
+        return written(plan, self, **settings)
 
 
 class NNXModule(JaxModule):
@@ -409,29 +413,3 @@ def array_of(tensor: Tensor, dtype: Any = None) -> Any:
     """
     array = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32).numpy()
     return np.array(array, dtype=dtype)
-
-
-class _Shell(nn.Module):
-    """What a plan is written into: copies of the parameters of a front end, which are the framework's own memory."""
-
-    def __init__(self, module: JaxModule) -> None:
-        super().__init__()
-        abstract = [
-            name for name, parameter in module._parameters.items() if parameter is not None and parameter.is_meta
-        ]
-        if abstract:
-            raise PlanError(
-                f"{type(module).__name__} has shapes only ({abstract[0]!r}): make it with values, or take arrays from "
-                "wj.draw(plan)"
-            )
-        self._source = (module,)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                self._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-        self._before = {name: tensor._version for name, tensor in self._parameters.items() if tensor is not None}
-
-    def named_written(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters that were written."""
-        for name, tensor in self._parameters.items():
-            if tensor is not None and tensor._version != self._before[name]:
-                yield name, tensor

@@ -14,16 +14,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.frontends.base import BATCH, Frontend, unique
+from wellposed.frontends.keras.variables import check_model, layers_of, named_variables, trained_in
 from wellposed.frontends.keras.whole import whole_operators
 from wellposed.graphs.modules import ModuleStack, running
-
-_FOREIGN = {
-    "TorchModuleWrapper": "it wraps a torch module, whose weights Keras does not hand over",
-    "TFSMLayer": "it holds a TensorFlow graph",
-    "JaxLayer": "it holds a function of JAX",
-    "FlaxLayer": "it holds a module of Flax",
-}
-"""Layers that run another framework's code, by class, with what keeps them from being traced."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -42,12 +35,11 @@ class KerasModule(Frontend):
     def __init__(self, model: Any) -> None:
         super().__init__()
         _check_backend()
-        _check_model(model)
+        check_model(model)
         self._model = (model,)  # in a tuple, or it would be registered: on this backend a layer is a module itself
         self._scopes = dict(_scopes(model))
-        trained = {id(variable) for layer in _layers(model) for variable in layer._trainable_variables}
-        names = unique([variable.path for variable in model.variables])
-        self._variables = dict(zip(names, model.variables, strict=True))
+        trained = trained_in(model)
+        self._variables = named_variables(model)
         recurrent = _in_cells(model)
         for name, variable in self._variables.items():
             self.hold(name, variable.value, trained=id(variable) in trained)
@@ -101,39 +93,9 @@ def _check_backend() -> None:
     backend = keras.config.backend()
     if backend != "torch":
         raise UnsupportedError(
-            f"Keras runs on {backend} in this process, and wellposed.keras traces its torch backend: set "
-            "KERAS_BACKEND=torch before keras is imported (a model is the same on every backend; save it here and "
-            "load it there)"
+            f"Keras runs on {backend} in this process, and its models can be traced on torch only: set "
+            "KERAS_BACKEND=torch before keras is imported (wk.plan, wk.check and the like ask a worker)"
         )
-
-
-def _check_model(model: Any) -> None:
-    """Raise for what is no built Keras model, and for layers that cannot be traced, by name."""
-    if not isinstance(model, keras.Layer):
-        advice = "; use wellposed itself for it" if isinstance(model, nn.Module) else ""
-        raise InputError(f"wellposed.keras takes a Keras model, got {type(model).__name__}{advice}")
-    if not model.built:
-        raise InputError(
-            f"{type(model).__name__} {model.name!r} is not built and has no weights yet: call model.build(input_shape) "
-            "or run it once on a batch"
-        )
-    for layer in _layers(model):
-        kind = type(layer).__name__
-        if kind in _FOREIGN:
-            raise UnsupportedError(
-                f"layer {layer.name!r} ({kind}) of {model.name!r} cannot be traced: {_FOREIGN[kind]}"
-            )
-        if getattr(layer, "quantization_mode", None) is not None:
-            raise UnsupportedError(
-                f"layer {layer.name!r} ({kind}) of {model.name!r} is quantised ({layer.quantization_mode}); plan the "
-                "model before model.quantize"
-            )
-
-
-def _layers(model: Any) -> list[Any]:
-    """Return the model and every layer in it, once each."""
-    layers: list[Any] = model._flatten_layers()
-    return layers
 
 
 def _scopes(model: Any) -> Iterator[tuple[int, tuple[str, str, bool]]]:
@@ -159,7 +121,7 @@ def _scopes(model: Any) -> Iterator[tuple[int, tuple[str, str, bool]]]:
 
 def _in_cells(model: Any) -> set[int]:
     """Return the ids of the variables in recurrent cells, which run once for every step."""
-    recurrent = (layer for layer in _layers(model) if isinstance(layer, keras.layers.RNN))
+    recurrent = (layer for layer in layers_of(model) if isinstance(layer, keras.layers.RNN))
     return {id(variable) for layer in recurrent for variable in layer.cell.variables}
 
 

@@ -1,0 +1,309 @@
+"""Calls on a Keras model: here where Keras runs on torch, else in a worker process that has it on torch.
+
+What is sent is the model as Keras serialises it, the values of its variables, and what it calls everything: a worker
+that builds a model again may give variables and layers other names, and random streams are keyed by name.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FunctionType
+from typing import Any
+
+import keras
+from torch import Tensor
+
+from wellposed.checks.batches import is_described
+from wellposed.checks.check import AGAIN
+from wellposed.errors import InputError, OptionError, UnsupportedError, WorkerError
+from wellposed.frontends.keras.variables import check_model, layers_of, trained_in
+
+TIME_LIMIT = 600.0
+"""Seconds that a worker may take, if nothing else is said."""
+
+_SENT_FROM = ("tensorflow", "jax")
+_LAST_LINES = 15
+_LONG = 400
+_COMPILED = "compile_config"
+_GLOBAL = ("floatx", "epsilon", "image_data_format")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A Keras model on its way to a worker.
+
+    Attributes:
+        name: the model's, for messages.
+        config: what Keras serialises it to.
+        custom_objects: classes and functions that the configuration refers to, by name.
+        variables: of each variable in the model's order its path, its values, and whether it is trained: None for what
+            is no parameter.
+        layers: of each layer in the model's order its path, name and class, and whether it is trained.
+        settings: what Keras is set to: types, layout of pictures.
+        policy: the default one of types.
+    """
+
+    name: str
+    config: Any
+    custom_objects: Mapping[str, Any]
+    variables: list[tuple[str, Any, bool | None]]
+    layers: list[tuple[str | None, str, str, bool]]
+    settings: Mapping[str, Any]
+    policy: Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of ``function(module, *args, **settings)`` on a model; the function is sent by its name."""
+
+    model: Sent
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    settings: Mapping[str, Any]
+
+
+def on_torch() -> bool:
+    """Whether Keras runs on torch in this process.
+
+    Raises:
+        UnsupportedError: it runs on another backend than was asked for, or on one that no model is sent from.
+    """
+    backend, asked = keras.config.backend(), os.environ.get("KERAS_BACKEND", "")
+    if asked and asked != backend:
+        raise UnsupportedError(
+            f"KERAS_BACKEND says {asked}, but Keras was loaded with {backend} before: set it before keras is imported"
+        )
+    if backend != "torch" and backend not in _SENT_FROM:
+        raise UnsupportedError(
+            f"Keras runs on {backend}, and wellposed.keras takes models on torch, {' and '.join(_SENT_FROM)}: set "
+            "KERAS_BACKEND before keras is imported"
+        )
+    return bool(backend == "torch")
+
+
+def in_worker(
+    model: Any,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    settings: Mapping[str, Any],
+    *,
+    time_limit: float = TIME_LIMIT,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return what a function of a `KerasModule` says of a model, in a process where Keras runs on torch.
+
+    The model is only read.
+
+    Args:
+        model: a built Keras model.
+        function: of a module, called as ``function(module, *args, **settings)``.
+        args: what the model is called with.
+        settings: of the function; batches under ``inputs`` are read as far as ``draws`` may ask for them.
+        time_limit: seconds that the worker may take.
+        custom_objects: classes and functions that the model's configuration refers to, by name.
+
+    Raises:
+        InputError: no Keras model, or one that is not built.
+        OptionError: a time limit that is no positive number.
+        UnsupportedError: the model cannot be serialised or built again.
+        WorkerError: the worker died, or took longer than the limit; the message has its last lines.
+        WellposedError: whatever the function raises.
+    """
+    if not time_limit > 0:
+        raise OptionError(f"time_limit is a number of seconds > 0, got {time_limit!r}")
+    settings = dict(settings)
+    if "inputs" in settings:
+        settings["inputs"] = _batches(settings["inputs"], (1 + AGAIN) * int(settings.get("draws", 8)))
+    job = Job(_sent(model, dict(custom_objects or {})), function, tuple(_plain(arg) for arg in args), settings)
+    try:
+        written = pickle.dumps(job)
+    except Exception as error:
+        raise UnsupportedError(
+            f"the call cannot be sent to a worker ({summary(error)}): pass arrays, names and numbers, and "
+            "custom_objects from modules that can be imported"
+        ) from error
+    with TemporaryDirectory(prefix="wellposed-") as directory:
+        kind, result = _asked(written, Path(directory), time_limit)
+    if kind == "raised":
+        raise result
+    return result
+
+
+def _asked(job: bytes, directory: Path, time_limit: float) -> tuple[str, Any]:
+    """Run a worker on a job, and return whether it ``returned`` or ``raised``, and what."""
+    question, answer, log = directory / "question", directory / "answer", directory / "log"
+    question.write_bytes(job)
+    environment = os.environ | {
+        "KERAS_BACKEND": "torch",
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+    }
+    command = [sys.executable, "-P", "-m", "wellposed.frontends.keras.worker", str(question), str(answer)]
+    with log.open("wb") as lines:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=lines, stderr=lines, env=environment, timeout=time_limit,
+                check=False,
+            )  # fmt: skip
+            what = f"ended with exit code {done.returncode} before it had an answer"
+        except subprocess.TimeoutExpired:
+            what = f"had no answer within time_limit={time_limit:g} seconds, and was stopped"
+    if answer.is_file():
+        return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
+    last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+    raise WorkerError(
+        f"the worker that has Keras on torch {what}; the model is as it was. Its last lines:\n"
+        + "\n".join(last or ["-"])
+    )
+
+
+def summary(error: Exception) -> str:
+    """Return an error in a line or two; Keras puts whole configurations into its own."""
+    innermost = str(error).rpartition("Exception encountered: ")[2]
+    return f"{type(error).__name__}: {innermost if len(innermost) <= _LONG else innermost[:_LONG] + ' ...'}"
+
+
+# ---- the model ------------------------------------------------------------------------------------------------------
+
+
+def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
+    check_model(model)
+    called = f"{type(model).__name__} {model.name!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about lambdas, which are not kept
+            config = _without_compiling(keras.saving.serialize_keras_object(model))
+    except Exception as error:
+        raise UnsupportedError(
+            f"{called} cannot be serialised for a worker ({summary(error)}): give its classes a "
+            "get_config, or plan the model where Keras runs on torch (KERAS_BACKEND=torch, built by a function in a "
+            "file), save the plan, and write it here with wk.apply_"
+        ) from error
+    for layer in _with_lambdas(config, model.name):
+        raise UnsupportedError(
+            f"layer {layer!r} of {called} holds a lambda, which cannot be sent to a worker: make it a function "
+            "of a module (def, in a file that can be imported)"
+        )
+    found: dict[str, Any] = {}
+    for name, registered, module, made in _own_objects(config, _functions(model)):
+        if name in custom_objects or registered in custom_objects:
+            continue
+        if module is None or module == "__main__":
+            why = "it is defined in __main__, the script or notebook that runs"
+        elif made is None or vars(sys.modules[module]).get(made.__qualname__) is not made:
+            why = f"{module} has nothing of this name, since it is made inside a function"
+        else:
+            found[registered or name] = made
+            continue
+        raise UnsupportedError(
+            f"a worker cannot import {name!r}, which {called} is made of: {why}. Move it to a module (a file of its "
+            f"own) and import it from there, or pass custom_objects={{{name!r}: ...}} with one that can be imported"
+        )
+    trained = trained_in(model)
+    return Sent(
+        name=called,
+        config=config,
+        custom_objects=found | custom_objects,
+        variables=[
+            (v.path, keras.ops.convert_to_numpy(v.value), bool(v.trainable) if id(v) in trained else None)
+            for v in model.variables
+        ],
+        layers=[(one.path, one.name, type(one).__name__, bool(one.trainable)) for one in layers_of(model)],
+        settings={name: getattr(keras.config, name)() for name in _GLOBAL},
+        policy=keras.saving.serialize_keras_object(keras.config.dtype_policy()),
+    )
+
+
+def _without_compiling(config: Any) -> Any:
+    """Return a configuration without losses and optimizers, which need not be known where the model is planned."""
+    if isinstance(config, dict):
+        return {key: _without_compiling(value) for key, value in config.items() if key != _COMPILED}
+    if isinstance(config, (list, tuple)):
+        return type(config)(_without_compiling(value) for value in config)
+    return config
+
+
+def _with_lambdas(config: Any, layer: str) -> Iterator[str]:
+    """Yield the names of the layers that hold a lambda, which Keras turns into bytecode without what it refers to."""
+    if isinstance(config, dict):
+        layer = config["name"] if isinstance(config.get("name"), str) else layer
+        if config.get("class_name") == "__lambda__" or (set(config) == {"value"} and type(config["value"]) is tuple):
+            yield layer
+    parts = config.values() if isinstance(config, dict) else config if isinstance(config, (list, tuple)) else ()
+    for part in parts:
+        yield from _with_lambdas(part, layer)
+
+
+def _functions(model: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions that layers were given, by the name that configurations have for them."""
+    return {
+        keras.saving.get_registered_name(value): value
+        for layer in layers_of(model)
+        for value in vars(layer).values()
+        if isinstance(value, FunctionType) and value.__module__.partition(".")[0] != "keras"
+    }
+
+
+def _own_objects(config: Any, functions: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None, Any]]:
+    """Yield name, registered name, module, and itself if known, of what a configuration has from outside Keras."""
+    if isinstance(config, dict):
+        kind, module, registered = config.get("class_name"), config.get("module"), config.get("registered_name")
+        if kind == "function":  # whose module is not said
+            if config["config"] in functions:
+                function = functions[config["config"]]
+                yield config["config"], config["config"], function.__module__, function
+        elif (
+            isinstance(kind, str) and "module" in config and str(module).partition(".")[0] not in ("keras", "builtins")
+        ):
+            made = None if module is None else vars(sys.modules[module]).get(kind)
+            yield kind, registered, module, made
+    parts = config.values() if isinstance(config, dict) else config if isinstance(config, (list, tuple)) else ()
+    for part in parts:
+        yield from _own_objects(part, functions)
+
+
+# ---- what it is called with -----------------------------------------------------------------------------------------
+
+
+def _plain(tree: Any) -> Any:
+    """Return a user's arguments with the backend's tensors as arrays of NumPy."""
+    return keras.tree.map_structure(_array, tree)
+
+
+def _array(value: Any) -> Any:
+    if value is None or isinstance(value, (Tensor, str, bool, int, float)):
+        return value
+    return keras.ops.convert_to_numpy(value)
+
+
+def _batches(inputs: Any, count: int) -> Any:
+    """Return inputs of real passes as a worker takes them: a description, or a list of at most ``count`` batches."""
+    if is_described(inputs):
+        return inputs
+    given = _asked_for(inputs) if callable(inputs) else inputs
+    batches = [_plain(batch) for batch in islice(given, count)]
+    if not batches:
+        raise InputError("inputs is an iterable without a single batch; give at least one")
+    return batches
+
+
+def _asked_for(function: Callable[[int], Any]) -> Iterator[Any]:
+    """Yield the batches of a function of the draw's index, until it has no more."""
+    draw = 0
+    while True:
+        try:
+            batch = function(draw)
+        except IndexError:
+            if draw == 0:
+                raise
+            return
+        yield batch
+        draw += 1

@@ -1,0 +1,171 @@
+"""Six Keras models for any backend, and what a process on another backend than torch says of them.
+
+`main` prints it as JSON; the tests compare it with what is said on torch.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+import keras
+import numpy as np
+from keras import layers
+
+import wellposed.keras as wk
+from wellposed.errors import WellposedError
+
+
+class Residual(keras.Model):
+    """Its layers are made and built in its code: in another process they have other names."""
+
+    def __init__(self, width=24, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.first, self.norm, self.second = layers.Dense(width), layers.LayerNormalization(), layers.Dense(width)
+
+    def call(self, x):
+        return x + self.second(keras.ops.gelu(self.first(self.norm(x))))
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}
+
+
+class Deadly(keras.layers.Layer):
+    """It ends the process that builds it again from its configuration."""
+
+    def __init__(self, deadly=False, **kwargs):
+        super().__init__(**kwargs)
+        if deadly:
+            print("these are the last words", flush=True)
+            sys.exit(3)
+
+    def get_config(self):
+        return {**super().get_config(), "deadly": True}
+
+
+def halved(x):
+    return x / 2
+
+
+def convolutional():
+    return keras.Sequential(
+        [
+            keras.Input((12, 12, 3)), layers.Conv2D(8, 3, activation="relu"), layers.BatchNormalization(),
+            layers.Lambda(halved), layers.Dropout(0.1), layers.Flatten(), layers.Dense(5),
+        ]
+    )  # fmt: skip
+
+
+def residual():
+    x = keras.Input((12, 12, 3))
+    y = layers.Conv2D(8, 3, padding="same")(x)
+    z = layers.Conv2D(8, 3, padding="same", activation="silu")(layers.BatchNormalization()(y))
+    return keras.Model(x, layers.Dense(5)(layers.GlobalAveragePooling2D()(layers.Add()([y, z]))))
+
+
+def subclassed():
+    layers.Dense(3)  # another name for what follows than it has in a process of its own
+    model = Residual()
+    model(np.zeros((2, 24), "float32"))
+    model.second.trainable = False
+    return model
+
+
+def recurrent():
+    return keras.Sequential([keras.Input((6, 10)), layers.Bidirectional(layers.LSTM(8)), layers.Dense(4)])
+
+
+def transformer():
+    x = keras.Input((6, 24))
+    y = layers.LayerNormalization()(x + layers.MultiHeadAttention(3, 8)(x, x))
+    return keras.Model(x, y + layers.Dense(24)(layers.Dense(48, activation="gelu")(y)))
+
+
+def separable():
+    return keras.Sequential(
+        [
+            keras.Input((12, 12, 3)), layers.SeparableConv2D(8, 3), layers.DepthwiseConv2D(3),
+            layers.GroupNormalization(4), layers.Activation("tanh"), layers.GlobalMaxPooling2D(), layers.Dense(4),
+        ]
+    )  # fmt: skip
+
+
+MODELS = [convolutional, residual, subclassed, recurrent, transformer, separable]
+
+
+def together():
+    """Return the six models, and one that is made of all of them, so that one worker is asked about it."""
+    rng = np.random.default_rng(0)
+    models = [build() for build in MODELS]
+    inputs = [keras.Input((24,) if isinstance(model, Residual) else model.input_shape[1:]) for model in models]
+    whole = keras.Model(inputs, [model(x) for model, x in zip(models, inputs, strict=True)], name="whole")
+    for variable in whole.variables:
+        if variable.dtype == "float32":  # backends draw what they start with differently
+            variable.assign(rng.uniform(0.2, 1.0, variable.shape).astype("float32"))
+    return models, whole
+
+
+def digest(model):
+    """Return the SHA-256 of all values of a model, but for the states of random generators."""
+    sha = hashlib.sha256()
+    for variable in model.variables:
+        if variable.dtype == "float32":
+            sha.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value)).tobytes())
+    return sha.hexdigest()
+
+
+def digests(models):
+    return {build.__name__: digest(model) for build, model in zip(MODELS, models, strict=True)}
+
+
+def table(*stack):
+    return keras.Sequential([keras.Input((8,)), *stack])
+
+
+def refused(call, *args, **kwargs):
+    """Return the class and message of the error of a call, the seconds that it took, and whether values changed."""
+    before, start = digest(args[0]), time.perf_counter()
+    try:
+        call(*args, **kwargs)
+    except WellposedError as error:
+        told = f"{type(error).__name__}: {error}"
+    else:
+        told = "none"
+    return told, time.perf_counter() - start, digest(args[0]) == before
+
+
+def unpicklable(_module):
+    return lambda: 0
+
+
+def main():
+    models, whole = together()
+    plan = wk.initialize_(whole)
+    said = {"plan": plan.model_dump_json(), "digests": digests(models)}
+    small = models[MODELS.index(separable)]
+    batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
+    verdict = wk.check(small, inputs=batches, draws=4)
+    said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
+
+    class Inner(layers.Layer):
+        pass
+
+    def made_here(x):
+        return x
+
+    with_main = Inner()
+    with_main.__class__.__module__ = "__main__"
+    said |= {
+        "died": refused(wk.plan, table(Deadly())),
+        "hung": refused(wk.initialize_, small, time_limit=0.2),
+        "limit": refused(wk.plan, small, time_limit=0),
+        "main": refused(wk.plan, table(with_main)),
+        "local": refused(wk.plan, table(layers.Lambda(made_here))),
+        "lambda": refused(wk.plan, table(layers.Lambda(lambda x: x, name="odd"))),
+        "activation": refused(wk.plan, table(layers.Dense(3, activation=lambda x: x, name="odd"))),
+        "unpicklable": refused(wk.plan, small, distribution=lambda: 0),
+        "trace": refused(wk.trace, small),
+        "other": refused(lambda model: wk.apply_(plan, model), small),
+    }
+    print(json.dumps(said))

@@ -1,0 +1,130 @@
+"""Models of Keras and JAX on the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tests.frontends.keras_models import keras, layers  # skips where Keras is not installed, or not on torch
+
+import wellposed.keras as wk
+from wellposed import zoo
+from wellposed.plans import Plan
+
+# Keras' own, as it makes arrays of tensors.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+FUNCTIONS = """
+import keras
+from keras import layers
+
+def build():
+    inputs = keras.Input((6, 10))
+    return keras.Model(inputs, layers.Dense(4, name="head")(layers.LSTM(8)(inputs)))
+
+def of_any_length():
+    model = keras.Sequential([keras.Input((None, 10)), layers.LSTM(8), layers.Dense(4, name="head")])
+    return model, keras.ops.zeros((8, 6, 10))
+
+def unbuilt():
+    return keras.Sequential([layers.Dense(3)])
+
+def flax():
+    from flax import nnx
+    import jax.numpy as jnp
+    return nnx.Linear(3, 4, rngs=nnx.Rngs(0)), jnp.zeros((8, 3))
+
+def applied():
+    import jax.numpy as jnp
+    import wellposed.jax as wj
+    return wj.Function(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 4))}), jnp.zeros((8, 3))
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(FUNCTIONS)
+    return path
+
+
+@pytest.fixture
+def saved(tmp_path):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 10))
+    model = keras.Model(inputs, layers.Dense(4, name="head")(layers.LSTM(8)(inputs)))
+    model.save(tmp_path / "model.keras")
+    return model, f"keras:{tmp_path / 'model.keras'}"
+
+
+def test_a_saved_model_is_planned_as_in_python(run, saved, tmp_path):
+    model, name = saved
+    code, _, err = run("plan", name, "--skip", "*/bias", "-o", tmp_path / "plan.json")
+    assert code == 0, err
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan == wk.plan(model, skip="*/bias")
+    assert plan.prescriptions["lstm/lstm_cell/kernel"].reason.startswith("recurrent weights keep")
+
+
+def test_checks_and_reports_take_the_weights_of_the_file(run, saved):
+    model, name = saved
+    code, out, _ = run("check", name, "--draws", "4", "--json")
+    told, own = json.loads(out), wk.check(model, draws=4)
+    assert [(one["name"], one["predicted"]) for one in told["nodes"]] == [
+        (one.name, pytest.approx(one.predicted)) for one in own.comparisons
+    ]
+    assert code == (0 if own.ok else 1)
+    code, out, err = run("report", name, "--draws", "0", "-O", "target_variance=2.0")
+    assert code == 0, err
+    assert "head" in out
+
+
+@pytest.mark.parametrize("function", ["build", "of_any_length"])
+def test_a_function_returns_a_keras_model(run, net, function):
+    code, out, err = run("check", f"{net}:{function}", "--method", "autoinit", "--draws", "4")
+    assert code == 0, err + out
+    code, out, _ = run("plan", f"{net}:{function}", "--json")
+    kept = {name for name, one in json.loads(out)["prescriptions"].items() if one["action"] == "keep"}
+    assert {name.rpartition("/")[2] for name in kept} == {"kernel", "recurrent_kernel", "bias"}
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize(("function", "name"), [("flax", "kernel"), ("applied", "w")])
+def test_a_function_returns_a_model_of_jax(run, net, function, name):
+    pytest.importorskip("flax", reason="Flax is not installed: pip install 'wellposed[jax]'")
+    code, out, err = run("plan", f"{net}:{function}", "--json")
+    assert code == 0, err
+    assert json.loads(out)["prescriptions"][name]["action"] == "write"
+
+
+def test_a_model_of_keras_is_built_alike_under_a_seed(run, net):
+    told = []
+    for seed in (3, 3, 4):
+        keras.utils.clear_session(free_memory=False)  # as in a process of its own
+        told.append(run("check", f"{net}:build", "--draws", "2", "--json", "--seed", seed)[1])
+    first, second, other = told
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("keras:nowhere.keras", "there is no file 'nowhere.keras'"),
+        ("keras:{net}", "Keras cannot load"),
+        ("{net}:unbuilt", "is not built and has no weights yet"),
+        ("kers:model", "did you mean 'keras'?"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(run, net, name, message):
+    code, _, err = run("plan", name.format(net=net), columns=400)
+    assert code == 2
+    assert message in err
+
+
+def test_front_ends_are_imported_where_they_are_needed():
+    code = (
+        "import sys, torch; from wellposed import zoo; assert zoo.names.front_end(torch.nn.Linear(1, 1)) is None; "
+        "assert not {'keras', 'jax', 'flax'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert zoo.names.front_end(3) is None
