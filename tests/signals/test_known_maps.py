@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import wellposed as wp
+from wellposed.checks.comparison import TOLERANCE
 
 NODES = 20
 RING = 0.5 * (torch.eye(NODES).roll(1, 0) + torch.eye(NODES).roll(-1, 0))
@@ -52,17 +53,47 @@ class WithTable(nn.Module):
         return self.norm(x + self.table).mean(-2)
 
 
-@pytest.mark.parametrize("positions", [48, 200])
+@pytest.mark.parametrize("positions", [200, 20_000])
 @pytest.mark.parametrize("table", [_sines, torch.randn], ids=["sines", "noise"])
 def test_large_tables_keep_what_their_rows_have_in_common(positions: int, table) -> None:
-    """Of 48 positions the table is followed one by one, of 200 by its correlations.
+    """Of 200 positions the table is followed one by one, of 20,000 by its correlations.
 
     What 64 columns of noise have in common by chance is none: three standard errors of the mean of so many squares.
     """
     net = WithTable(table(positions, 64))
-    x = torch.randn(64, positions, 64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(12_800 // positions or 4, positions, 64, generator=torch.Generator().manual_seed(0))
     graph = wp.trace(net, x)
     (*_, last) = wp.propagate(graph, inputs=wp.Input.white())
     with torch.no_grad():
         measured = float(net(x).square().mean())
     assert last.second_moment == pytest.approx(measured, rel=3.0 * (2.0 / 64.0) ** 0.5)
+
+
+class Rotary(nn.Module):
+    """Causal attention with rotary positions (Su et al. 2021), heads of the usual width."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(tokens), 10_000.0 ** -(torch.arange(0, width, 2) / width)).tile(2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self.cos + torch.cat([-second, first], -1) * self.sin
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+
+
+@pytest.mark.parametrize("tokens", [32, 256])
+def test_rotary_positions_change_no_size_at_any_length(tokens: int) -> None:
+    net, generator = Rotary(tokens, 128), torch.Generator().manual_seed(0)
+    shape = (2, 4, tokens, 128)
+    graph = wp.trace(net, *(torch.zeros(shape) for _ in range(3)))
+    (*_, last) = wp.propagate(graph, inputs=wp.Input.white())
+    draws = [
+        net(*(torch.randn(shape, generator=generator) for _ in range(3))).double().square().mean() for _ in range(8)
+    ]
+    error = wp.checks.log2_ratio(last.second_moment, float(torch.stack(draws).mean()))
+    assert abs(error) < TOLERANCE["exact"]

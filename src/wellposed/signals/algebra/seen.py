@@ -12,7 +12,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-LONGEST = 128
+LONGEST = 256
 """Most tokens whose results are told apart by pair."""
 
 
@@ -35,7 +35,7 @@ def common_of_seen(v: State, token: int, flat: Array) -> Array:
     index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
     pairs = kernels.matrix_of(v.corr[index], 0, v.sizes[at])
     own = (flat**2).sum(axis=1)
-    every = np.einsum("ij,jk,ik->i", flat, pairs, flat)
+    every = ((flat @ pairs) * flat).sum(axis=1)
     return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
 
 

@@ -22,7 +22,7 @@ from wellposed.signals.operators.schema import ref_of
 
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""
-LARGEST, LARGEST_MASK = 1 << 12, 1 << 22
+LARGEST, LARGEST_MASK = 1 << 20, 1 << 22
 """Most elements of a constant that are followed by position, and of one that a weight is multiplied with."""
 MOST_AXES = 4
 """Axes of larger constants whose correlations are told."""

@@ -51,7 +51,8 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
     known = (indices.shape, indices.cpu().numpy().tobytes()) if isinstance(indices, torch.Tensor) else value
-    key = ("rows", call.value_of(0), known)  # looked up twice, it is one signal (both corners of a box in one table)
+    # looked up twice, it is one signal (both corners of a box in one table)
+    key = ("rows", type(call), call.value_of(0), known, weight.second_moment)
     if key not in call.run.memo:
         call.run.memo[key] = _rows(call, shape, mean, var, equal, weight)
     rows: State = call.run.memo[key]
