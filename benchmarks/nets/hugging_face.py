@@ -6,6 +6,7 @@ From small configs with random weights. Causal language models have a benchmark 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -595,57 +596,19 @@ def encoders() -> Iterator[Entry]:
         ),
         PAIR,
     )
-    yield (
-        "Time Series Transformer",
-        _of(
-            "TimeSeriesTransformer",
-            "Model",
-            prediction_length=8,
-            context_length=16,
-            lags_sequence=[1, 2, 3],
-            num_time_features=2,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-        ),
-        _series(19),
-    )
-    yield (
-        "Informer",
-        _of(
-            "Informer",
-            "Model",
-            prediction_length=8,
-            context_length=16,
-            lags_sequence=[1, 2, 3],
-            num_time_features=2,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-        ),
-        _series(19),
-    )
-    yield (
-        "Autoformer",
-        _of(
-            "Autoformer",
-            "Model",
-            prediction_length=8,
-            context_length=16,
-            lags_sequence=[1, 2, 3],
-            num_time_features=2,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-        ),
-        _series(19),
-    )
+    series = {
+        "prediction_length": 8,
+        "context_length": 16,
+        "lags_sequence": [1, 2, 3],
+        "num_time_features": 2,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    }
+    for name in ("TimeSeriesTransformer", "Informer", "Autoformer"):
+        yield re.sub("(?<=[a-z])(?=[A-Z])", " ", name), _of(name, "Model", **series), _series(19)
     yield (
         "PatchTST",
         _of(

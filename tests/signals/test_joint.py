@@ -30,6 +30,18 @@ SAMPLED = {
 }
 
 
+def seen(model: nn.Module, example: Tensor, draws: int) -> tuple[dict[str, wp.Signal], dict[str, wp.Signal]]:
+    """Return signals of a planned model as predicted and as measured, the last of each operator, by its name."""
+    torch.manual_seed(0)
+    graph = wp.trace(model, example)
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
+    last = {node.op_name: node.name for node in graph}
+    return {op: predicted[name] for op, name in last.items() if name in predicted}, {
+        op: measured[name] for op, name in last.items() if name in measured
+    }
+
+
 def assert_by_chance(predicted: wp.Signal, measured: wp.Signal) -> None:
     """Assert that chance explains the difference: three standard errors of two samples, both of about this size."""
     ratio = math.log2(predicted.second_moment / measured.second_moment)
@@ -203,16 +215,12 @@ class Scores(nn.Module):
 
 
 def test_what_scores_without_a_softmax_weigh_is_drawn_where_pairs_differ() -> None:
-    torch.manual_seed(0)
-    graph = wp.trace(Scores(), torch.zeros(4, 32, 32))
-    plan = wp.plan(graph)
-    signals = wp.propagate(graph, weights=plan)
-    measured = wp.measure(graph, plan=plan, draws=64)  # as many as are drawn of 4 * 32 * 32 elements
-    last = {node.op_name: node.name for node in graph}
+    draws = 64  # as many as are drawn of so many elements
+    signals, measured = seen(Scores(), torch.zeros(4, 32, 32), draws)
     for name in ("matmul.default", "mean.dim", "rsqrt.default"):
-        assert_by_chance(signals[last[name]], measured[last[name]])
-        assert 0.5 < signals[last[name]].log2_std / measured[last[name]].log2_std < 2.0, name
-    assert signals[last["matmul.default"]].tag == "sampled"
+        assert_by_chance(signals[name], measured[name])
+        assert 0.5 < signals[name].log2_std / measured[name].log2_std < 2.0, name
+    assert signals["matmul.default"].tag == "sampled"
 
 
 def test_the_distance_of_a_row_from_itself_is_zero() -> None:
@@ -317,15 +325,11 @@ class RunningMaximum(nn.Module):
 
 
 def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
-    torch.manual_seed(0)
-    graph = wp.trace(RunningMaximum(), torch.zeros(4, 20, 256))
-    plan = wp.plan(graph)
-    signals = wp.propagate(graph, weights=plan)
-    measured = wp.measure(graph, plan=plan, draws=12)  # as many as are drawn of 4 * 20 * 256 elements
-    last = {node.op_name: node.name for node in graph}
+    draws = 12  # as many as are drawn of so many elements
+    signals, measured = seen(RunningMaximum(), torch.zeros(4, 20, 256), draws)
     for name in ("mul.Tensor", "add.Tensor", "div.Tensor", "stack.default", "linear.default"):
-        assert_by_chance(signals[last[name]], measured[last[name]])
-    assert signals[last["mul.Tensor"]].tag == "sampled"
+        assert_by_chance(signals[name], measured[name])
+    assert signals["mul.Tensor"].tag == "sampled"
 
 
 def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:
