@@ -1,6 +1,6 @@
 """Language models of transformers at 16 layers: every causal architecture that builds from a small configuration.
 
-    python benchmarks/language_models.py [--only 'llama*' ...] [--list] [--draws 16] [--out docs/results]
+    python benchmarks/language_models.py [--only 'llama*' ...] [--list] [--draws 16] [--tokens 32] [--out docs/results]
 
 A model is planned by ``autoinit``; its weights are drawn from the plan for every pass, and tokens are independent and
 equally likely. The figure of a node is |log2(predicted / measured)| of its second moment; views are left out. Rows are
@@ -50,7 +50,9 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and write its results."""
-    options = arguments(__doc__, "language_models", draws=16).parse_args()
+    parser = arguments(__doc__, "language_models", draws=16)
+    parser.add_argument("--tokens", type=int, default=languages.LENGTH, help=f"in a sequence ({languages.LENGTH})")
+    options = parser.parse_args()
     names = languages.names()
     if options.list:
         print("\n".join(names))
@@ -58,13 +60,14 @@ def main() -> None:
     kinds = {name: languages.kind(name) for name in names}
     rows = rows_of(
         {name: {"kind": kind, "bound": GOALS[kind]} for name, kind in kinds.items()},
-        lambda name: Case(partial(languages.build, name), languages.tokens),
+        lambda name: Case(partial(languages.build, name), partial(languages.tokens, length=options.tokens)),
         options,
     )
     done = [judged(row) for row in rows if "error" not in row]
     told = (
-        f"{languages.DEPTH} layers of width 128; mean over {options.draws} draws of weights and tokens; octaves. "
-        "Spread: median over nodes of the predicted over the measured standard deviation between draws."
+        f"{languages.DEPTH} layers of width 128, {options.tokens} tokens; mean over {options.draws} draws of weights "
+        "and tokens; octaves. Spread: median over nodes of the predicted over the measured standard deviation between "
+        "draws."
     )
     failed = [row for row in rows if "error" in row]
     text = f"{told}\n\n{markdown(done, COLUMNS)}\n\n{failures(rows)}"

@@ -370,40 +370,19 @@ def detectors() -> Iterator[Entry]:
         ),
         _pictures(),
     )
-    yield (
-        "RT-DETR",
-        _of(
-            "RTDetr",
-            "ForObjectDetection",
-            num_queries=10,
-            d_model=32,
-            encoder_hidden_dim=32,
-            encoder_in_channels=[512, 1024, 2048],
-            decoder_in_channels=[32, 32, 32],
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            decoder_layers=2,
-            num_denoising=0,
-        ),
-        _pictures(128),
-    )
-    yield (
-        "RT-DETRv2",
-        _of(
-            "RTDetrV2",
-            "ForObjectDetection",
-            num_queries=10,
-            d_model=32,
-            encoder_hidden_dim=32,
-            encoder_in_channels=[512, 1024, 2048],
-            decoder_in_channels=[32, 32, 32],
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            decoder_layers=2,
-            num_denoising=0,
-        ),
-        _pictures(128),
-    )
+    real_time = {
+        "num_queries": 10,
+        "d_model": 32,
+        "encoder_hidden_dim": 32,
+        "encoder_in_channels": [512, 1024, 2048],
+        "decoder_in_channels": [32, 32, 32],
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "decoder_layers": 2,
+        "num_denoising": 0,
+    }
+    for name, config in (("RT-DETR", "RTDetr"), ("RT-DETRv2", "RTDetrV2")):
+        yield name, _of(config, "ForObjectDetection", **real_time), _pictures(128)
     yield (
         "SAM vision",
         _of(
@@ -529,14 +508,13 @@ def encoders() -> Iterator[Entry]:
         ),
         (_tokens(4, 32),),
     )
-    yield "T5", _of("T5", "Model", d_model=64, d_kv=16, d_ff=128, num_layers=4, num_heads=4, vocab_size=128), PAIR
-    yield "mT5", _of("MT5", "Model", d_model=64, d_kv=16, d_ff=128, num_layers=4, num_heads=4, vocab_size=128), PAIR
-    yield "UMT5", _of("UMT5", "Model", d_model=64, d_kv=16, d_ff=128, num_layers=4, num_heads=4, vocab_size=128), PAIR
+    t5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 4, "num_heads": 4, "vocab_size": 128}
+    yield "T5", _of("T5", "Model", **t5), PAIR
+    yield "mT5", _of("MT5", "Model", **t5), PAIR
+    yield "UMT5", _of("UMT5", "Model", **t5), PAIR
     yield (
         "LongT5",
-        _of(
-            "LongT5", "Model", d_model=64, d_kv=16, d_ff=128, num_layers=4, num_heads=4, vocab_size=128, local_radius=8
-        ),
+        _of("LongT5", "Model", **t5, local_radius=8),
         PAIR,
     )
     yield (

@@ -144,7 +144,7 @@ def build(name: str) -> nn.Module:
     return model
 
 
-def tokens(draw: int) -> dict[str, Tensor]:
+def tokens(draw: int, length: int = LENGTH) -> dict[str, Tensor]:
     """Return a batch of tokens, independent and equally likely."""
     generator = torch.Generator().manual_seed(draw)
-    return {"input_ids": torch.randint(FIRST_TOKEN, VOCABULARY, (BATCH, LENGTH), generator=generator)}
+    return {"input_ids": torch.randint(FIRST_TOKEN, VOCABULARY, (BATCH, length), generator=generator)}

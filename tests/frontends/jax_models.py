@@ -309,7 +309,7 @@ def of_linen(train=False):
 
 def of_equinox(layers):
     """A model of Equinox, whose layers take one sample."""
-    eqx = pytest.importorskip("equinox")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed: pip install 'wellposed[test]'")
 
     def build():
         parts = layers(eqx.nn, jax.random.key(0))

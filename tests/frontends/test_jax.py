@@ -679,7 +679,7 @@ def test_batches_are_what_the_model_is_called_with():
 
 # ---- rates ----------------------------------------------------------------------------------------------------------
 
-optax = pytest.importorskip("optax")
+optax = pytest.importorskip("optax", reason="Optax is not installed: pip install 'wellposed[jax]'")
 
 
 def moved(model, transform, kind=nnx.Param) -> dict[str, np.ndarray]:

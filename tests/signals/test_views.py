@@ -11,6 +11,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.checks.comparison import TOLERANCE
 from wellposed.graphs.run import call
+from wellposed.signals.distributions import views as views_of_states
 from wellposed.signals.operators.levers import levers
 from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
@@ -202,3 +203,11 @@ def test_a_mask_goes_through_views_with_its_scores(view, back, padded):
         draws.append(float(net(q, k).double().square().mean()))
     error = wp.checks.log2_ratio(last.second_moment, sum(draws) / len(draws))
     assert abs(error) <= TOLERANCE[last.tag]
+
+
+def test_a_mask_that_is_too_large_to_be_written_out_says_what_any_sample_sees(monkeypatch):
+    mask = torch.ones(5, 5).tril().bool() & (torch.arange(5) < torch.tensor([5, 3])[:, None])[:, None]
+    whole = views_of_states._mask_in(mask[:, None], (2, 3, 5, 5), (6, 5, 5))
+    assert torch.equal(whole.broadcast_to(6, 5, 5), mask[:, None].expand(2, 3, 5, 5).reshape(6, 5, 5))
+    monkeypatch.setattr(views_of_states, "MOST_SHOWN", 0)
+    assert torch.equal(views_of_states._mask_in(mask[:, None], (2, 3, 5, 5), (6, 5, 5)), mask.any(dim=0))

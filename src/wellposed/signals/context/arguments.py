@@ -183,7 +183,7 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
     for axis in range(rank):
         apart = corr.take([1], axis=axis)
         corr = corr if apart.any() else corr.take([0], axis=axis)
-    return state.with_moments(corr=np.clip(corr, -1.0, 1.0), roots=state.roots)
+    return state.with_moments(corr=np.clip(corr, -1.0, 1.0))
 
 
 def _told_apart(values: torch.Tensor) -> torch.Tensor:

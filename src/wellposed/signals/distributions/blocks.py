@@ -30,7 +30,7 @@ from wellposed.signals.distributions.state import (
     read,
     weakest,
 )
-from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled
+from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled, with_scores
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -60,9 +60,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         mask = in_rank(state.mask, len(state.axes))
         shown = part if mask.shape[axis] > 1 else range(1)
         mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
-        scores = state.scores and select(state.scores, axis, start, stop, step, drop=drop)
-        seen = select(state.amended(mask=None, scores=None), axis, start, stop, step, drop=drop)
-        return seen.amended(mask=mask, scores=scores)
+        return with_scores(state, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
     if state.blocks and axis == state.block_axis and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:

@@ -49,8 +49,7 @@ def permute(state: State, dims: Sequence[int]) -> State:
     order = [int(d) % rank for d in dims]
     axes = tuple(state.axes[d] for d in order)
     if state.mask is not None:
-        mask = in_rank(state.mask, rank).permute(order)
-        state = state.amended(mask=mask, scores=state.scores and permute(state.scores, dims))
+        return with_scores(state, in_rank(state.mask, rank).permute(order), lambda part: permute(part, dims))
     if state.blocks:
         return state.amended(
             axes=axes,
@@ -185,9 +184,14 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
         return state
     if state.mask is None:
         return _reshaped(state, shape, across)
-    scores = state.scores and reshape(state.scores, shape)
-    whole = _reshaped(state.amended(mask=None, scores=None), shape, across)
-    return whole.amended(mask=_mask_in(state.mask, state.shape, shape), scores=scores)
+    mask = _mask_in(state.mask, state.shape, shape)
+    return with_scores(state, mask, lambda part: _reshaped(part, shape, across))
+
+
+def with_scores(state: State, mask: torch.Tensor, view: Callable[[State], State]) -> State:
+    """Return a view of masked scores, given the mask in it: of what is shut out, and of the scores below it."""
+    whole = view(state.amended(mask=None, scores=None))
+    return whole.amended(mask=mask, scores=state.scores and view(state.scores))
 
 
 def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
@@ -318,8 +322,7 @@ def expand(state: State, shape: Sequence[int]) -> State:
     if shape == state.shape:
         return state
     if state.mask is not None:
-        whole = expand(state.amended(mask=None, scores=None), shape)
-        return whole.amended(mask=state.mask, scores=state.scores and expand(state.scores, shape))
+        return with_scores(state, state.mask, lambda part: expand(part, shape))
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)

@@ -329,21 +329,25 @@ def _vector(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if value is None else _shaped(value, [value.numel()], dtype)
 
 
-@rule("layer_norm")
-def _layer_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
+def _over_last(
+    operands: tuple[Tensor, ...], given: tuple[bool, ...], trailing: int
+) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
+    """Return what is normalised over its last axes, their sizes, and gain and shift of these sizes."""
     x, gain, shift = _split(given, operands)
     assert x is not None
     sizes = list(x.shape[-trailing:])
-    gain, shift = (_shaped(one, sizes, x.dtype) for one in (gain, shift))
+    return x, sizes, _shaped(gain, sizes, x.dtype), _shaped(shift, sizes, x.dtype)
+
+
+@rule("layer_norm")
+def _layer_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
+    x, sizes, gain, shift = _over_last(operands, given, trailing)
     return functional.layer_norm(x, sizes, gain, shift, eps).to(dtype)
 
 
 @rule("rms_norm")
 def _rms_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
-    x, gain, shift = _split(given, operands)
-    assert x is not None
-    sizes = list(x.shape[-trailing:])
-    gain, shift = (_shaped(one, sizes, x.dtype) for one in (gain, shift))
+    x, sizes, gain, shift = _over_last(operands, given, trailing)
     normed = functional.rms_norm(x, sizes, gain, eps)
     return (normed if shift is None else normed + shift).to(dtype)
 

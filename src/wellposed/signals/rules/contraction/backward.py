@@ -29,7 +29,7 @@ from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.operators.product import Product, describe
 from wellposed.signals.registry import adjoint, overloads
-from wellposed.signals.rules.contraction.embedding import embedding
+from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
 from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped
 
 aten: torch._ops._OpNamespace = torch.ops.aten
@@ -245,7 +245,7 @@ def looked_up(
         return None
     gradient = settled(call, term)
     unit = make_state(weight.shape, 0.0, 1.0, roots=call.root())
-    response = embedding(Adjoint(call.run, call.node), unit, indices)
+    response = rows_of_table(Adjoint(call.run, call.node), unit, indices)
     last = len(gradient.axes) - 1
     power = gradient.shape[last] * _paired(call, gradient, response, [last])
     return [(table, Term(white(weight.shape, power / math.prod(weight.shape), call.root())))]

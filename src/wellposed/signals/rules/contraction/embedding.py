@@ -32,7 +32,18 @@ def token_input(call: Call, value: int) -> int | None:
 
 @rule(overloads("embedding.default"), source="definition: rows of a table, equal where the indices are")
 def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> State:
-    """Rows of a table: two positions have equal rows where they hold equal indices."""
+    """Rows of a table: two positions have equal rows where they hold equal indices; looked up twice, they are one
+    signal (both corners of a box in one table).
+    """
+    known = (indices.shape, indices.cpu().numpy().tobytes()) if isinstance(indices, torch.Tensor) else call.value_of(1)
+    key = ("rows", call.value_of(0), known)
+    rows = looked_up(call, weight, indices)  # also where they are known: the weight's scale is chosen for every use
+    found: State = rows if call.independent else call.run.memo.setdefault(key, rows)
+    return found
+
+
+def looked_up(call: Call, weight: State, indices: Any) -> State:
+    """Return rows of a table as a new signal."""
     weight = pooled(weight)
     if weight.lever is not None:
         name = weight.lever
@@ -50,13 +61,7 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
         equal = [1.0 / max(weight.shape[0], 1)] * (len(shape) - 1)
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
-    known = (indices.shape, indices.cpu().numpy().tobytes()) if isinstance(indices, torch.Tensor) else value
-    # looked up twice, it is one signal (both corners of a box in one table)
-    key = ("rows", type(call), call.value_of(0), known, weight.second_moment)
-    if key not in call.run.memo:
-        call.run.memo[key] = _rows(call, shape, mean, var, equal, weight)
-    rows: State = call.run.memo[key]
-    return rows
+    return _rows(call, shape, mean, var, equal, weight)
 
 
 def _equalities(indices: torch.Tensor) -> list[float | None]:
