@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.chance import alike_by_chance
+from wellposed.signals.algebra.chance import alike_by_chance, alike_of_product
 from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
@@ -481,7 +481,7 @@ def _product(call: Call, x: State, y: State) -> State:
         kernel = kernel * (1.0 + others)
         var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
     var = np.maximum(var, 0.0)
-    alike = alike_of_parts(((x, q.mean**2 * p.var), (y, p.mean**2 * q.var)), var)
+    alike = alike_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     shape, made = sizes.marginal(False), _marginal_of_product(call, x, y, cross is None)
     if cross is None and not call.independent:
         by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)

@@ -1,10 +1,14 @@
-"""What signals have in common because features at two positions are alike by chance."""
+"""What signals have in common because features at two positions are alike by chance, and what known numbers leave."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import Aligned
+from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -36,3 +40,49 @@ def alike_by_chance(call: Call, x: State, y: State, of_x: Array, of_y: Array, la
         if i not in apart:
             extra = extra * (np.arange(extra.shape[i]) == 0).reshape([-1 if j == i else 1 for j in range(extra.ndim)])
     return np.asarray(extra)
+
+
+def alike_of_product(
+    call: Call, states: tuple[State, State], aligned: tuple[Aligned, Aligned], layout: Layout, var: float
+) -> Sources:
+    """Return how alike by chance two positions of a product x y of this variance are, by each factor's share of it.
+
+    Known numbers whose signs differ by position, as those of rotary positions, turn features against one another: of
+    what two positions p and q are alike, C(p, q) = sum_f y_pf y_qf / sum_f y_f² is left. Its mean is shared with what
+    was made of the same features otherwise, and the rest of its mean square is not.
+    """
+    result = NONE
+    for x, own, other, y in zip(states, aligned, aligned[::-1], states[::-1], strict=True):
+        if not x.alike.amounts.size or not var > 0.0:
+            continue
+        size = other.mean**2 if y.roots else other.mean**2 + other.var
+        share = kernels.average(size * own.var) / var
+        turned = None if y.roots or call.independent else _turned(call, other, layout)
+        if turned is None:
+            result = result + x.alike.times(share)
+            continue
+        mean, square = turned
+        rest = x.alike.variance * max(square - mean * mean, 0.0)
+        result = result + x.alike.times(share * mean) + source(call.source(), rest * share * share)
+    return result
+
+
+def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] | None:
+    """Return mean and mean square of C(p, q) over all pairs of positions; None where no sign differs by position."""
+    axes = channels(call.graph).get(call.node.outputs[0], ())
+    if len(axes) != len(layout.axes):
+        return None
+    over = [i for axis, made in zip(layout.axes, axes, strict=True) if not made for i in axis]
+    if kernels.nonzero(known.var):  # a table too large to be followed by position
+        corr = kernels.at_zero(known.corr, [i for i in range(known.corr.ndim) if i not in over])
+        mean, square = (float(kernels.pair_mean(k, layout.sizes, over).ravel()[0]) for k in (corr, corr * corr))
+        return mean, square
+    table = known.mean
+    over = [i for i in over if table.shape[i] > 1]
+    lowest, highest = kernels.extent(table)
+    if not over or not lowest < 0.0 < highest or not np.ptp(np.sign(table), axis=tuple(over)).any():
+        return None
+    rows = np.moveaxis(table, over, range(len(over))).reshape(math.prod(table.shape[i] for i in over), -1)
+    level = float((rows * rows).sum()) / len(rows)
+    mean, square = float((rows.mean(axis=0) ** 2).sum()) / level, float(((rows.T @ rows) ** 2).sum())
+    return mean, square / (level * len(rows)) ** 2

@@ -13,7 +13,8 @@ from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.seen import common_of_seen, kernel_by_pair, levels_of_seen
 from wellposed.signals.algebra.sizes import sizes_after_attention
-from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, shared_size, varied
+from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, varied
+from wellposed.signals.algebra.tokens import Tokens, likeness, relatedness, shared_size, tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
@@ -55,7 +56,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         alike = alike_after_attention(call, right, float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300))
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
-    law = None if call.independent else _law(left, right, product, int(count))
+    law = None if call.independent else _law(call, left, right, product, int(count))
     common = 1.0 if law is None else law.variance
     kernel = (kernel * (common * product.scale**2)) - mean * mean
     kernel = _of_result(call, kernel, labels, product)
@@ -114,7 +115,7 @@ def _alike_together(call: Call, left: State, right: State, product: Product, lab
     return pattern * (share * math.prod(apart) * kernels.average(left.var) * kernels.average(right.var))
 
 
-def _law(left: State, right: State, product: Product, width: int) -> Logits | None:
+def _law(call: Call, left: State, right: State, product: Product, width: int) -> Logits | None:
     """Return the law of a matrix of products of features, its variance relative to what it is for even sizes; None of
     other products.
     """
@@ -123,7 +124,9 @@ def _law(left: State, right: State, product: Product, width: int) -> Logits | No
     columns = [label for label in other if label in product.out_axes and label not in own]
     if left.softmax is not None or not (rows and columns):
         return None
-    return law_of(1.0, left, right, Places(own.index(rows[-1]), other.index(columns[-1]), own, other), width)
+    at = Places(own.index(rows[-1]), other.index(columns[-1]), own, other)
+    keys = tokens_of(call, right, at.key, width, product.right) if right.axes[at.key] else None
+    return law_of(1.0, left, right, at, width, keys)
 
 
 def _values_as_results(made: State, values: State, product: Product) -> tuple[State, int, int] | None:
@@ -149,7 +152,7 @@ def _with_sizes(call: Call, made: State, softmax: Softmax, values: State, produc
         return made
     values, token, features = found
     law = Logits(softmax.variance, *softmax.law).coarse()
-    own = varied(softmax.keys, law, likeness(values, token)[0], lifted)
+    own = varied(softmax.keys, law, likeness(values, token), lifted)
     sizes = sizes_after_attention(call, values, token, made, token, features, lifted, own)
     return made.amended(marginal=sizes.marginal(True))
 
@@ -165,7 +168,7 @@ def _of_seen(made: State, weights: State, softmax: Softmax, flat: Array, values:
     rows = weights.axes[product.left_axes.index(product.out_axes[token])]
     if flat.shape != (made.shape[token], values.shape[token]) or len(rows) != 1:
         return made
-    r, level = likeness(values, token)[0], kernels.average(values.var) * product.scale**2
+    r, level = likeness(values, token), kernels.average(values.var) * product.scale**2
     second = _along(weights.mean**2 + weights.var, rows[0])
     second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
     at = made.axes[token][0]
@@ -406,10 +409,12 @@ def _tilt(
     axis = product.right_axes.index(tokens[0])
     if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
         return np.zeros((1,) * len(labels)), 0.0
-    own = 1.0 - likeness(values, axis)[0] if values.axes[axis] else 0.0
+    own = 1.0 - likeness(values, axis) if values.axes[axis] else 0.0
+    law = Logits(softmax.variance, *softmax.law)
+    width = math.prod(sizes[label] for label in product.right_axes if label not in product.left_axes)
     # no mean of tokens is larger than they are
-    variance = softmax.variance * Logits(softmax.variance, *softmax.law).part
-    pulled = min(tilt(values, axis, variance) * softmax.pull, own * (1.0 - softmax.second))
+    along = tilt(call, law.tokens or softmax.tokens, values, axis, width, product.right) * law.variance * law.part
+    pulled = min(along * softmax.pull, own * (1.0 - softmax.second))
     lifted = pulled + (own * softmax.picked if is_uneven(values, axis) else 0.0)
     one = np.ones((1,) * len(weights.sizes))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one
@@ -431,34 +436,17 @@ def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:
     return values.alike + source(call.source(), 4.0 * values.alike.variance * lifted * lifted)
 
 
-def tilt(values: State, axis: int, sigma2: float) -> float:
+def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, value: int) -> float:
     """Return the relative second moment that attention adds because weights and values depend on the same tokens, for
-    flat weights: sigma² (1 - r) / D; in full it is that times the softmax's pull.
-    """
-    return sigma2 * (1.0 - likeness(values, axis)[0]) * relatedness(values, axis) if values.axes[axis] else 0.0
+    flat weights and logits of variance 1: (1 - r) / D; in full it is that times their variance and the softmax's pull.
 
-
-def relatedness(values: State, axis: int) -> float:
-    """Return 1 / D, the mean squared correlation of two tokens less what all of them share: that of the features which
-    values were computed from, or 1 / width where these are not known.
+    Of keys that nothing is known of, it is taken that they are made as the values are.
     """
     if not values.axes[axis]:
-        return 1.0
-    r, r2, width = likeness(values, axis)
-    by_chance = (values.alike.variance or 1.0 / width) / shared_size(values, axis)
-    return min(1.0, by_chance + max(r2 - r * r, 0.0) / max(1.0 - r, 1e-9) ** 2)
-
-
-def likeness(values: State, axis: int) -> tuple[float, float, float]:
-    """Return mean and mean square of the correlation of two tokens along an axis, and how many features a token has."""
-    i = values.axes[axis][0]
-    index = tuple(slice(None) if k == i else 0 for k in range(values.corr.ndim))
-    profile = values.corr[index]
-    size = values.sizes[i]
-    r = float(kernels.off_diagonal_mean(profile, [size], 0)[0])
-    r2 = float(kernels.off_diagonal_mean(profile**2, [size], 0)[0])
-    width = math.prod(values.shape[1:]) / size if len(values.shape) > 2 else values.shape[-1]
-    return r, r2, max(float(width), 1.0)
+        return 0.0
+    tokens = tokens_of(call, values, axis, width, value)
+    keys = keys or (tokens._replace(alike=values.alike) if values.alike.amounts.size else tokens)
+    return (1.0 - tokens.correlation) * relatedness(keys, tokens, shared_size(values, axis))
 
 
 def _single(state: State) -> State:

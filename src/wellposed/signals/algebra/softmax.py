@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.sizes import LARGEST
+from wellposed.signals.algebra.tokens import Tokens, varying
 from wellposed.signals.distributions.expansion import gamma_nodes
-from wellposed.signals.distributions.state import State, read
+from wellposed.signals.distributions.state import Law, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import density
@@ -36,6 +36,7 @@ class Logits(NamedTuple):
         along: how the size of a query's values grows with the variance of its logits: by which power of it.
         shared: what heads share of ``uneven``: the sizes of queries.
         part: how much of the variance is that of products of queries and keys; values know nothing of the rest.
+        tokens: how alike keys are, where they are known.
     """
 
     variance: float
@@ -45,15 +46,17 @@ class Logits(NamedTuple):
     along: float = 0.0
     shared: float = 0.0
     part: float = 1.0
+    tokens: Tokens | None = None
 
     def coarse(self) -> Logits:
         """Return the law with few digits, so that what is worked out for it serves its like."""
         if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
-        return Logits(float(f"{self.variance:.3g}"), *(float(f"{number:.2g}") for number in self[1:6]))
+        curved, uneven, keys, along, shared = (float(f"{number:.2g}") for number in self[1:6])
+        return Logits(float(f"{self.variance:.3g}"), curved, uneven, keys, along, shared)
 
 
-def summed(terms: Sequence[tuple[float, tuple[float, ...]]]) -> tuple[float, ...]:
+def summed(terms: Sequence[tuple[float, Law]]) -> Law:
     """Return what else is known of the law of a sum of logits, given the variance of each term and what is known of its
     law: nothing of a bias, which adds to the variance alone.
     """
@@ -61,8 +64,12 @@ def summed(terms: Sequence[tuple[float, tuple[float, ...]]]) -> tuple[float, ...
     laws = [(variance / total, Logits(0.0, *law)) for variance, law in terms if law] if total > 0.0 else []
     if not laws:
         return ()
-    curved, uneven, keys, shared = (sum(share**2 * law[i] for share, law in laws) for i in (1, 2, 3, 5))
-    return curved, uneven, keys, laws[0][1].along, shared, min(sum(share * law.part for share, law in laws), 1.0)
+    curved = sum(share**2 * law.curved for share, law in laws)
+    uneven = sum(share**2 * law.uneven for share, law in laws)
+    keys = sum(share**2 * law.keys for share, law in laws)
+    shared = sum(share**2 * law.shared for share, law in laws)
+    part = min(sum(share * law.part for share, law in laws), 1.0)
+    return curved, uneven, keys, laws[0][1].along, shared, part, laws[0][1].tokens
 
 
 @lru_cache(maxsize=2)
@@ -298,16 +305,16 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
     return np.interp(at, known, third * unique**2) / keys**2, np.interp(at, known, spread * unique) / keys
 
 
-def law_of(variance: float, queries: State, keys: State, at: Places, width: int) -> Logits:
+def law_of(variance: float, queries: State, keys: State, at: Places, width: int, tokens: Tokens | None) -> Logits:
     """Return the law of logits of this variance but for what the sizes of queries and keys have in common; both have
-    ``width`` features, and lie as ``at`` says.
+    ``width`` features, and lie as ``at`` says; ``tokens`` is how alike keys are.
 
     A query's logits have the variance q' S q, S the covariance of keys, which for few features, or few dimensions that
     they were computed from, has long and short axes: 2 / width + 2 / D relative to its square. Of tokens that differ in
     size, by chance or by position, D says no more than the sizes of queries and of all keys of one query; and what
     sizes Gaussian tokens of D dimensions have, 2 / D, leaves logits Gaussian over the keys.
     """
-    (of_q, mean_q), (of_k, mean_k) = (_varying(x, axis) for x, axis in ((queries, at.query), (keys, at.key)))
+    (of_q, mean_q), (of_k, mean_k) = (varying(x, axis) for x, axis in ((queries, at.query), (keys, at.key)))
     both = queries.sizes_by.covariance(keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
     both *= math.sqrt(mean_q * mean_k)
     own, other = _by_position(queries, keys, at)
@@ -315,7 +322,7 @@ def law_of(variance: float, queries: State, keys: State, at: Places, width: int)
     uneven = 2.0 / width + (1.0 + 2.0 * keys.alike.variance) * (1.0 + shared) - 1.0
     along = (mean_k + both) / math.log1p(uneven)
     beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.alike.variance) - 1.0
-    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along, shared)
+    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along, shared, 1.0, tokens)
 
 
 class Places(NamedTuple):
@@ -330,21 +337,6 @@ class Places(NamedTuple):
 def is_uneven(x: State, axis: int) -> bool:
     """Whether positions along an axis differ in size, by chance or because they are known to."""
     return x.scales is not None or (any(x.var.shape[i] > 1 for i in x.axes[axis]) and _varies(x.var))
-
-
-def _varying(x: State, axis: int) -> tuple[float, float]:
-    """Return how the logarithm of the local scale varies, and how its mean along an axis does."""
-    scales = read(x.scales)
-    if scales is None or not x.axes[axis]:
-        return 0.0, 0.0
-    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-    mean = kernels.pair_mean(kernel, x.sizes, x.axes[axis])
-    return float(kernel.ravel()[0]), float(mean.ravel()[0])
-
-
-def shared_size(x: State, axis: int) -> float:
-    """Return E t² / (E t)² for the mean size t of all positions along an axis."""
-    return math.exp(_varying(x, axis)[1])
 
 
 def _by_position(queries: State, keys: State, at: Places) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.structure.patches import unviewed
 
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
@@ -108,6 +109,7 @@ class Likeness(NamedTuple):
         window: whether the sum is over windows that overlap.
         sized: what of the chance is that filters differ in size, where these have one size.
         terms: the correlation kernel of the terms of the sum, and their numbers.
+        value: the tensor in the graph that is summed over.
     """
 
     inherited: Sources = NONE
@@ -117,6 +119,7 @@ class Likeness(NamedTuple):
     window: bool = False
     sized: float = 0.0
     terms: tuple[Array, Sequence[int]] | None = None
+    value: int | None = None
 
     @property
     def of_filters(self) -> float:
@@ -172,12 +175,19 @@ def chance_likeness(
     return Likeness(inherited, chance, share, sized=sized, terms=terms)
 
 
-def _of_features(call: Call, data: State) -> int:
-    """Return the number of the chance by which the features of two positions are alike: one for all that read them."""
-    key = ("likeness", data.serial)
-    if key not in call.run.memo:
-        call.run.memo[key] = call.source()
-    number: int = call.run.memo[key]
+def features_of(call: Call, data: State, value: int | None) -> int:
+    """Return the number of the chance by which the features of two positions are alike: one for all that read them,
+    ``value`` being the tensor in the graph, under whatever view.
+    """
+    key: tuple[str, int] = ("likeness", data.serial)
+    memo = call.run.memo
+    if key not in memo:
+        if value is None or call.graph.values[value].shape != data.shape:  # a part of it
+            memo[key] = call.source()
+        else:
+            base = ("features", unviewed(call.graph, value))
+            memo[key] = memo[base] if base in memo else memo.setdefault(base, call.source())
+    number: int = memo[key]
     return number
 
 
@@ -194,11 +204,11 @@ def fresh(
         corr = kernels.with_diagonal(corr)
     spread, by_chance = data.spread + Spread(weight.inherited), likeness.inherited
     if likeness.window:
-        overlapping(call).add(_of_features(call, data))
+        overlapping(call).add(features_of(call, data, likeness.value))
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
         number = call.source()
-        of_features = _of_features(call, data)
+        of_features = features_of(call, data, likeness.value)
         by_chance = likeness.inherited + source(of_features, likeness.chance / likeness.groups)
         if likeness.terms is not None and likeness.groups == 1:
             note_terms(call, of_features, *likeness.terms, likeness.chance)

@@ -322,6 +322,10 @@ class Ancestry:
     beyond: tuple[tuple[int, State], ...] = ()
 
 
+Law = tuple[Any, ...]
+"""What is known of the law of logits beside their variance (see `softmax.Logits`)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Softmax:
     """What is known of the weights a_j that a softmax made of logits.
@@ -334,6 +338,7 @@ class Softmax:
         queries: correlation kernel of the logits for one key: how alike queries are.
         keys: how many keys a query typically sees.
         law: what else is known of the law of the logits (see `softmax.Logits`).
+        tokens: of logits that are no products, how alike they are at two tokens (see `tokens.Tokens`).
         flat: the weights that queries would have for flat logits, where they see keys of their own.
     """
 
@@ -343,7 +348,8 @@ class Softmax:
     picked: float
     queries: Array
     keys: float
-    law: tuple[float, ...]
+    law: Law
+    tokens: Any
     flat: Array | None = None
 
 
@@ -359,7 +365,7 @@ class Attention:
 
     mask: torch.Tensor | None = None
     scores: State | None = None
-    logits: tuple[float, ...] = ()
+    logits: Law = ()
     softmax: Softmax | None = None
 
 
@@ -415,7 +421,7 @@ class Changes(TypedDict, total=False):
     drift: float
     mask: torch.Tensor | None
     scores: State | None
-    logits: tuple[float, ...]
+    logits: Law
     softmax: Softmax | None
     concatenation: Concatenation
     blocks: tuple[State, ...]
@@ -491,7 +497,7 @@ class State:
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
     mask: ClassVar[torch.Tensor | None] = _read(lambda x: x.attention.mask)
     scores: ClassVar[State | None] = _read(lambda x: x.attention.scores)
-    logits: ClassVar[tuple[float, ...]] = _read(lambda x: x.attention.logits)
+    logits: ClassVar[Law] = _read(lambda x: x.attention.logits)
     softmax: ClassVar[Softmax | None] = _read(lambda x: x.attention.softmax)
     blocks: ClassVar[tuple[State, ...]] = _read(lambda x: x.concatenation.blocks)
     block_axis: ClassVar[int] = _read(lambda x: x.concatenation.block_axis)

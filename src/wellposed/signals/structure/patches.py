@@ -42,6 +42,17 @@ def _merged(graph: Graph, node: Node, axes: dict[int, Axes]) -> int:
     return _within_features(made) // _within_features(axes[node.inputs[0]])
 
 
+def unviewed(graph: Graph, value: int) -> int:
+    """Return the tensor that a value holds the same elements of, all of them, in another order or under other axes."""
+    while (index := graph.values[value].node) is not None:
+        node = graph.nodes[index]
+        before = node.inputs[0] if is_view(node.op) and len(node.outputs) == 1 else None
+        if before is None or math.prod(graph.values[before].shape) != math.prod(graph.values[value].shape):
+            break
+        value = before
+    return value
+
+
 def _features(axis: Axis) -> bool:
     return any(is_made(atom.dimension) for atom in axis)
 

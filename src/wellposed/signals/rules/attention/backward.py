@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.products import relatedness
 from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled
+from wellposed.signals.algebra.tokens import relatedness, tokens_of
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
@@ -127,7 +127,13 @@ def _choice(
         visible = shown[np.ix_(np.arange(rows) * queries // rows, np.arange(columns) * keys // columns)]
     count = np.interp(np.arange(rows), np.linspace(0, rows - 1, seen.size), seen) if seen.size > 1 else seen
     second, (third, spread) = interpolated_participations(count, sigma2), interpolated_choices(count, sigma2)
-    mixed = spread + relatedness(v, token) * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
+    alike = [
+        tokens_of(call, x, token, x.shape[-1], call.node.args[position].value)
+        for position, x in ((1, k), (2, v))
+        if x.axes[token]
+    ]
+    related = relatedness(alike[0], alike[1]) if len(alike) == 2 else 1.0
+    mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))
     common = min(np.exp(min(off_diagonal(q, token) * sigma2, 50.0)), typical * kernels.average(second))

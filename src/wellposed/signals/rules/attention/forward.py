@@ -35,6 +35,7 @@ from wellposed.signals.algebra.softmax import (
     variance_of,
     varied,
 )
+from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.spread import Sources
@@ -103,7 +104,17 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=Attention(
-            softmax=Softmax(sigma2, a2, kernels.average(pull), kernels.average(picked), rho, typical, law[1:], flat)
+            softmax=Softmax(
+                sigma2,
+                a2,
+                kernels.average(pull),
+                kernels.average(picked),
+                rho,
+                typical,
+                law[1:],
+                tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.alike.amounts.size else None,
+                flat,
+            )
         ),
     )
 
@@ -189,7 +200,9 @@ def attention(
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
     product, bias, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
     outer = [str(axis) for axis in range(token)]
-    alone = law_of(product, q, k, Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"]), q.shape[-1])
+    keys = tokens_of(call, k, token, k.shape[-1], call.node.args[1].value) if k.axes[token] else None
+    at = Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"])
+    alone = law_of(product, q, k, at, q.shape[-1], keys)
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
@@ -198,7 +211,8 @@ def attention(
         before = tuple(itertools.chain.from_iterable([v.sizes[i] for i in axis] or [1] for axis in v.axes[:token]))
         v, shape, token = reshape(v, (*before, *v.shape[token:])), (*before, *shape[token:]), len(before)
     common = r_v if flat is None else common_of_seen(v, token, flat)
-    lifted = np.minimum(alike * tilt(v, token, alone.variance) * pull, (1.0 - common) * (1.0 - a2))
+    along = alike * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
+    lifted = np.minimum(along * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2

@@ -108,6 +108,8 @@ def convolve(
         outputs=call.shape()[product.out_axes.index("o")],
         likeness=alike,
     )
+    if result.even > 0.0 and window.taps > 1:  # a window of tokens of one size has one, but not each of its channels
+        result = result.amended(even=result.even / window.taps if product.groups == 1 else 0.0)
     if fixed and not weight.is_constant:  # taken for random numbers of the same moments
         result = result.amended(tag=weakest("approximate", result.tag))
     if call.independent or product.transposed:
@@ -161,7 +163,9 @@ def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window, p
     }
     likeness = chance_likeness(data, features | taps, taps, overlapping(call), pairs)
     likeness = likeness._replace(
-        groups=product.groups, window=any(step.kernel > step.stride for _, step in sliding.moving)
+        groups=product.groups,
+        window=any(step.kernel > step.stride for _, step in sliding.moving),
+        value=product.left,
     )
     if all(step.stride == 1 for _, step in sliding.moving):
         return likeness

@@ -281,7 +281,7 @@ def _multiply_weight(
     corr = _with_weights_of_their_own(call, corr, layout, product, sizes_w)
     likeness = Likeness()
     if not call.independent:
-        likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)
+        likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)._replace(value=product.left)
     outputs = math.prod(layout.sizes[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
     one_size = data.even > 0.0 and data.spread.variance < ROUNDING  # a norm is all that has been made of it

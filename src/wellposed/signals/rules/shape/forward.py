@@ -70,7 +70,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
     """Return the state after a chain of views; ``across`` gives it where axes end inside others."""
     for step in steps:
         if isinstance(step, Regroup):
-            x = reshape(x, step.shape, across if step is steps[-1] else None)
+            x = _regrouped(call, x, step, across if step is steps[-1] else None)
         elif isinstance(step, Permute):
             x = permute(x, step.order)
         elif isinstance(step, Expand):
@@ -80,6 +80,17 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
         else:
             x = reordered(x, step.axis, step.source)
     return x
+
+
+def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State | None] | None) -> State:
+    """Return a tensor under other axes: where these are made of parts of the old ones, twice alike is one tensor."""
+    key = (step, x.serial, x.axes, x.lever, x.tag)
+    made: State | None = call.run.memo.get(key)
+    if made is None:
+        made = reshape(x, step.shape, across)
+        if made.serial != x.serial and not (x.blocks or x.scores):
+            call.run.memo[key] = made
+    return made
 
 
 def _cut(call: Call, x: State, step: Cut) -> State:

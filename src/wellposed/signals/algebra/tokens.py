@@ -1,0 +1,95 @@
+"""How alike two tokens are, by their correlation and by chance, as keys and as values of attention (signals.md 5.8)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from wellposed.signals.algebra.sizes import LARGEST
+from wellposed.signals.algebra.weighted import features_of
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.spread import Sources, source
+from wellposed.signals.distributions.state import State, read
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+
+class Tokens(NamedTuple):
+    """How alike two tokens of a tensor are.
+
+    Attributes:
+        kernel: correlation kernel along the tokens.
+        size: how many there are.
+        alike: what two of them are alike by chance: by the features that they were computed from, and their own.
+    """
+
+    kernel: Array
+    size: int
+    alike: Sources
+
+    @property
+    def correlation(self) -> float:
+        """Mean correlation of two tokens."""
+        return float(kernels.off_diagonal_mean(self.kernel, [self.size], 0)[0])
+
+
+def tokens_of(call: Call, x: State, axis: int, width: int, value: int) -> Tokens:
+    """Return how alike two positions along an axis of one atom are, as one head sees them, by ``width`` features;
+    ``value`` is the tensor in the graph.
+
+    Weights that read the tensor see the features of all heads.
+    """
+    kernel, size = _along(x, axis)
+    every = max(math.prod(x.shape[1:]) // size, width) if len(x.shape) > 2 else width
+    number = features_of(call, x, value)
+    own = source(number, 1.0 / every)
+    if every > width:
+        key = ("heads", number)
+        if key not in call.run.memo:
+            call.run.memo[key] = call.source()
+        own = own + source(call.run.memo[key], 1.0 / width - 1.0 / every)
+    return Tokens(kernel, size, x.alike + own)
+
+
+def likeness(x: State, axis: int) -> float:
+    """Return the mean correlation of two positions along an axis of one atom."""
+    kernel, size = _along(x, axis)
+    return float(kernels.off_diagonal_mean(kernel, [size], 0)[0])
+
+
+def _along(x: State, axis: int) -> tuple[Array, int]:
+    i = x.axes[axis][0]
+    return x.corr[tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))], x.sizes[i]
+
+
+def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
+    """Return by how much pairs of tokens that are alike as keys are so as values: the covariance of the two, relative
+    to what not all tokens have in common; 1 / D where both are projections of the same tokens of D dimensions.
+
+    ``sized`` is what tokens that differ in size by sample count more (`shared_size`).
+    """
+    by_chance = keys.alike.covariance(values.alike) / sized
+    if keys.size != values.size:
+        return min(max(by_chance, 0.0), 1.0)
+    r, s = keys.correlation, values.correlation
+    first, second = kernels.common(keys.kernel, values.kernel)
+    both = float(kernels.off_diagonal_mean(first * second, [keys.size], 0)[0])
+    expected = (both - r * s) / (max(1.0 - r, 1e-9) * max(1.0 - s, 1e-9))
+    return min(max(by_chance + expected, 0.0), 1.0)
+
+
+def varying(x: State, axis: int) -> tuple[float, float]:
+    """Return how the logarithm of the local scale varies, and how its mean along an axis does."""
+    scales = read(x.scales)
+    if scales is None or not x.axes[axis]:
+        return 0.0, 0.0
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+    mean = kernels.pair_mean(kernel, x.sizes, x.axes[axis])
+    return float(kernel.ravel()[0]), float(mean.ravel()[0])
+
+
+def shared_size(x: State, axis: int) -> float:
+    """Return E t² / (E t)² for the mean size t of all positions along an axis."""
+    return math.exp(varying(x, axis)[1])
