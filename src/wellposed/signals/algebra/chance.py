@@ -12,6 +12,7 @@ from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Layout, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.structure.patches import positions
 from wellposed.signals.structure.widths import channels
 
 
@@ -47,17 +48,18 @@ def alike_of_product(
 ) -> Sources:
     """Return how alike by chance two positions of a product x y of this variance are, by each factor's share of it.
 
-    Known numbers whose signs differ by position, as those of rotary positions, turn features against one another: of
-    what two positions p and q are alike, C(p, q) = sum_f y_pf y_qf / sum_f y_f² is left. Its mean is shared with what
-    was made of the same features otherwise, and the rest of its mean square is not.
+    Numbers whose signs differ by position, as those of rotary positions, turn features against one another: of what two
+    positions p and q are alike, C(p, q) = sum_f y_pf y_qf / sum_f y_f² is left. Its mean is shared with what was made
+    of the same features otherwise, and the rest of its mean square is not.
     """
     result = NONE
     for x, own, other, y in zip(states, aligned, aligned[::-1], states[::-1], strict=True):
         if not x.alike.amounts.size or not var > 0.0:
             continue
-        size = other.mean**2 if y.roots else other.mean**2 + other.var
+        of_numbers = not y.alike.amounts.size  # which no weight has made
+        size = other.mean**2 + other.var if of_numbers else other.mean**2
         share = kernels.average(size * own.var) / var
-        turned = None if y.roots or call.independent else _turned(call, other, layout)
+        turned = _turned(call, other, layout) if of_numbers and not call.independent else None
         if turned is None:
             result = result + x.alike.times(share)
             continue
@@ -69,13 +71,16 @@ def alike_of_product(
 
 def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] | None:
     """Return mean and mean square of C(p, q) over all pairs of positions; None where no sign differs by position."""
-    axes = channels(call.graph).get(call.node.outputs[0], ())
+    axes = positions(call.graph).get(call.node.outputs[0], ())
     if len(axes) != len(layout.axes):
         return None
-    over = [i for axis, made in zip(layout.axes, axes, strict=True) if not made for i in axis]
-    if kernels.nonzero(known.var):  # a table too large to be followed by position
-        corr = kernels.at_zero(known.corr, [i for i in range(known.corr.ndim) if i not in over])
-        mean, square = (float(kernels.pair_mean(k, layout.sizes, over).ravel()[0]) for k in (corr, corr * corr))
+    over = [i for axis, alone in zip(layout.axes, axes, strict=True) if alone for i in axis]
+    if kernels.nonzero(known.var):  # drawn, or a table too large to be followed by position
+        raw = known.corr * kernels.autocorrelation(np.sqrt(known.var), known.corr.shape)
+        raw = kernels.total(raw, kernels.autocorrelation(known.mean, raw.shape))
+        raw = kernels.at_zero(raw, [i for i in range(raw.ndim) if i not in over])
+        raw = raw / max(float(kernels.at_zero(raw, over).ravel()[0]), 1e-300)
+        mean, square = (float(kernels.pair_mean(k, layout.sizes, over).ravel()[0]) for k in (raw, raw * raw))
         return mean, square
     table = known.mean
     over = [i for i in over if table.shape[i] > 1]

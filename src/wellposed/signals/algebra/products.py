@@ -11,7 +11,7 @@ import torch
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.seen import common_of_seen, kernel_by_pair, levels_of_seen
+from wellposed.signals.algebra.seen import Seen, common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, varied
 from wellposed.signals.algebra.tokens import Tokens, likeness, relatedness, shared_size, tokens_of
@@ -87,7 +87,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     corr = kernels.correlation(kernel, var)
     made = made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
     if left.softmax is not None and left.softmax.flat is not None:
-        made = _of_seen(made, given, left.softmax, left.softmax.flat, _single(paired), product)
+        made = _of_seen(made, given, left.softmax, left.softmax.flat, paired, product)
     return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
 
 
@@ -157,38 +157,46 @@ def _with_sizes(call: Call, made: State, softmax: Softmax, values: State, produc
     return made.amended(marginal=sizes.marginal(True))
 
 
-def _of_seen(made: State, weights: State, softmax: Softmax, flat: Array, values: State, product: Product) -> State:
+def _of_seen(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
     """Return the result of attention of queries that see keys of their own: each has the mean correlation of the values
     that it sees, and two of them what both see.
     """
-    found = _values_as_results(made, values, product)
-    if found is None or not made.axes[found[1]]:
+    whole = pooled(values)
+    for axis, label in enumerate(product.right_axes):
+        whole = whole if label not in product.out_axes else merge_atoms(whole, axis)
+    found, parts = (_values_as_results(made, x, product) for x in (_single(values), whole))
+    if found is None or parts is None or not made.axes[found[1]]:
         return made
     values, token, features = found
     rows = weights.axes[product.left_axes.index(product.out_axes[token])]
-    if flat.shape != (made.shape[token], values.shape[token]) or len(rows) != 1:
+    groups = len(seen.queries), seen.groups.shape[1] * seen.size
+    if groups != (made.shape[token], values.shape[token]) or len(rows) != 1:
         return made
+    whole = grouped(parts[0], token, seen)
     r, level = likeness(values, token), kernels.average(values.var) * product.scale**2
     second = _along(weights.mean**2 + weights.var, rows[0])
     second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
     at = made.axes[token][0]
-    shape = [len(flat) if i == at else 1 for i in range(len(made.sizes))]
-    more = (common_of_seen(values, token, flat) - r) * (1.0 - second) * level
+    shape = [len(seen.queries) if i == at else 1 for i in range(len(made.sizes))]
+    more = (common_of_seen(whole, token, seen) - r) * (1.0 - second) * level
     var = np.maximum(made.var + more.reshape(shape), 0.0)
-    ratio = np.broadcast_to(_along(var, at), len(flat)) / (level * levels_of_seen(values, token, flat))
+    ratio = np.broadcast_to(_along(var, at), len(seen.queries)) / (level * levels_of_seen(values, token, seen))
     queries = softmax.queries
     known = queries.ndim == len(weights.sizes)
     alike = kernels.off_diagonal_mean(queries, weights.sizes, rows[0]).ravel()[0] if known else 0.0
     met = min(math.exp(min(alike * softmax.variance, 50.0)), softmax.keys * softmax.second)
-    kernel = kernel_by_pair(made, values, token, flat, ratio, (met - 1.0) * (1.0 - r), features)
-    others = kernels.promote(made.corr, [1 if i == at else length for i, length in enumerate(kernel.shape)])
-    for where in itertools.product(*(range(1 if i == at else n) for i, n in enumerate(kernel.shape))):
+    others = made.corr
+    made = made.with_moments(var=var, scales=made.scales, sizes_by=made.sizes_by, gauss=made.gauss)
+    made, kernel = with_pairs(made, whole, token, seen, ratio, (met - 1.0) * (1.0 - r), features)
+    within = [at + 1] if seen.size > 1 else []  # one atom of tokens has become two
+    lengths = [1 if i == at else n for i, n in enumerate(kernel.shape) if i not in within]
+    others = kernels.promote(others, lengths)
+    for where in itertools.product(*map(range, lengths)):
         if any(where):  # one query in different samples: its weights are alike
-            same = tuple([slice(None, None, len(flat) + 1) if i == at else n for i, n in enumerate(where)])
-            kernel[same] = np.maximum(kernel[same], others[where])
-    return made.with_moments(
-        var=var, corr=np.clip(kernel, -1.0, 1.0), scales=made.scales, sizes_by=made.sizes_by, gauss=made.gauss
-    )
+            same: list[int | slice] = list(where)
+            same[at : at + 1] = [slice(None, None, len(seen.groups) + 1), *(0 for _ in within)]
+            kernel[tuple(same)] = np.maximum(kernel[tuple(same)], others[where])
+    return made.amended(corr=np.clip(kernel, -1.0, 1.0))
 
 
 def _only_lever(left: State, right: State) -> str | None:

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.views import merge_atoms, split_atom
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-LONGEST = 256
-"""Most tokens whose results are told apart by pair."""
+LONGEST = 128
+"""Most tokens whose results are told apart by pair; of more, as many groups of neighbours are."""
 
 
-def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Array | None:
-    """Return the weights of queries that weigh alike all keys that they see, where not all see the same."""
-    if not kernels.LEAST <= queries <= LONGEST or keys > LONGEST:
+class Seen(NamedTuple):
+    """The weights of queries that weigh alike all keys that they see, where not all see the same.
+
+    Attributes:
+        queries: (queries, groups of keys) what each query gives to each group of neighbouring keys.
+        groups: (groups of queries, groups of keys) its average over groups of neighbouring queries.
+        size: how many keys a group has.
+    """
+
+    queries: Array
+    groups: Array
+    size: int
+
+
+def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:
+    """Return the weights of queries that weigh alike all keys that they see, where not all see the same; None where
+    there are too few, or too many that do not fall into equal groups.
+    """
+    size = _group_size(queries, keys)
+    if not size:
         return None
     if is_causal:
         shown = np.tri(queries, keys)
@@ -26,47 +45,90 @@ def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys:
         shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
     else:
         return None
-    return np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))
+    flat = np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))
+    if size > 1:
+        flat = flat.reshape(queries, -1, size).sum(axis=2)
+    return Seen(flat, flat.reshape(-1, size, flat.shape[1]).mean(axis=1), size)
 
 
-def common_of_seen(v: State, token: int, flat: Array) -> Array:
+def _group_size(queries: int, keys: int) -> int:
+    """Return into groups of how many neighbours tokens fall; 0 where they are not told apart."""
+    if queries < kernels.LEAST:
+        return 0
+    if max(queries, keys) <= LONGEST:
+        return 1
+    if queries != keys:
+        return 0
+    sizes = (n for n in range(2, queries // kernels.LEAST + 1) if queries % n == 0 and queries // n <= LONGEST)
+    return next(sizes, 0)
+
+
+def common_of_seen(v: State, token: int, seen: Seen) -> Array:
     """Return for each query the mean correlation of the values that it sees."""
-    at = v.axes[token][0]
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    pairs = kernels.matrix_of(v.corr[index], 0, v.sizes[at])
-    own = (flat**2).sum(axis=1)
-    every = ((flat @ pairs) * flat).sum(axis=1)
+    pairs = _pairs(kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]]), v, token, seen)
+    own = (seen.queries**2).sum(axis=1) / seen.size
+    every = ((seen.queries @ pairs) * seen.queries).sum(axis=1)
     return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
 
 
-def levels_of_seen(v: State, token: int, flat: Array | None) -> Array:
+def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
+    """Return the mean covariance of the values of two groups of keys, given their kernel, of which only the dimensions
+    of tokens are left.
+    """
+    atoms, groups = v.axes[token], seen.groups.shape[1]
+    kernel = kernel.transpose([*atoms, *(i for i in range(kernel.ndim) if i not in atoms)])
+    kernel, sizes = kernel.reshape(kernel.shape[: len(atoms)]), [v.sizes[i] for i in atoms]
+    if len(atoms) == 1 and seen.size > 1:
+        kernel, sizes = kernels.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
+    if len(sizes) > 1:
+        kernel = kernels.pair_mean(kernel, sizes, [1])[:, 0]
+    return kernels.matrix_of(kernel, 0, groups)
+
+
+def grouped(v: State, token: int, seen: Seen | None) -> State:
+    """Return values whose tokens are one index, or groups of neighbours and what lies within them."""
+    apart = seen is not None and seen.size > 1 and [v.sizes[i] for i in v.axes[token]] == [len(seen.groups), seen.size]
+    return v if apart else merge_atoms(v, token)
+
+
+def levels_of_seen(v: State, token: int, seen: Seen | None) -> Array:
     """Return for each query the variance of the values that it sees, relative to that of all."""
-    if flat is None or v.var.shape[at := v.axes[token][0]] == 1:
+    if seen is None or v.var.shape[at := v.axes[token][0]] == 1:
         return np.ones(1)
     by_key = v.var.mean(axis=tuple(i for i in range(v.var.ndim) if i != at))
-    return np.asarray(flat @ by_key / max(kernels.average(by_key), 1e-300))
+    by_group = by_key.reshape(-1, seen.size).mean(axis=1)
+    return np.asarray(seen.queries @ by_group / max(kernels.average(by_key), 1e-300))
 
 
-def kernel_by_pair(
-    made: State, v: State, token: int, flat: Array, ratio: Array, met: float, features: int = -1
-) -> Array:
-    """Return the correlation kernel of results of queries that see keys of their own, by pair: what they see in common
-    they have in common, and more where they weigh it alike (``met``).
+def with_pairs(
+    made: State, v: State, token: int, seen: Seen, ratio: Array, met: float, features: int = -1
+) -> tuple[State, Array]:
+    """Return results of queries that see keys of their own, and their correlation kernel by pair: what they see in
+    common they have in common, and more where they weigh it alike (``met``). The tokens of ``v`` are as `grouped` says.
+
+    Of tokens in groups, those of the results are two atoms: groups, told apart by pair, and what lies within them.
     """
-    at, root = v.axes[token][0], np.sqrt(np.broadcast_to(ratio, len(flat)))
+    weights = seen.groups
+    root = np.sqrt(np.broadcast_to(ratio, len(seen.queries))).reshape(-1, seen.size).mean(axis=1)
     scale = np.maximum(np.multiply.outer(root, root), 1e-300)
 
     def over(pairs: Array) -> Array:
-        return np.asarray(flat @ pairs @ flat.T)
+        return np.asarray(weights @ pairs @ weights.T, dtype=np.float64)
 
     def between(moved: Array) -> Array:
-        return (over(kernels.matrix_of(moved.ravel(), 0, v.sizes[at])) / scale).ravel()
+        return np.ravel(over(_pairs(moved, v, token, seen)) / scale)
 
-    index = tuple(slice(None) if i == at else 0 for i in range(v.corr.ndim))
-    own = over(kernels.matrix_of(v.corr[index], 0, v.sizes[at])) + met * (flat @ flat.T)
+    kernel = kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]])
+    own = over(_pairs(kernel, v, token, seen)) + met * (weights @ weights.T) / seen.size
     own = np.clip(own / scale, -1.0, 1.0)
-    np.fill_diagonal(own, 1.0)
-    return kernel_of_queries(made, v, token, own.ravel(), between, features)
+    if seen.size == 1:
+        np.fill_diagonal(own, 1.0)
+        return made, kernel_of_queries(made, v, token, own.ravel(), between, features)
+    apart = kernel_of_queries(made, v, token, own.ravel(), between, features)
+    at = made.axes[token][0]
+    same = apart.copy()
+    same[tuple(slice(None, None, len(own) + 1) if i == at else 0 for i in range(same.ndim))] = 1.0
+    return split_atom(made, at, len(own), seen.size), np.stack([same, apart], axis=at + 1)
 
 
 def kernel_of_queries(

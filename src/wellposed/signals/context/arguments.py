@@ -139,7 +139,8 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     values = dense(tensor.detach())
     if values.is_complex():  # of mean 0, since no two phases are alike
         sizes = known_state(values.abs(), root)
-        return sizes.changed(mean=np.zeros((1,) * len(sizes.sizes)), var=sizes.mean**2 + sizes.var)
+        zero = np.zeros((1,) * len(sizes.sizes))
+        return _with_correlations(sizes.changed(mean=zero, var=sizes.mean**2 + sizes.var), values)
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
     low, high = (float(end) for end in torch.aminmax(values))
@@ -167,11 +168,12 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
     rank = len(state.sizes)
     if not 0 < rank <= MOST_AXES or not kernels.nonzero(state.var):
         return state
-    centred = values.reshape(state.sizes).to(torch.float64) - state.pooled_mean
+    exact = torch.complex128 if values.is_complex() else torch.float64
+    centred = values.reshape(state.sizes).to(exact) - state.pooled_mean
     sums = np.zeros((2,) * rank)
     for steps in np.ndindex(*sums.shape):  # the mean product of elements that may differ along some axes
         over = [axis for axis, step in enumerate(steps) if step]
-        sums[steps] = float((centred.mean(dim=over) if over else centred).square().mean())
+        sums[steps] = float((centred.mean(dim=over) if over else centred).abs().square().mean())
     for axis, size in enumerate(state.sizes):  # those that do
         same, any_ = np.split(sums, 2, axis=axis)
         sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)

@@ -339,7 +339,7 @@ class Softmax:
         keys: how many keys a query typically sees.
         law: what else is known of the law of the logits (see `softmax.Logits`).
         tokens: of logits that are no products, how alike they are at two tokens (see `tokens.Tokens`).
-        flat: the weights that queries would have for flat logits, where they see keys of their own.
+        flat: the weights that queries would have for flat logits, where they see keys of their own (see `seen.Seen`).
     """
 
     variance: float
@@ -350,7 +350,7 @@ class Softmax:
     keys: float
     law: Law
     tokens: Any
-    flat: Array | None = None
+    flat: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,10 +141,6 @@ def nonzero(values: Array) -> bool:
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
-    if positions(length) == size:
-        shares = np.full(length, 1.0 / length)
-        shares.setflags(write=False)
-        return shares
     shares = np.zeros(length)
     shares[0] = 1.0 / max(size, 1)
     if length > 1:
@@ -161,6 +157,8 @@ def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = 
     for dim in range(kernel.ndim) if over is None else over:
         if kernel.shape[dim] == 1:
             alone *= max(sizes[dim], 1)
+        elif positions(kernel.shape[dim]):
+            kernel = mean_over(kernel, (dim,))
         else:
             kernel = weighted(kernel, dim, pair_shares(kernel.shape[dim], sizes[dim]))
     return kernel / alone if alone > 1 else kernel
@@ -170,7 +168,7 @@ def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = 
 def _other_shares(length: int, size: int) -> Array:
     """`pair_shares` among the pairs of different positions."""
     shares = pair_shares(length, size).copy()
-    shares[:: size + 1 if positions(length) == size else length] = 0.0
+    shares[0] = 0.0
     shares /= shares.sum()
     shares.setflags(write=False)
     return shares
@@ -181,6 +179,8 @@ def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
     size = sizes[dim]
     if kernel.shape[dim] == 1 or size == 1:
         return np.zeros_like(at_zero(kernel, (dim,)))
+    if positions(kernel.shape[dim]):
+        return np.asarray((size * mean_over(kernel, (dim,)) - at_zero(kernel, (dim,))) / (size - 1))
     return weighted(kernel, dim, _other_shares(kernel.shape[dim], size))
 
 

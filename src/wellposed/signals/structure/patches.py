@@ -8,7 +8,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
-from wellposed.signals.operators.indices import Axes, Axis, is_made
+from wellposed.signals.operators.indices import Axes, Axis, Dimension, is_made
 from wellposed.signals.operators.views import is_cut, is_view
 from wellposed.signals.structure.widths import axes_of
 
@@ -27,11 +27,17 @@ def merged_positions(graph: Graph) -> dict[int, int]:
     left.
     """
     axes = axes_of(graph)
-    merged = {node.index: _merged(graph, node, axes) for node in graph.nodes}
+    stacked = {
+        atom.dimension.root()
+        for node in graph.nodes
+        if (dim := _stacked(graph, node, axes)) is not None
+        for atom in axes[node.outputs[0]][dim]
+    }
+    merged = {node.index: _merged(graph, node, axes, stacked) for node in graph.nodes}
     return {index: count for index, count in merged.items() if count > 1}
 
 
-def _merged(graph: Graph, node: Node, axes: dict[int, Axes]) -> int:
+def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimension]) -> int:
     if node.op is aten.cat.default:
         return _slices(graph, node)
     if not is_view(node.op) or len(node.outputs) != 1:
@@ -39,7 +45,30 @@ def _merged(graph: Graph, node: Node, axes: dict[int, Axes]) -> int:
     made = axes[node.outputs[0]]
     if not any(axis and not _features(axis) for axis in made[1:]):
         return 1
-    return _within_features(made) // _within_features(axes[node.inputs[0]])
+    return _within_features(made, stacked) // _within_features(axes[node.inputs[0]], stacked)
+
+
+def _stacked(graph: Graph, node: Node, axes: dict[int, Axes]) -> int | None:
+    """Return which axis of a result tells parts of a feature apart, real and imaginary ones or those of a stack; None
+    of others, and where a stack is one of neighbouring positions: of cuts of one tensor with as many features as it.
+    """
+    if node.op is aten.view_as_real.default:
+        return -1
+    if node.op is not aten.stack.default:
+        return None
+    parts = [ref.value for ref in node.args[0]]
+    sources = {_cut_from(graph, part) for part in parts}
+    whole = sources.pop() if len(sources) == 1 else None
+    return None if whole is not None and _made(axes[whole]) == _made(axes[parts[0]]) else _dim(node)
+
+
+def _made(axes: Axes) -> int:
+    """Return how many features that weights made axes hold."""
+    return math.prod(atom.size for axis in axes for atom in axis if is_made(atom.dimension))
+
+
+def _dim(node: Node) -> int:
+    return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
 
 
 def unviewed(graph: Graph, value: int) -> int:
@@ -57,15 +86,16 @@ def _features(axis: Axis) -> bool:
     return any(is_made(atom.dimension) for atom in axis)
 
 
-def _within_features(axes: Axes) -> int:
-    """Return how many positions lie in one axis with features that weights made."""
-    return math.prod(atom.size for axis in axes if _features(axis) for atom in axis if not is_made(atom.dimension))
+def _within_features(axes: Axes, stacked: set[Dimension]) -> int:
+    """Return how many positions lie in one axis with features that weights made; a stack of parts is none of them."""
+    atoms = [atom for axis in axes if _features(axis) for atom in axis if not is_made(atom.dimension)]
+    return math.prod(atom.size for atom in atoms if atom.dimension.root() not in stacked)
 
 
 def _slices(graph: Graph, node: Node) -> int:
     """Return of how many different cuts of one tensor, along other axes than theirs, a concatenation is made."""
     parts = [ref.value for ref in node.args[0]]
-    dim = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+    dim = _dim(node)
     sources = {_cut_from(graph, part) for part in parts}
     if len(sources) != 1 or None in sources or len(set(parts)) < len(parts):
         return 1

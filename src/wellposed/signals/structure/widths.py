@@ -245,6 +245,10 @@ class _Reader:
             source = node.inputs[0]
             before = self.graph.values[source].shape
             return [tuple(carried(chain, self.axes[source], before, Indices())) for chain in steps]
+        if node.op is aten.view_as_complex.default:
+            return [self.axes[node.inputs[0]][:-1]]
+        if node.op is aten.view_as_real.default:
+            return [(*self.axes[node.inputs[0]], fresh(2))]
         if node.op is aten.cat.default:
             return [self._concatenation(node, shapes[0])]
         if node.op is aten.stack.default:

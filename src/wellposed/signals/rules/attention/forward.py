@@ -19,9 +19,10 @@ from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.seen import (
     common_of_seen,
     flat_weights,
-    kernel_by_pair,
+    grouped,
     kernel_of_queries,
     levels_of_seen,
+    with_pairs,
 )
 from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import (
@@ -194,7 +195,8 @@ def attention(
     for axis in range(token + 1):
         q, k = (merge_atoms(x, axis) for x in (q, k))
         apart = axis < token and v.shape[:token] == shape[:token] and _is_repeated(v, axis)
-        v = v if apart else merge_atoms(v, axis)
+        v = v if apart or axis == token else merge_atoms(v, axis)
+    parts, v = v, merge_atoms(v, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
@@ -209,8 +211,10 @@ def attention(
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     if any(len(axis) > 1 for axis in v.axes[:token]):  # heads that share values, beside others
         before = tuple(itertools.chain.from_iterable([v.sizes[i] for i in axis] or [1] for axis in v.axes[:token]))
-        v, shape, token = reshape(v, (*before, *v.shape[token:])), (*before, *shape[token:]), len(before)
-    common = r_v if flat is None else common_of_seen(v, token, flat)
+        parts, v = (reshape(x, (*before, *x.shape[token:])) for x in (parts, v))
+        shape, token = (*before, *shape[token:]), len(before)
+    parts = grouped(parts, token, flat)
+    common = r_v if flat is None else common_of_seen(parts, token, flat)
     along = alike * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
     lifted = np.minimum(along * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
@@ -223,15 +227,16 @@ def attention(
     made = _output(
         call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share)
     )
-    if level > 0.0:
-        if flat is not None and made.axes[token]:
-            kernel = kernel_by_pair(made, v, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
-        else:
-            kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
-        made = made.with_moments(corr=np.clip(kernel, -1.0, 1.0))
     own = varied(typical, law.coarse(), r_v, share)
     sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
-    return reshape(made.amended(marginal=sizes.marginal(False)), call.shape())
+    made = made.amended(marginal=sizes.marginal(False))
+    if level > 0.0:
+        if flat is not None and made.axes[token]:
+            made, kernel = with_pairs(made, parts, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
+        else:
+            kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
+        made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
+    return reshape(made, call.shape())
 
 
 def logits(

@@ -195,7 +195,7 @@ def view_as_real(call: Call, z: State) -> State:
     z = pooled(z)
     layout = Layout((*z.sizes, 2), (*z.axes, (len(z.sizes),)))
     mean = np.stack([z.mean, np.zeros_like(z.mean)], axis=-1) if kernels.nonzero(z.mean) else z.mean[..., None]
-    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None]))
+    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None], z.alike))
 
 
 @rule(overloads("view_as_complex.default"), tag="approximate", source="definition: |z|² = x² + y²")
@@ -210,7 +210,7 @@ def view_as_complex(call: Call, x: State) -> State | None:
     order = [j for j in range(len(x.sizes)) if j != i]
     corr = kernels.rearranged(kernels.at_zero(x.corr, [i]), order)
     layout = x.layout.without([i]).dropping([len(x.axes) - 1])
-    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr))
+    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr, x.alike))
 
 
 @rule(overloads("real.default", "imag.default"), tag="approximate", source="definition: both have half of the power")
@@ -221,7 +221,7 @@ def part(call: Call, z: State) -> State:
     z = pooled(z)
     real = call.node.op_name.startswith("real")
     mean = z.mean if real else np.zeros_like(z.mean)
-    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr))
+    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr, z.alike))
 
 
 @rule(overloads("complex.default"), tag="approximate", source="definition: |z|² = x² + y²", tensors=True)
