@@ -44,6 +44,15 @@ def test_what_early_tokens_share_all_later_ones_see(written):
         assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.04)
 
 
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("length", [384, 290])  # groups of 3, and of 5
+def test_of_many_tokens_groups_keep_what_early_ones_share(length, written):
+    net = nn.Sequential(*(Causal(written=written) for _ in range(4)))
+    predicted, measured = predicted_and_measured(net, torch.randn(2, length, 64), 12)
+    for name in ("1", "2", "3"):
+        assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.04)
+
+
 def test_windows_and_masks_of_other_kinds_are_told_by_pair():
     near = torch.ones(32, 32, dtype=torch.bool).tril() & ~torch.ones(32, 32, dtype=torch.bool).tril(-5)
 

@@ -76,8 +76,10 @@ def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] |
         return None
     over = [i for axis, alone in zip(layout.axes, axes, strict=True) if alone for i in axis]
     if kernels.nonzero(known.var):  # drawn, or a table too large to be followed by position
-        raw = known.corr * kernels.autocorrelation(np.sqrt(known.var), known.corr.shape)
-        raw = kernels.total(raw, kernels.autocorrelation(known.mean, raw.shape))
+        sizes = enumerate(layout.sizes)
+        lengths = [max(known.corr.shape[i], min(2, size)) if i in over else known.corr.shape[i] for i, size in sizes]
+        raw = kernels.promote(known.corr, lengths) * kernels.autocorrelation(np.sqrt(known.var), lengths)
+        raw = raw + kernels.autocorrelation(known.mean, lengths)
         raw = kernels.at_zero(raw, [i for i in range(raw.ndim) if i not in over])
         raw = raw / max(float(kernels.at_zero(raw, over).ravel()[0]), 1e-300)
         mean, square = (float(kernels.pair_mean(k, layout.sizes, over).ravel()[0]) for k in (raw, raw * raw))
