@@ -98,8 +98,11 @@ def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) 
         if axis not in kept:
             width = min(size, max(room, 1))
             room //= width
-            x = select(x, axis, 0, width, 1, drop=False)
-            mask = None if mask is None else mask.narrow(axis, 0, width)
+            # queries under a mask see keys of their own: all along them are asked, not the first alone
+            step = size // width if mask is not None else 1
+            start, stop = step // 2, step // 2 + (width - 1) * step + 1
+            x = select(x, axis, start, stop, step, drop=False)
+            mask = None if mask is None else mask.index_select(axis, torch.arange(start, stop, step))
     elements = math.prod(x.shape)
     if elements > VALUES:
         return None
