@@ -311,6 +311,8 @@ class Ancestry:
             statistics, how; such a quotient has no scale of its own.
         running: where it is a linear map of another tensor along an axis (a running sum, or positions of one), which.
         beyond: where it is the larger (smaller) of two tensors, what it has beyond each of them, by their serials.
+        product: where it is the product of two tensors one of which is the same for groups of elements of the other,
+            these, and the layout in which they were multiplied.
     """
 
     links: tuple[Link, ...] = ()
@@ -320,6 +322,7 @@ class Ancestry:
     standardised: Standardised | None = None
     running: Running | None = None
     beyond: tuple[tuple[int, State], ...] = ()
+    product: tuple[State, State, Layout] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,6 +412,7 @@ class Changes(TypedDict, total=False):
     standardised: Standardised | None
     running: Running | None
     beyond: tuple[tuple[int, State], ...]
+    product: tuple[State, State, Layout] | None
     spread: Spread
     inherited: Sources
     own: Sources
@@ -486,6 +490,7 @@ class State:
     standardised: ClassVar[Standardised | None] = _read(lambda x: x.ancestry.standardised)
     running: ClassVar[Running | None] = _read(lambda x: x.ancestry.running)
     beyond: ClassVar[tuple[tuple[int, State], ...]] = _read(lambda x: x.ancestry.beyond)
+    product: ClassVar[tuple[State, State, Layout] | None] = _read(lambda x: x.ancestry.product)
     inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
     own: ClassVar[Sources] = _read(lambda x: x.spread.own)
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
@@ -553,7 +558,7 @@ class State:
         states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
         """
         ancestry = self.ancestry
-        if ancestry.links or ancestry.statistic or ancestry.standardised or ancestry.running or ancestry.beyond:
+        if ancestry.links or ancestry.statistic or ancestry.standardised or ancestry.running or ancestry.beyond or ancestry.product:
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}
