@@ -35,10 +35,13 @@ def new_serial() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A function of one number, as operators compose it; ``key`` tells equal functions."""
+    """A function of one number, as operators compose it; ``key`` tells equal functions, ``parts`` are the outer and the
+    inner one of a composition.
+    """
 
     key: tuple[object, ...]
     call: Callable[[torch.Tensor], torch.Tensor] = field(compare=False)
+    parts: tuple[Pointwise, Pointwise] | None = field(default=None, compare=False, repr=False)
 
     def __call__(self, x: Array) -> Array:
         """Return the function's values at an array of points."""
@@ -48,7 +51,15 @@ class Pointwise:
     def then(self, outer: Pointwise) -> Pointwise:
         """Return the composition outer(self(x))."""
         inner_call, outer_call = self.call, outer.call
-        return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)))
+        return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)), (outer, self))
+
+    def after(self, inner: Pointwise | None) -> Pointwise | None:
+        """Return the function that makes this one of ``inner`` (the identity where there is none); None of others."""
+        if inner is None:
+            return self
+        if self.key == inner.key:
+            return IDENTITY
+        return self.parts[0] if self.parts is not None and self.parts[1].key == inner.key else None
 
     def clipped(self, low: float, high: float) -> Pointwise:
         """Return the function of the number of [low, high] that is nearest to x."""
