@@ -23,6 +23,7 @@ from wellposed.signals.context.joint import can_run
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import (
+    MOST_PARTS,
     alike_of_parts,
     concatenate,
     depend,
@@ -450,7 +451,12 @@ def _by_parts(
     None elsewhere.
     """
     shape = call.shape()
-    stacks = [s for s in (x, y) if depend(s.blocks) and len(s.axes) == len(shape)]
+    stacks = [
+        one
+        for one, other in ((x, y), (y, x))
+        if len(one.axes) == len(shape)
+        and (depend(one.blocks) or (1 < len(one.blocks) <= MOST_PARTS and any(b.roots & other.roots for b in one.blocks)))
+    ]
     if call.independent or not stacks:
         return None
     axis, count = stacks[0].block_axis, len(stacks[0].blocks)
