@@ -443,9 +443,7 @@ def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, S
     return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
 
 
-def _by_parts(
-    call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]
-) -> State | None:
+def _by_parts(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
     """Return the sum or product with a stack of tensors that depend on one another part by part (branches and their
     weights, streams and what is added to each), so that what comes of each knows what it has in common with the others;
     None elsewhere.
@@ -455,7 +453,9 @@ def _by_parts(
         one
         for one, other in ((x, y), (y, x))
         if len(one.axes) == len(shape)
-        and (depend(one.blocks) or (1 < len(one.blocks) <= MOST_PARTS and any(b.roots & other.roots for b in one.blocks)))
+        and (
+            depend(one.blocks) or (1 < len(one.blocks) <= MOST_PARTS and any(b.roots & other.roots for b in one.blocks))
+        )
     ]
     if call.independent or not stacks:
         return None

@@ -8,7 +8,7 @@ these is worked out for the statistics of one draw, as a norm's own operator is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 import torch
@@ -48,9 +48,7 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
     whole = call.run.memo.get(_by_parts(x))
     if whole is None:
         return result
-    functions = [
-        (after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)
-    ]
+    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
     function = functions[0]
     if function is None or any(other is None or other.key != function.key for other in functions):
         return result

@@ -247,8 +247,10 @@ def _is_outer(run: Pass, node: Node) -> bool:
     """Whether a node multiplies every position of a signal with every one of another that depends on the same source
     (keys with keys, channel by channel): no state tells the pairs on the diagonal from the others.
     """
-    return _has_outer_shape(run.graph, node) and share_sources(run, node.inputs) and not any(
-        _constant(run, value) for value in node.inputs
+    return (
+        _has_outer_shape(run.graph, node)
+        and share_sources(run, node.inputs)
+        and not any(_constant(run, value) for value in node.inputs)
     )
 
 

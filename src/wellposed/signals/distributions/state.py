@@ -569,7 +569,14 @@ class State:
         states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
         """
         ancestry = self.ancestry
-        if ancestry.links or ancestry.statistic or ancestry.standardised or ancestry.running or ancestry.beyond or ancestry.product:
+        if (
+            ancestry.links
+            or ancestry.statistic
+            or ancestry.standardised
+            or ancestry.running
+            or ancestry.beyond
+            or ancestry.product
+        ):
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}
