@@ -483,8 +483,7 @@ class Causal(nn.Module):
         self.filters, self.heads = nn.Conv1d(64, 64, 4, groups=64, padding=3, bias=False), heads
 
     def forward(self, x):
-        y = F.silu(self.filters(x)[..., : x.shape[-1]])
-        return y.unflatten(1, (self.heads, -1)).mean(-1)
+        return F.silu(self.filters(x)[..., : x.shape[-1]].unflatten(1, (self.heads, -1))).mean(-1)
 
 
 @pytest.mark.parametrize("heads", [1, 4])

@@ -209,9 +209,9 @@ STACKED = {
     ),
     "gates": lambda x, y: (torch.stack([x, F.relu(x)]) * torch.sigmoid(y)).sum(0),
     "streams": lambda x, y: (torch.stack([x, y]) + (x + y).repeat(2, 1, 1, 1))[0],
-    "streams less themselves": lambda x, y: (torch.stack([x, y]) + (x + y - torch.stack([x, y])[0]).repeat(2, 1, 1, 1))[
-        0
-    ],
+    "streams less themselves": lambda x, y: (
+        (both := torch.stack([x, y])) + (2.0 * F.rms_norm(x, x.shape[-1:]) + y - both[0]).repeat(2, 1, 1, 1)
+    )[0],
     "a stream of several": lambda x, y: (torch.stack([x, y]) + (x + y).expand(2, -1, -1, -1) * SHARES)[1],
     "attention": lambda x, y: (torch.stack([x, F.relu(x)]) * torch.stack([y, x + y]).softmax(0)).sum(0),
 }
