@@ -274,9 +274,9 @@ def _spread_of_sum(
     first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)
     if level <= 1e-12 * (first + second):  # what remains of a difference is rounding
         return STEADY
-    of_x, of_y = a * a * of_x, b * b * of_y
+    of_x, of_y = of_x * (a * a / level), of_y * (b * b / level)
     mean_x, mean_y = (
-        kernels.autocorrelation(c * part.mean, of_x.shape) if kernels.nonzero(part.mean) else np.zeros(())
+        kernels.autocorrelation(c * part.mean, of_x.shape) / level if kernels.nonzero(part.mean) else np.zeros(())
         for c, part in ((a, p), (b, q))
     )
     between = of_x * of_y + mean_x * of_y + mean_y * of_x
@@ -284,7 +284,7 @@ def _spread_of_sum(
     if slope:  # what the smaller one and the rest have between them
         small, whole, large = (of_y, of_y + mean_y, of_x) if first > second else (of_x, of_x + mean_x, of_y)
         between = (1.0 + slope) ** 2 * whole * np.maximum(large - slope**2 * small, 0.0)
-    mixed = float(kernels.pair_mean(4.0 * between / level**2, result.sizes).ravel()[0])
+    mixed = float(kernels.pair_mean(4.0 * between, result.sizes).ravel()[0])
     mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
     spread = x.spread.beside(y.spread, 1.0 - share)
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
