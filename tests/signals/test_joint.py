@@ -16,7 +16,7 @@ from torch.nn import functional
 import wellposed as wp
 from wellposed.signals.context import joint
 from wellposed.signals.context.sampling import sample_state
-from wellposed.signals.distributions.state import make_state
+from wellposed.signals.distributions.state import known, make_state
 
 aten = torch.ops.aten
 ROWS = Source((12, 8))
@@ -264,6 +264,40 @@ def test_the_varying_scale_lasts_through_parts_and_wide_layers() -> None:
     after = (1 + 2 / 4) * (1 + 5 / 32)  # E |x|^4 / (E |x|²)² of the input, then of 32 rectified features
     found = examine(Case("part", run, (Source((12, 4)),), weights)).states[0]
     assert found.second_moment == pytest.approx(3 * after, rel=0.02)
+
+
+def test_a_filter_is_drawn_with_its_size() -> None:
+    state = make_state((4, 384, 64), 0.0, 1.0, gauss=True)
+    state = state.amended(chance=known(np.full((2, 1, 2), 0.25)), scales=known(np.array([[[0.5, 0.0]]])))
+    drawn = sample_state(state, torch.Generator().manual_seed(0), torch.float64)
+    sizes = drawn.square().mean((0, 2))
+    # |w|² of four Gaussian elements, relative to its mean: a Gamma variable of variance 1 / 2 and excess kurtosis 3, to
+    # which 256 squares add their own; each found to within four standard errors over 384 filters
+    assert float(sizes.mean()) == pytest.approx(1.0, abs=4 * (0.5 / 384) ** 0.5)
+    assert float(sizes.var()) == pytest.approx(0.5 + 2 * 1.5 / 256, abs=4 * 0.5 * (5 / 384) ** 0.5)
+
+
+class Pairs(nn.Module):
+    """Every key times every key, channel by channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = functional.relu(self.keys(x))
+        return (0.5 * key)[:, :, None] * key[:, None]
+
+
+def test_all_pairs_of_positions_of_one_signal_are_drawn() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Pairs(), torch.randn(8, 8, 32))
+    plan = wp.plan(graph)
+    name = graph.values[graph.outputs[0]].name
+    predicted, measured = wp.propagate(graph, weights=plan)[name], wp.measure(graph, plan=plan, draws=48)[name]
+    assert predicted.tag == "sampled"
+    assert predicted.mean == pytest.approx(measured.mean, rel=0.08)
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3 * measured.log2_error
 
 
 # ---- scans with decays ----------------------------------------------------------------------------------------------

@@ -473,3 +473,20 @@ def test_a_concatenation_keeps_the_sizes_of_its_parts():
     whole, part = (signals[graph.values[value].name] for value in graph.outputs)
     assert part.second_moment > 5.0 * part.mean**2  # of one size it would be 3
     assert whole.second_moment == pytest.approx(part.second_moment, rel=1e-6)
+
+
+class Causal(nn.Module):
+    """Means over positions of what one filter makes of each channel, seen causally."""
+
+    def __init__(self, heads):
+        super().__init__()
+        self.filters, self.heads = nn.Conv1d(64, 64, 4, groups=64, padding=3, bias=False), heads
+
+    def forward(self, x):
+        return F.silu(self.filters(x)[..., : x.shape[-1]].unflatten(1, (self.heads, -1))).mean(-1)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_causal_part_has_the_size_of_its_filter(heads):
+    predicted, measured = predicted_and_measured(Causal(heads), torch.randn(8, 64, 48))
+    assert_alike(predicted["mean"], measured["mean"], 0.06)

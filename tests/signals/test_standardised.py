@@ -277,6 +277,83 @@ def test_parts_one_after_another_are_each_divided_by_their_own_statistic() -> No
     assert predicted["mul#2"].log2_std < 1e-3
 
 
+class Joined(nn.Module):
+    """Two maps of a signal, or of one another, one after another along the features of a norm."""
+
+    def __init__(self, norm, dependent):
+        super().__init__()
+        self.norm, self.dependent = norm, dependent
+        self.first, self.second, self.last = nn.Linear(32, 48), nn.Linear(48 if dependent else 32, 16), nn.Linear(64, 8)
+
+    def forward(self, x):
+        a = self.first(x)
+        b = 3.0 * a[..., :16] + self.second(a) if self.dependent else F.relu(self.second(x))
+        return self.last(self.norm(torch.cat([a, b], -1), -1))
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("form", ["pow, mean, rsqrt", "sum of squares", "centred twice", "var"])
+def test_a_norm_over_a_concatenation(form, dependent) -> None:
+    centred = {
+        "centred twice": centred_twice,
+        "var": lambda x, d: (x - x.mean(d, keepdim=True)) * torch.rsqrt(x.var(d, keepdim=True, unbiased=False) + 1e-6),
+    }
+    norm = centred.get(form) or ROOT_MEAN_SQUARE[form]
+    graph = wp.trace(Joined(norm, dependent), torch.randn(8, 16, 32))
+    plan = wp.plan(graph)
+    predicted = wp.propagate(graph, weights=plan)
+    (weight,) = (node for node in graph if node.name == "last")
+    normed = predicted[graph.values[weight.inputs[0]].name]
+    assert normed.second_moment == pytest.approx(1.0, abs=1e-4)  # as it is in every draw, but for eps
+    assert normed.log2_std < 1e-3
+
+
+class OfOneSize(nn.Module):
+    """A map of a signal that is given the signal's size."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64, bias=False), nn.Linear(64, 8)
+
+    def forward(self, x):
+        target = x.square().mean(-1, keepdim=True) ** 0.5
+        y = self.first(x)
+        return self.last(y * target / torch.sqrt(y.square().mean(-1, keepdim=True).clamp(min=1e-5)))
+
+
+def test_a_signal_is_given_the_size_of_another_one() -> None:
+    graph = wp.trace(OfOneSize(), torch.randn(8, 16, 64))
+    plan = wp.plan(graph, inputs=wp.Input.white(0.0, 4.0))
+    predicted = wp.propagate(graph, inputs=wp.Input.white(0.0, 4.0), weights=plan)["div"]
+    assert predicted.second_moment == pytest.approx(4.0, rel=1e-3)
+    assert predicted.tag == "approximate"
+
+
+class Corrected(nn.Module):
+    """A stream to which what a layer has beyond it is added, layer by layer."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(depth))
+        self.last = nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        for layer in self.layers:
+            made = x + layer(F.rms_norm(x, x.shape[-1:]))
+            x = 0.5 * (made - x) + x
+        return self.last(F.rms_norm(x, x.shape[-1:]))
+
+
+def test_the_spread_of_a_small_difference_does_not_compound() -> None:
+    graph = wp.trace(Corrected(16), torch.randn(8, 8, 64))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
+    for name in ("sub#16", "add#32", "last"):
+        # the standard deviation of a standard deviation is 1 / sqrt(2 n) of it
+        least, most = (measured[name].log2_std * (1.0 + sign * 3.0 / math.sqrt(2 * DRAWS)) for sign in (-1, 1))
+        assert 0.5 * least < predicted[name].log2_std < 2.0 * most, name
+
+
 class OfFew(nn.Module):
     """Even powers and a GELU of what a norm over few elements gives."""
 

@@ -197,6 +197,7 @@ def test_a_mean_meets_its_own_signal(form):
     assert_near(predicted, measured, 0.06)
 
 
+SHARES = torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
 STACKED = {
     "mean": lambda x, y: torch.stack([x, x, y]).mean(0),
     "sum of functions": lambda x, y: torch.stack([x, F.relu(x), y], -1).sum(-1),
@@ -207,6 +208,11 @@ STACKED = {
         0
     ),
     "gates": lambda x, y: (torch.stack([x, F.relu(x)]) * torch.sigmoid(y)).sum(0),
+    "streams": lambda x, y: (torch.stack([x, y]) + (x + y).repeat(2, 1, 1, 1))[0],
+    "streams less themselves": lambda x, y: (
+        (both := torch.stack([x, y])) + (2.0 * F.rms_norm(x, x.shape[-1:]) + y - both[0]).repeat(2, 1, 1, 1)
+    )[0],
+    "a stream of several": lambda x, y: (torch.stack([x, y]) + (x + y).expand(2, -1, -1, -1) * SHARES)[1],
     "attention": lambda x, y: (torch.stack([x, F.relu(x)]) * torch.stack([y, x + y]).softmax(0)).sum(0),
 }
 

@@ -23,6 +23,7 @@ from wellposed.signals.context.joint import can_run
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import (
+    MOST_PARTS,
     alike_of_parts,
     concatenate,
     depend,
@@ -160,6 +161,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         again: State = call.run.memo[key]
         return again
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    one = one or _by_parts(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
     one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a) or difference(x, y, a, b)
     one = one or (of_pairs(x, y, a) if a == -b else None)
     if one is not None:
@@ -221,7 +223,12 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
         var = np.maximum(var + 2 * a * b * _common(cross, np.sqrt(p.var) * np.sqrt(q.var)), 0.0)
         kernel = kernels.total(kernel, 2 * a * b * cross)
     first, second = a * a * kernels.average(p.var), b * b * kernels.average(q.var)
-    little = LITTLE * kernels.average(var)
+    level = kernels.average(var)
+    little, shares = LITTLE * level, (a * a * p.var, b * b * q.var)
+    if cross is not None and level > 0.0:
+        share, _ = _shared(first, second, level)
+        shares = (share * var, (1.0 - share) * var)
+    alike = alike_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
     if cross is None and not gauss and not call.independent and mean.size:
@@ -231,9 +238,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
         sizes = sizes_of_sum(call, x, y, p, q, first, second)
     result = State(
         layout,
-        Moments(
-            mean, var, kernels.correlation(kernel, var), alike_of_parts(((x, a * a * p.var), (y, b * b * q.var)), var)
-        ),
+        Moments(mean, var, kernels.correlation(kernel, var), alike),
         tag=weakest(x.tag, y.tag),
         marginal=replace(_shifted(x, y, p, q) or sizes.marginal(gauss), transport=transport),
         ancestry=Ancestry(_links([(x, p, a), (y, q, b)]), x.roots | y.roots),
@@ -269,17 +274,39 @@ def _spread_of_sum(
     first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)
     if level <= 1e-12 * (first + second):  # what remains of a difference is rounding
         return STEADY
-    # 2 a b E x y, what is left of the sum, is shared equally; in a small difference of what is nearly alike, the two
-    # vary together, and shares beyond one would count what they do not know of each other as its spread
-    share = min(max(0.5 + 0.5 * (first - second) / level, -1.0), 2.0)
-    between = of_x * of_y
-    for mean, other in ((p.mean, of_y), (q.mean, of_x)):
-        if kernels.nonzero(mean):
-            between = between + other * kernels.autocorrelation(mean, between.shape)
-    mixed = float(kernels.pair_mean(between * (2.0 * a * b / level) ** 2, result.sizes).ravel()[0])
+    of_x, of_y = of_x * (a * a / level), of_y * (b * b / level)
+    mean_x, mean_y = (
+        kernels.autocorrelation(c * part.mean, of_x.shape) / level if kernels.nonzero(part.mean) else np.zeros(())
+        for c, part in ((a, p), (b, q))
+    )
+    between = of_x * of_y + mean_x * of_y + mean_y * of_x
+    share, slope = _shared(first, second, level)
+    if slope:  # what the smaller one and the rest have between them
+        small, whole, large = (of_y, of_y + mean_y, of_x) if first > second else (of_x, of_x + mean_x, of_y)
+        between = (1.0 + slope) ** 2 * whole * np.maximum(large - slope**2 * small, 0.0)
+    mixed = float(kernels.pair_mean(4.0 * between, result.sizes).ravel()[0])
     mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
     spread = x.spread.beside(y.spread, 1.0 - share)
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
+
+
+def _shared(first: float, second: float, level: float) -> tuple[float, float]:
+    """Return the share that the first of two summands has of the power of their sum, ``level``, given the power of each
+    by itself, and the slope of the larger one on the other where it is taken to be made of that, else 0.
+
+    What the two have in common is shared equally. Where that would leave one of them less than nothing (a small
+    difference of what is nearly alike), the larger one is a multiple of the other, which goes along with it, and a rest
+    that is as the larger one is.
+    """
+    share = 0.5 + 0.5 * (first - second) / level
+    if 0.0 <= share <= 1.0:
+        return share, 0.0
+    small, large = sorted((first, second))
+    if small <= 0.0:
+        return (1.0 if first > second else 0.0), 0.0
+    slope = (level - first - second) / (2.0 * small)
+    rest = min(max(large - slope**2 * small, 0.0) / level, 1.0)
+    return (rest if first > second else 1.0 - rest), slope
 
 
 def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
@@ -389,8 +416,9 @@ def multiply(call: Call, x: State, y: State) -> State:
             return scaled(call, other, constant.pooled_mean)
     one = _each_part(call, x, y, multiply) or fused(call, x, y, ("product",), lambda p, q: p * q)
     one = one or times_statistic(call, x, y) or times_statistic(call, y, x)
+    one = one or _factor_times_statistic(call, x, y) or _factor_times_statistic(call, y, x)
     one = one or times_known(x, y) or times_known(y, x)
-    one = one or _by_parts(call, x, y)
+    one = one or _by_parts(call, x, y, multiply)
     if one is not None:
         return one
     result = _product(call, *without_repeats(pooled(x), pooled(y)))
@@ -415,25 +443,36 @@ def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, S
     return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
 
 
-def _by_parts(call: Call, x: State, y: State) -> State | None:
-    """Return the product with a stack of tensors that depend on one another part by part (branches and their weights),
-    so that a sum over them knows what they have in common; None elsewhere.
+def _by_parts(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
+    """Return the sum or product with a stack of tensors that depend on one another part by part (branches and their
+    weights, streams and what is added to each), so that what comes of each knows what it has in common with the others;
+    None elsewhere.
     """
-    for stack, other in ((x, y), (y, x)):
-        if call.independent or not depend(stack.blocks) or len(stack.axes) < len(other.axes):
-            continue
-        axis = stack.block_axis
-        at = axis - len(stack.axes) + len(other.axes)
-        if any(block.shape[axis] != 1 for block in stack.blocks):
-            continue
-        each = range(len(stack.blocks))
-        alike = at < 0 or other.shape[at] == 1
-        others = [other] * len(each) if alike else [select(other, at, i, i + 1, 1, drop=False) for i in each]
-        pairs = zip(stack.blocks, others, strict=True)
-        shape = call.shape()
-        part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
-        return concatenate([multiply(part, block, weight) for block, weight in pairs], axis)
-    return None
+    shape = call.shape()
+    stacks = [
+        one
+        for one, other in ((x, y), (y, x))
+        if len(one.axes) == len(shape)
+        and (
+            depend(one.blocks) or (1 < len(one.blocks) <= MOST_PARTS and any(b.roots & other.roots for b in one.blocks))
+        )
+    ]
+    if call.independent or not stacks:
+        return None
+    axis, count = stacks[0].block_axis, len(stacks[0].blocks)
+    if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
+        return None
+    part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
+    pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
+    parts = [operate(part, p, q) for p, q in pairs]
+    return None if any(p is None for p in parts) else concatenate([p for p in parts if p is not None], axis)
+
+
+def _slices(x: State, axis: int, count: int) -> list[State]:
+    """Return the slices of width 1 along an axis (counted from behind), which a smaller tensor has the same of."""
+    if -axis > len(x.axes) or x.shape[axis] == 1:
+        return [x] * count
+    return [select(x, axis, i, i + 1, 1, drop=False) for i in range(count)]
 
 
 def divide(call: Call, x: State, y: State) -> State | None:
@@ -445,6 +484,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
         _each_part(call, x, y, divide)
         or fused(call, x, y, ("div",), torch.div)
         or times_statistic(call, x, y, inverse=True)
+        or _factor_times_statistic(call, x, y, inverse=True)
     )
     if one is not None:
         return one
@@ -459,6 +499,20 @@ def divide(call: Call, x: State, y: State) -> State | None:
     result = multiply(call, x, reciprocal)
     both = jointly(x, y, torch.div)
     return result if both is None else result.amended(statistic=both)
+
+
+def _factor_times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
+    """Return x y (x / y with ``inverse``) for a product x of which y is a statistic of one factor (x = a b, a / |a|
+    being known: a signal that is given another one's size); None elsewhere.
+    """
+    if y.statistic is None or x.product is None or x.product[2] != x.layout:
+        return None
+    a, b, _ = x.product
+    for one, other in ((a, b), (b, a)):
+        quotient = times_statistic(call, one, y, inverse=inverse) if one.shape == x.shape else None
+        if quotient is not None:
+            return multiply(call, quotient, other)
+    return None
 
 
 def _product(call: Call, x: State, y: State) -> State:
@@ -501,7 +555,9 @@ def _product(call: Call, x: State, y: State) -> State:
     )
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
-    return expand(result, call.shape())
+    result = expand(result, call.shape())
+    by_group = x.roots and y.roots and len(x.sizes) != len(y.sizes)
+    return result.amended(product=(x, y, result.layout)) if by_group else result
 
 
 def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:

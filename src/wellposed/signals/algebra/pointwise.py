@@ -256,10 +256,10 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
     raw = kernels.promote(raw, lengths) + shared * kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
-    raw = kernels.total(raw, *_by_chance(base, powers, latent))
     # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
+    raw = kernels.total(raw, *_by_chance(base, powers, latent))
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
 
 

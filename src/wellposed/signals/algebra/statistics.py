@@ -18,6 +18,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.state import IDENTITY, Standardised, State, Statistic
+from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -31,6 +32,44 @@ def as_mean(x: State, over: list[int], result: State) -> State:
     places = tuple(i for i in range(len(x.sizes)) if i not in over)
     made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
     return result.amended(statistic=made)
+
+
+def remember_parts(call: Call, whole: State) -> State:
+    """Remember a concatenation by its parts, so that means of one function of each are statistics of it."""
+    if whole.blocks and not call.independent:
+        call.run.memo[_by_parts(whole)] = whole
+    return whole
+
+
+def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, keepdim: bool) -> State:
+    """Return the mean over some axes of parts that are one function of those of a concatenation, kept as a statistic of
+    that; of another tensor ``result`` as it is.
+    """
+    whole = call.run.memo.get(_by_parts(x))
+    if whole is None:
+        return result
+    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
+    function = functions[0]
+    if function is None or any(other is None or other.key != function.key for other in functions):
+        return result
+    base, kept = pooled(whole), [axis for axis in range(len(x.axes)) if keepdim or axis not in axes]
+    places = {
+        atom: place
+        for axis, atoms in zip(kept, result.axes, strict=True)
+        for atom, place in zip(atoms, base.axes[axis] if axis not in axes else (), strict=False)
+    }
+    at = [places.get(atom) for atom in range(len(result.sizes))]
+    over = [atom for axis in axes for atom in base.axes[axis]]
+    if [i for i in range(len(base.sizes)) if i not in over] != sorted(i for i in at if i is not None) or None in at:
+        return result
+    statistic = Statistic(base, frozenset(over), ((function, result),), lambda mean: mean, tuple(at))
+    return result.amended(statistic=statistic)
+
+
+def _by_parts(whole: State) -> tuple[object, ...]:
+    """Return by what a concatenation, and what one function makes of it, are found."""
+    serials = tuple(part.gaussian_source()[0].serial for part in whole.blocks)
+    return ("parts", serials, whole.block_axis, whole.shape)
 
 
 def is_centred(x: State, over: Collection[int]) -> bool:
@@ -79,6 +118,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
         parts = [times_statistic(call, *pair, inverse=inverse) for pair in zip(x.blocks, y.blocks, strict=True)]
         known = [part for part in parts if part is not None]
         return concatenate(known, x.block_axis) if len(known) == len(parts) else None
+    x = _whole(x, y)
     form = _form(call, x, y)
     if form is None or y.statistic is None:
         return None
@@ -89,6 +129,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
 
 def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
+    x = _whole(x, y)
     form = _form(call, x, y)
     if form is None or form.centred or y.statistic is None:
         return None
@@ -109,6 +150,11 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
         call.run.memo[key] = _standardised(call, x, Standardised(form.of, True, after.then(lambda both: both[0])))
     centred: State | None = call.run.memo[key]
     return centred
+
+
+def _whole(x: State, y: State) -> State:
+    """Return a concatenation as one tensor where y is a statistic of all of it."""
+    return pooled(x) if y.statistic is not None and y.statistic.source.serial == x.serial else x
 
 
 def _form(call: Call, x: State, y: State) -> Standardised | None:

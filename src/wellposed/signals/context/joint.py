@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from wellposed.graphs import Node, Ref
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call, dense
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
@@ -169,7 +169,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
     """
     # what asks for no moments comes first
     either = _chooses(run, node) or _goes_along(run, node) or _selects(run, node) or _cancels(run, node)
-    return (either or _weighs_by_products(run, node)) and can_run(run, node)
+    return (either or _weighs_by_products(run, node) or _is_outer(run, node)) and can_run(run, node)
 
 
 def _chooses(run: Pass, node: Node) -> bool:
@@ -241,6 +241,26 @@ def _weighs_by_products(run: Pass, node: Node) -> bool:
         return False
     run.scanned.update(node.outputs)
     return True
+
+
+def _is_outer(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies every position of a signal with every one of another that depends on the same source
+    (keys with keys, channel by channel): no state tells the pairs on the diagonal from the others.
+    """
+    return (
+        _has_outer_shape(run.graph, node)
+        and share_sources(run, node.inputs)
+        and not any(_constant(run, value) for value in node.inputs)
+    )
+
+
+def _has_outer_shape(graph: Graph, node: Node) -> bool:
+    """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
+    if plain_name(node.op) != "mul" or len(node.inputs) != 2:
+        return False
+    first, second = (graph.values[value].shape for value in node.inputs)
+    pairs = list(zip(reversed(first), reversed(second), strict=False))
+    return any(n == 1 < m for n, m in pairs) and any(m == 1 < n for n, m in pairs)
 
 
 def _is_of_products(run: Pass, value: int) -> bool:
@@ -592,5 +612,7 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
+        return True
+    if _has_outer_shape(run.graph, node):
         return True
     return name in EXTREMES | PRODUCTS | {"div", "sub"} and len(node.inputs) > 1

@@ -70,11 +70,17 @@ def outside(x: State) -> float:
 def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
     """Draw the root of the local scale: what all elements share along the atoms that share most of it, and what they
     have in common along the others, as two Gamma-distributed factors.
+
+    Of products with filters of few elements that see an input each (depthwise convolutions) it is first the size of the
+    filter: given that they are Gaussian, and all positions share it.
     """
     scales = read(state.scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
     if scales is None or kappa <= UNEVEN:
         return 1.0
+    filters = _size_of_filters(state, scales, kappa, generator)
+    if filters is not None:
+        return filters
     shared = [i for i, n in enumerate(scales.shape) if n > 1]
     others = [float(kernels.off_diagonal_mean(scales, state.sizes, i).ravel()[0]) for i in shared]
     partly = [i for i, other in zip(shared, others, strict=True) if other < 0.5 * kappa]
@@ -83,6 +89,16 @@ def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | flo
     single = [1 if i in shared and i not in partly else n for i, n in enumerate(state.sizes)]
     own = (1.0 + kappa) / (1.0 + common) - 1.0
     return (_gamma(whole, common, generator) * _gamma(single, own, generator)).sqrt()
+
+
+def _size_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
+    """Draw the root of the sizes of filters, where each of them sees an input of its own; None of others."""
+    chance = read(state.chance)
+    own = [] if chance is None else [i for i, n in enumerate(chance.shape) if n == 1 < state.sizes[i]]
+    if chance is None or not own or any(scales.shape[i] > 1 for i in own):
+        return None
+    sizes = [n if i in own else 1 for i, n in enumerate(state.sizes)]
+    return _gamma(sizes, min(2.0 * float(chance.ravel()[0]), kappa), generator).sqrt()
 
 
 def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.Tensor:

@@ -137,6 +137,10 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         var=take(state.var),
         corr=kernels.without(corr, gone),
         marginal=shape_of_one,
+        # one filter made all of it
+        chance=None
+        if state.chance is None
+        else state.chance.then(lambda kernel: kernels.without(by_lag(kernel), gone)),
     )
 
 

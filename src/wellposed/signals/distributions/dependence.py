@@ -372,8 +372,19 @@ class Dependence:
         says that one went back from x before.
         """
         before = self._before(x)
-        met = self._behind(x, _Grid(y, where), lambda grid: next(filter(grid.is_as, before), None))
-        for other, one in met:
+
+        def end(grid: _Grid) -> tuple[_Grid | None] | None:
+            other = next(filter(grid.is_as, before), None)
+            # a part of what is alike along its axis lies on no other grid
+            return None if other is None and grid.taps else (other,)
+
+        met = self._behind(x, _Grid(y, where), end)
+        for other, (one,) in met:
+            if one is None:
+                kernel = self._covariance(x, other.state, other.places, depth)
+                if kernel is not None:
+                    yield kernel * other.factor
+                continue
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):

@@ -35,10 +35,13 @@ def new_serial() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A function of one number, as operators compose it; ``key`` tells equal functions."""
+    """A function of one number, as operators compose it; ``key`` tells equal functions, ``parts`` are the outer and the
+    inner one of a composition.
+    """
 
     key: tuple[object, ...]
     call: Callable[[torch.Tensor], torch.Tensor] = field(compare=False)
+    parts: tuple[Pointwise, Pointwise] | None = field(default=None, compare=False, repr=False)
 
     def __call__(self, x: Array) -> Array:
         """Return the function's values at an array of points."""
@@ -48,7 +51,15 @@ class Pointwise:
     def then(self, outer: Pointwise) -> Pointwise:
         """Return the composition outer(self(x))."""
         inner_call, outer_call = self.call, outer.call
-        return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)))
+        return Pointwise((outer.key, self.key), lambda x: outer_call(inner_call(x)), (outer, self))
+
+    def after(self, inner: Pointwise | None) -> Pointwise | None:
+        """Return the function that makes this one of ``inner`` (the identity where there is none); None of others."""
+        if inner is None:
+            return self
+        if self.key == inner.key:
+            return IDENTITY
+        return self.parts[0] if self.parts is not None and self.parts[1].key == inner.key else None
 
     def clipped(self, low: float, high: float) -> Pointwise:
         """Return the function of the number of [low, high] that is nearest to x."""
@@ -311,6 +322,8 @@ class Ancestry:
             statistics, how; such a quotient has no scale of its own.
         running: where it is a linear map of another tensor along an axis (a running sum, or positions of one), which.
         beyond: where it is the larger (smaller) of two tensors, what it has beyond each of them, by their serials.
+        product: where it is the product of two tensors one of which is the same for groups of elements of the other,
+            these, and the layout in which they were multiplied.
     """
 
     links: tuple[Link, ...] = ()
@@ -320,6 +333,7 @@ class Ancestry:
     standardised: Standardised | None = None
     running: Running | None = None
     beyond: tuple[tuple[int, State], ...] = ()
+    product: tuple[State, State, Layout] | None = None
 
 
 Law = tuple[Any, ...]
@@ -415,6 +429,7 @@ class Changes(TypedDict, total=False):
     standardised: Standardised | None
     running: Running | None
     beyond: tuple[tuple[int, State], ...]
+    product: tuple[State, State, Layout] | None
     spread: Spread
     inherited: Sources
     own: Sources
@@ -492,6 +507,7 @@ class State:
     standardised: ClassVar[Standardised | None] = _read(lambda x: x.ancestry.standardised)
     running: ClassVar[Running | None] = _read(lambda x: x.ancestry.running)
     beyond: ClassVar[tuple[tuple[int, State], ...]] = _read(lambda x: x.ancestry.beyond)
+    product: ClassVar[tuple[State, State, Layout] | None] = _read(lambda x: x.ancestry.product)
     inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
     own: ClassVar[Sources] = _read(lambda x: x.spread.own)
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
@@ -559,7 +575,14 @@ class State:
         states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
         """
         ancestry = self.ancestry
-        if ancestry.links or ancestry.statistic or ancestry.standardised or ancestry.running or ancestry.beyond:
+        if (
+            ancestry.links
+            or ancestry.statistic
+            or ancestry.standardised
+            or ancestry.running
+            or ancestry.beyond
+            or ancestry.product
+        ):
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}

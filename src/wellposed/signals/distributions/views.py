@@ -77,12 +77,13 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     profiles = sum(length > 2 for length in state.corr.shape) + 1
     cap = kernels.lag_cap(profiles)
     corr = kernels.split_profile(state.corr, atom, outer, inner, cap)
-    scaled = _with_scales(state, lambda kernel: kernels.split_profile(kernel, atom, outer, inner, cap))
+    split = partial(kernels.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
+    scaled, chance = _with_scales(state, split), None if state.chance is None else state.chance.then(split)
     sizes = (*state.sizes[:atom], outer, inner, *state.sizes[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
-    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
+    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled).amended(chance=chance)
     base, fn = state.gaussian_source()
     if fn is None or base.sizes != state.sizes:
         return result
@@ -172,6 +173,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
+        chance=None if state.chance is None else state.chance.then(lambda kernel: kernel.transpose(order)),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
-from wellposed.signals.algebra.statistics import jointly
+from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.expansion import marginal, sign_of
@@ -39,13 +39,14 @@ def _mean(call: Call, x: State, axes: list[int], *, keepdim: bool) -> State:
     """
     blocks = x.blocks if x.block_axis in axes and not call.independent else ()
     if not depend(blocks):
-        return averaged(call, x, axes, keepdim=keepdim)
+        result = averaged(call, x, axes, keepdim=keepdim)
+        return as_mean_of_parts(call, x, axes, result, keepdim=keepdim) if blocks else result
     shares = [block.shape[x.block_axis] / x.shape[x.block_axis] for block in blocks]
     first, *others = [averaged(call, block, axes, keepdim=keepdim) for block in blocks]
     result = linear(call, first, shares[0])
     for share, other in zip(shares[1:], others, strict=True):
         result = combine(call, result, other, 1.0, share)
-    return result
+    return as_mean_of_parts(call, x, axes, result, keepdim=keepdim)
 
 
 @rule(

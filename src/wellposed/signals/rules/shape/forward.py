@@ -14,6 +14,7 @@ from wellposed.signals.algebra.dispatched import remember_pick
 from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.sizes import sizes_of_picks
 from wellposed.signals.algebra.skewed import followed
+from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -149,7 +150,7 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
     whole = _merged(call, concatenate(parts, dim, between=call.covariance if len(parts) > MOST_PARTS else None))
     if all(p.mask is None or p.scores is None for p in parts):
-        return whole
+        return remember_parts(call, whole)
     # scores that are shut out of a softmax stay so beside others
     masks = [torch.ones((), dtype=torch.bool) if p.mask is None else p.mask for p in parts]
     mask = torch.cat([m.expand(p.shape) for m, p in zip(masks, parts, strict=True)], dim)
