@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -20,6 +23,17 @@ _FOREIGN = {
     "FlaxLayer": "it holds a module of Flax",
 }
 """Layers that run another framework's code, by class, with what keeps them from being traced."""
+
+
+@contextmanager
+def long_paths(calls: int) -> Iterator[None]:
+    """Let Keras make a functional model of a number of calls inside the block: it walks each path by recursion."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + calls)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def check_model(model: Any) -> None:
