@@ -3,8 +3,8 @@
     KERAS_BACKEND=torch python benchmarks/evolved.py [--sizes 200 1000] [--only PATTERN] [--out docs/results]
 
 The networks are drawn at random in the forms of published searches (`benchmarks/nets/evolved.py`); a size is about how
-many operators one has. Of each: seconds of processor time to make it in Keras 3, to trace it, to plan it, and to check the plan; how many
-nodes the check finds off, and how many of these come of themselves rather than of another.
+many operators one has. Of each: seconds of processor time to make it in Keras 3, to trace it, to plan it, and to check
+the plan; how many nodes the check finds off, and how many of these come of themselves rather than of another.
 """
 
 from __future__ import annotations

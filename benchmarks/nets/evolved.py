@@ -174,10 +174,8 @@ class Writer:
         One that makes tails of its own is dropped, as evolution drops what does not train.
         """
         while True:
-            names = [self.random.choice((*NAMED, *ODD)) for _ in range(3)]
-            drawn = Graph(
-                names[0], names[1], self.random.choice(tuple(_TWO)), names[2] if self.random.random() < 0.5 else None
-            )
+            first, second, last = (self.random.choice((*NAMED, *ODD)) for _ in range(3))
+            drawn = Graph(first, second, self.random.choice(tuple(_TWO)), last if self.random.random() < 0.5 else None)
             if tail(drawn) < TAIL:
                 return drawn
 

@@ -264,18 +264,18 @@ class Marginal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Padded:
-    """The tensor that one with a constant around it was made of.
+    """The tensor that one with a constant, or repetitions of its border, around it was made of.
 
     Attributes:
         of: the tensor inside.
-        before: for each axis how many constants lie before it.
-        value: the constant.
+        around: for each axis how many elements lie before it and after it.
+        value: the constant; None of repetitions.
         layout: that of the padded tensor.
     """
 
     of: State
-    before: tuple[int, ...]
-    value: float
+    around: tuple[tuple[int, int], ...]
+    value: float | None
     layout: Layout
 
 
@@ -286,7 +286,7 @@ class Filters:
     Attributes:
         excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
-        padded: what lies inside constant padding.
+        padded: what lies inside padding.
         chance: the mean square by which the products of two patches with one filter are alike beyond their expected
             correlation, 1 / D for D dimensions, as a kernel: 0 between filters.
         left: 1 / D of what varies, and the share of it that a norm leaves (see `quadratic`).
@@ -335,6 +335,7 @@ class Softmax:
         keys: how many keys a query typically sees.
         law: what else is known of the law of the logits (see `softmax.Logits`).
         flat: the weights that queries would have for flat logits, where they see keys of their own.
+        shown: the mask outside which the weights are 0, if any.
     """
 
     variance: float
@@ -345,6 +346,7 @@ class Softmax:
     keys: float
     law: tuple[float, ...]
     flat: Array | None = None
+    shown: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
