@@ -23,10 +23,12 @@ _INNER = ("layer", "backward_layer", "cell")
 _Functions = Mapping[str, Callable[..., Any]]
 
 
-@keras.saving.register_keras_serializable(package="wellposed")
 def hard_sigmoid(x: Any) -> Any:
     """Return what Keras 2 computes under this name: the slope of Keras 3 is 1/6, that of Keras 2 is 0.2."""
     return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+
+
+keras.saving.register_keras_serializable(package="wellposed")(hard_sigmoid)  # for workers, which load it by its name
 
 
 def from_keras2(text: str, lambdas: _Functions | None = None) -> Any:

@@ -76,6 +76,29 @@ def trained_in(model: Any) -> set[int]:
     return {id(variable) for layer in layers_of(model) for variable in layer._trainable_variables}
 
 
+def made_again(layer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the variables inside a layer, each with one that holds what Keras drew for it, or draws again.
+
+    Layers are made from their configurations, one by one: what cannot be, or comes out otherwise, is left out.
+    """
+    fresh = None if isinstance(layer, keras.Model) else _made_again(layer)
+    if fresh is not None:
+        yield from zip(layer.variables, fresh.variables, strict=True)
+        return
+    for child in layer._layers:
+        yield from made_again(child)
+
+
+def _made_again(layer: Any) -> Any:
+    try:
+        fresh = type(layer).from_config(layer.get_config())
+        fresh.build_from_config(layer.get_build_config())
+    except Exception:  # a layer of the user's own may raise anything
+        return None
+    shapes, wanted = ([tuple(variable.shape) for variable in one.variables] for one in (fresh, layer))
+    return fresh if shapes == wanted else None
+
+
 def apply_(plan: Plan, model: Any, **settings: Any) -> None:
     """Write a plan into the variables of a model, on any backend; the torch backend has `KerasModule` for it.
 

@@ -16,13 +16,13 @@ from wellposed.signals.algebra.arithmetic import (
     filled,
     function_within,
     fused,
+    is_shut_out,
     linear,
     mixture,
     multiply,
     operand,
     reciprocal_of,
     scaled,
-    is_shut_out,
     shut_out,
 )
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
