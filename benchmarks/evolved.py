@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
 import os
 import time
 import warnings
@@ -92,17 +93,30 @@ def main() -> None:
     torch.set_num_threads(1)
     keras.utils.set_random_seed(settings.seed)
     wp.plan(torch.nn.Linear(2, 2), torch.zeros(2, 2))  # what is built once per process
-    rows = []
-    for family in fnmatch.filter(FAMILIES, settings.only):
-        for size in settings.sizes:
-            rows.append(network(family, size, settings.draws, settings.seed))
-            print(markdown(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+    rows = [] if settings.out is None else stored(settings.out)
+    for size in settings.sizes:
+        for family in fnmatch.filter(FAMILIES, settings.only):
+            row = network(family, size, settings.draws, settings.seed)
+            print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
+            rows = [other for other in rows if (other["family"], other["size"]) != (family, size)] + [row]
+            if settings.out is not None:
+                rows.sort(key=lambda one: (list(FAMILIES).index(one["family"]), one["size"]))
+                write("evolved", table(rows), rows, settings.out, keras=keras.__version__)
+    print(table(rows))
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of earlier runs; those of the same networks are measured again."""
+    path = folder / "evolved.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.is_file() else []
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the table, and what it says."""
     least = min(row["ok"] for row in rows)
     told = f"At least {least:.3g} % of the nodes of every network are as predicted; {ENOUGH} % were asked."
-    text = f"{told}\n\n{markdown(rows, COLUMNS)}"
-    print(text)
-    if settings.out is not None:
-        write("evolved", text, rows, settings.out, keras=keras.__version__)
+    return f"{told}\n\n{markdown(rows, COLUMNS)}"
 
 
 if __name__ == "__main__":

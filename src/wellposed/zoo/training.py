@@ -45,7 +45,7 @@ def _as_module(model: Any) -> Any:
 
 
 def _anew(make: Callable[[], Any]) -> Any:
-    """Return what a function makes; Keras numbers its layers from 0 again, so that all its models have the same names."""
+    """Return what a function makes. Keras numbers layers from 0 again: all models of it have the same names."""
     if "keras" in sys.modules:
         sys.modules["keras"].utils.clear_session(free_memory=False)
     return make()
