@@ -1,6 +1,6 @@
 """Backbones of keras-hub on the torch backend, from small configurations, with random weights: planned and checked.
 
-    pip install --no-deps keras-hub kagglehub sentencepiece
+    pip install --no-deps keras-hub sentencepiece
     KERAS_BACKEND=torch python benchmarks/hub_backbones.py [--only PATTERN] [--draws N] [--out docs/results]
 
 Tokens are independent and equally likely, pictures as `wellposed.Input` describes them; nothing is padded.
