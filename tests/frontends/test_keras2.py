@@ -126,7 +126,7 @@ def test_the_hard_sigmoid_of_keras_2_has_a_slope_of_a_fifth():
 
 
 def test_a_network_as_deep_as_evolution_makes_them():
-    depth = 700  # calls one after the other: more than Keras can walk within Python's usual limit of recursion
+    depth = 1300  # calls one after the other: more than Keras can walk within Python's usual limit of recursion
     line = [layer("Activation", "squash", [entry("a")], *([entry("squash", i)] for i in range(depth)),
                   activation="tanh")]  # fmt: skip
     limit = sys.getrecursionlimit()
