@@ -49,6 +49,7 @@ REACH = {
     "timm": 100,
     "transformers": 94,
 }
+EVOLVED, EVOLVED_SIZE = 95, 18000
 LANGUAGE_MODELS, OTHER_LIBRARIES, OTHER_MODELS = 60, 15, 150
 PLANNED, CHECKED, OTHER_P95 = 98, 90, 0.2  # per cent, per cent, octaves
 NETS = {
@@ -363,6 +364,24 @@ def language_models(results: Results) -> tuple[str, str]:
     return told, verdict(all(close), all(spread), not warned, len(rows) >= LANGUAGE_MODELS)
 
 
+def evolved(results: Results) -> tuple[str, str]:
+    rows = results["evolved"]
+    most = max(row["nodes"] for row in rows)
+    told = f"{between((row['ok'] for row in rows), 1)} % in {len(rows)} networks of up to {most:,} operators"
+    largest = all(max(row["size"] for row in own) >= EVOLVED_SIZE for own in families(rows).values())
+    return told, verdict(largest, all(row["ok"] >= EVOLVED for row in rows))
+
+
+def hub_backbones(results: Results) -> tuple[str, str]:
+    met = [not row["off"] and not row["assumed"] for row in results["hub_backbones"]]
+    return share(met), verdict(all(met), any(met))
+
+
+def keras_networks(results: Results) -> tuple[str, str]:
+    met = [not row["off"] for row in results["keras_layers"]]
+    return share(met), verdict(all(met), any(met))
+
+
 def outsiders(results: Results) -> tuple[str, str]:
     tried = [row for row in results["outsiders"] if row["stage"] not in ("build", "forward")]
     rows = was_judged(tried)
@@ -513,6 +532,24 @@ def summary(results: Results) -> str:
             f"≥ {OTHER_MODELS} models of ≥ {OTHER_LIBRARIES} libraries; ≥ {PLANNED} %; ≥ {CHECKED} %; ≤ {OTHER_P95} "
             "octaves; none",
             outsiders(results),
+        ),
+        (
+            "[evolved networks](#keras)",
+            "nodes as predicted, of networks of 200 to 18,000 operators in the JSON of Keras 2",
+            f"≥ {EVOLVED} % of each, of every family and size",
+            evolved(results),
+        ),
+        (
+            "[keras-hub](#keras)",
+            "backbones from small configurations, all of whose nodes are as predicted, none assumed",
+            "all",
+            hub_backbones(results),
+        ),
+        (
+            "[Keras applications](#keras)",
+            "networks of `keras.applications` all of whose nodes are as predicted",
+            "all",
+            keras_networks(results),
         ),
     ]
     lines = ["| what | measure | asked | reached | met |", "|---|---|---|---|---|"]
@@ -927,6 +964,22 @@ def draw_outsiders(results: Results) -> dict[str, Chart]:
     return {"outsiders": chart}
 
 
+def draw_evolved(results: Results) -> dict[str, Chart]:
+    rows = results["evolved"]
+    x = Scale("operators", 50, 25000, (100, 1000, 10000), log=True)
+    y = Scale("seconds", 0.1, 100, (0.1, 1, 10, 100), log=True)
+    found = families(rows)
+    colours = dict(zip(found, (TEAL, ORANGE, PURPLE, BLUE, GREY), strict=False))
+    legend = [Key("line", colour, family) for family, colour in colours.items()]
+    chart = Chart("Evolved networks", "Seconds to trace and plan, over operators.", x, y, legend=legend)
+    for family, own in found.items():
+        points = [(row["nodes"], row["trace"] + row["plan"]) for row in own]
+        chart.line(points, colours[family])
+        for nodes, seconds in points:
+            chart.dot(nodes, chart.y(seconds), colours[family])
+    return {"evolved": chart}
+
+
 PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_accuracy,
     draw_backward,
@@ -946,6 +999,7 @@ PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_reach,
     draw_language_models,
     draw_outsiders,
+    draw_evolved,
 )
 
 

@@ -1,6 +1,7 @@
 """Networks that Keras 2 saved as JSON."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from tests.frontends.keras_models import keras  # skips where Keras is not insta
 
 import wellposed.keras as wk
 from wellposed.errors import InputError, UnsupportedError
+from wellposed.frontends.keras.sending import _sent as sent
+from wellposed.frontends.keras.worker import rebuilt
 
 ones = {"class_name": "Ones", "config": {}}
 zeros = {"class_name": "Zeros", "config": {}}
@@ -101,6 +104,38 @@ def test_sequential_models_neutral_arguments_and_wrappers():
     assert model.layers[2].negative_slope == 0.25
     assert model.layers[1].axis == 2
     assert built({"class_name": "Sequential", "config": stack}).output_shape == (None, 30)
+
+
+def test_the_hard_sigmoid_of_keras_2_has_a_slope_of_a_fifth():
+    cell = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3, "recurrent_activation": "hard_sigmoid"}}
+    stack = [
+        dense("first", 2, batch_input_shape=[None, 2]) | {"config": {"name": "first", "units": 2, "use_bias": False,
+            "activation": "hard_sigmoid", "kernel_initializer": ones, "batch_input_shape": [None, 2]}},
+        layer("Reshape", "steps", target_shape=[2, 1]),
+        layer("Bidirectional", "both", layer=cell, merge_mode="sum"),
+    ]  # fmt: skip
+    model = built({"class_name": "Sequential", "config": {"name": "chain", "layers": stack}})
+    sums = np.array([[0.5, 1.0], [-4.0, 1.2], [3.0, 1.0]], "float32")
+    expected = np.clip(0.2 * sums.sum(1, keepdims=True) + 0.5, 0, 1) * np.ones((1, 2))
+    np.testing.assert_allclose(model.layers[0](sums).detach().numpy(), expected, atol=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))  # as a worker does
+    for own, variable in zip(again.variables, model.variables, strict=True):
+        own.assign(variable.value)
+    np.testing.assert_allclose(again(sums).detach().numpy(), model(sums).detach().numpy(), atol=1e-6)
+    assert model.layers[2].forward_layer.cell.recurrent_activation(keras.ops.ones(1)).item() == pytest.approx(0.7)
+
+
+def test_a_network_as_deep_as_evolution_makes_them():
+    depth = 1300  # calls one after the other: more than Keras can walk within Python's usual limit of recursion
+    line = [layer("Activation", "squash", [entry("a")], *([entry("squash", i)] for i in range(depth)),
+                  activation="tanh")]  # fmt: skip
+    limit = sys.getrecursionlimit()
+    model = built(functional(given("a", 2), *line, inputs=[["a", 0, 0]], outputs=[["squash", depth, 0]]))
+    assert sys.getrecursionlimit() == limit
+    assert len(wk.trace(model)) == depth + 1
+    again = rebuilt(sent(model, {}), ())
+    assert sys.getrecursionlimit() == limit
+    assert len(wk.trace(again)) == depth + 1
 
 
 def test_tensors_among_further_arguments():

@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from tests.frontends.keras_models import keras, layers  # skips where Keras is not installed, or not on torch
 
+import wellposed as wp
 import wellposed.keras as wk
 from wellposed import zoo
+from wellposed.cli.training import _planned as planned_start
 from wellposed.plans import Plan
 
 # Keras' own, as it makes arrays of tensors.
@@ -16,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 FUNCTIONS = """
 import keras
+import torch
 from keras import layers
 
 def build():
@@ -28,6 +32,32 @@ def of_any_length():
 
 def unbuilt():
     return keras.Sequential([layers.Dense(3)])
+
+def net(depth=1):
+    stack = [layers.Dense(16, activation="tanh", name=f"tanh_{i}") for i in range(depth)]
+    return keras.Sequential([keras.Input((12,)), *stack, layers.Dense(4)])
+
+def deep():
+    return net(6)
+
+def loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    labels = [torch.randint(0, 4, (16,), generator=generator) for _ in range(6)]
+    hot = [torch.nn.functional.one_hot(each, 12).float() for each in labels]
+    return [(x + torch.randn(16, 12, generator=generator), y) for x, y in zip(hot, labels)]
+
+def training():
+    return net(), loss, batches()
+
+def maker():
+    return net, loss, batches()
+
+def recurrent():
+    model = keras.Sequential([keras.Input((3, 4)), layers.LSTM(8), layers.Dense(4)])
+    return model, lambda model, batch: loss(model, (batch[0].reshape(-1, 3, 4), batch[1])), batches()
 
 def flax():
     from flax import nnx
@@ -87,6 +117,60 @@ def test_a_function_returns_a_keras_model(run, net, function):
     kept = {name for name, one in json.loads(out)["prescriptions"].items() if one["action"] == "keep"}
     assert {name.rpartition("/")[2] for name in kept} == {"kernel", "recurrent_kernel", "bias"}
     assert len(kept) == 3
+
+
+def twin(model):
+    """The same perceptron in torch, with the same weights."""
+    first, last = (torch.nn.Linear(*kernel.shape) for kernel in (model.weights[0], model.weights[2]))
+    with torch.no_grad():
+        for linear, (kernel, bias) in ((first, model.weights[:2]), (last, model.weights[2:])):
+            linear.weight.copy_(kernel.value.T)
+            linear.bias.copy_(bias.value)
+    return torch.nn.Sequential(first, torch.nn.Tanh(), last)
+
+
+def test_scores_are_those_of_the_same_model_in_torch(net):
+    training = zoo.load_training(f"{net}:training")
+    model, batch = training.make(), training.first()
+    told = [wp.gradients.gradcosine(one, training.loss_fn, batch, by="parameter")
+            for one in (model, twin(model._model[0]))]  # fmt: skip
+    own, other = ((one.loss, one.cosine, *(part.norm for part in one.parts.values())) for one in told)
+    assert own == pytest.approx(other, rel=1e-4)
+
+
+def test_rates_are_relative_to_those_of_a_base(run, net):
+    code, out, err = run("lr", f"{net}:deep", "--base", f"{net}:net", "--base-rate", "0.1", "--json")
+    assert code == 0, err
+    rates = {row["rule"]: row["rate"] for row in json.loads(out)}
+    assert rates["maximal_update"] < 0.1
+
+
+@pytest.mark.parametrize("function", ["training", "maker"])
+def test_models_of_keras_are_scored_refined_searched_and_compared(run, net, function, tmp_path):
+    name = f"{net}:{function}"
+    assert run("score", name, "--start", "autoinit")[0] == 0
+    code, _, err = run("refine", name, "--start", "autoinit", "--output", tmp_path / "plan.json")
+    assert code == 0, err
+    assert "sequential/tanh_0/kernel" in Plan.load(tmp_path / "plan.json").prescriptions
+    for argv in (("lr", name, "--find"), ("compare", name, "--seeds", "2", "--json")):
+        code, _, err = run(*argv, "-O", "steps=5")
+        assert code == 0, err
+
+
+def test_starts_leave_recurrent_weights_as_keras_draws_them(net):
+    training = zoo.load_training(f"{net}:recurrent")
+    args = (training.first()[0].reshape(-1, 3, 4), None)
+    plan = planned_start(training.make(), args, "autoinit", 0)
+    actions = {name.rpartition("/")[2]: one.action for name, one in plan.prescriptions.items() if "lstm" in name}
+    assert actions == {"kernel": "keep", "recurrent_kernel": "keep", "bias": "keep"}
+
+
+def test_trainings_are_functions(run, saved):
+    _, name = saved
+    for argv in (("lr", name, "--find"), ("compare", name), ("score", name), ("refine", name)):
+        code, _, err = run(*argv, columns=400)
+        assert code == 2
+        assert "a training is named as path/to/file.py:function, which returns (model, loss_fn, batches)" in err
 
 
 @pytest.mark.parametrize(("function", "name"), [("flax", "kernel"), ("applied", "w")])

@@ -95,6 +95,22 @@ def _pooling() -> Iterator[Spec]:
             Case("max_pool2d overlapping", lambda x: largest(x, [3, 3], [1, 1], [1, 1]), (WHITE,), **MAX),
             Case("max_pool2d dilated", lambda x: largest(x, [2, 2], [1, 1], [0, 0], [2, 2]), (FIELD,), **MAX),
             Case(
+                "max_pool2d within repetitions of the border",
+                lambda x: largest(torch.nn.functional.pad(torch.relu(x), [0, 1, 1, 1], "replicate"), [3, 3], [2, 2]),
+                (ODD,),
+                backward=Back(bound=1.0, why="of equal elements the first is taken: the border has none, or all"),
+                **MAX,
+            ),
+            Case(
+                "max_pool2d of which windows see repetitions alone",
+                lambda x: largest(
+                    torch.nn.functional.pad(torch.relu(x), [1, 1, 1, 1], "replicate"), [2, 2], [1, 1], [0, 0], [2, 2]
+                ),
+                (ODD,),
+                backward=TIES,
+                **MAX,
+            ),
+            Case(
                 "max_pool2d within what no maximum takes",
                 lambda x: largest(aten.constant_pad_nd(torch.relu(x), [0, 1, 1, 0], -math.inf), [3, 3], [2, 2]),
                 (FIELD,),

@@ -67,7 +67,36 @@ MASKED = {
     "bounded after": lambda s: torch.maximum(s / 4 + causal(), torch.tensor(torch.finfo().min)).softmax(-1),
     "clamped after": lambda s: (s / 4 + causal()).clamp(min=-1e8).softmax(-1),
     "twice": lambda s: (torch.where(causal() < 0, torch.finfo().min, s / 4) + causal()).softmax(-1),
+    "zeros where nothing is let through": lambda s: torch.where(causal() == 0, weights_of(s), 0.0),
+    "filled with zeros there": lambda s: weights_of(s).masked_fill(causal() < 0, 0.0),
+    "biased by what is masked": lambda s: (s / 4 + (s[:1].flip(-1) / 8 + causal().expand(8, 1, -1, -1))).softmax(-1),
+    "masked by what is biased": lambda s: (s / 4 + (causal().expand(8, 1, -1, -1) + s[:1].flip(-1) / 8)).softmax(-1),
 }
+
+
+def weights_of(scores):
+    return torch.where(causal() == 0, scores / 4, -1e9).softmax(-1)
+
+
+def test_zeros_where_weights_are_not_zero_take_them_away():
+    """Of the half of the keys that every query sees, every second one is taken away afterwards."""
+    keys = torch.arange(TOKENS)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(WIDTH, TOKENS, bias=False)
+
+        def forward(self, x):
+            weights = torch.where(keys < TOKENS // 2, self.one(x), -1e9).softmax(-1)
+            return torch.where(keys % 2 == 0, weights, 0.0)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randn(8, TOKENS, WIDTH))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=DRAWS)[-1]
+    error = measured.log2_std / DRAWS**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
 
 
 def shut(scores):

@@ -198,8 +198,9 @@ def refine(
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:
     """Plan a model whose example is what its forward takes of a batch."""
-    from wellposed import methods
+    from wellposed import graphs
+    from wellposed.frontends.base import plan_of
     from wellposed.graphs.tree import example_of
 
     args, kwargs = example_of(batch)
-    return methods.plan(model, *args, method=method, seed=seed, **kwargs)
+    return plan_of(model, graphs.trace(model, *args, **kwargs), method=method, seed=seed)

@@ -29,9 +29,12 @@ _UNFILLED = {
 }
 _DRAWN = {
     _aten.rand.default: "uniform_",
+    _aten.rand.generator: "uniform_",
     _aten.rand_like.default: "uniform_",
     _aten.randn.default: "normal_",
+    _aten.randn.generator: "normal_",
     _aten.randn_like.default: "normal_",
+    _aten.normal.float_float: "normal_",
 }
 _FILLED: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     **{op.default: lambda args: 0 for op in (_aten.zeros, _aten.zeros_like, _aten.new_zeros)},
@@ -130,19 +133,22 @@ class Sketch(TorchDispatchMode):
 
     def _made(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         """Make a tensor that is no function of others."""
-        kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": _META}
+        generator = kwargs.get("generator")  # of the CPU
+        kwargs = {key: value for key, value in kwargs.items() if key not in ("pin_memory", "generator")}
+        kwargs |= {"device": _META, **({} if generator is None else {"generator": None})}
+        law = args[:2] if func is _aten.normal.float_float else ()
         planned: torch.Tensor = func(*tree_map(_to_meta, args), **kwargs)
         value = _FILLED[func](args) if func in _FILLED else self._mark(planned.dtype)
         if self._has_room(planned, func in _FILLED):
             made = torch.empty_strided(planned.shape, planned.stride(), dtype=planned.dtype)
             if func in _DRAWN:
-                getattr(made, _DRAWN[func])()
+                getattr(made, _DRAWN[func])(*law, generator=generator)
                 return made
             return made.fill_(value)
         self._followed(planned, value)
         if func in _DRAWN:
             draw = _aten.normal_.default if _DRAWN[func] == "normal_" else _aten.uniform_.default
-            self._write(draw, planned, (planned,))
+            self._write(draw, planned, (planned, *law))
         return planned
 
     def _has_room(self, planned: torch.Tensor, filled: bool) -> bool:

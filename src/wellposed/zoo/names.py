@@ -199,7 +199,7 @@ def function_of(path: Path, function: str) -> Callable[[], Any]:
 
 def _from_file(path: Path, function: str) -> Loaded:
     """Make the model of a user's own function."""
-    _keras_on_torch()
+    keras_on_torch()
     made = function_of(path, function)()
     parts = made if isinstance(made, tuple) else (made,)
     model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
@@ -235,7 +235,7 @@ def front_end(model: Any) -> Frontend | None:
     return None
 
 
-def _keras_on_torch() -> None:
+def keras_on_torch() -> None:
     """See to it that Keras runs on torch in this process, if nothing has imported it."""
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
@@ -245,7 +245,7 @@ def _from_keras(path: Path) -> Loaded:
     """Load a model that Keras saved."""
     if not path.exists():
         raise OptionError(f"there is no file {str(path)!r}")
-    _keras_on_torch()
+    keras_on_torch()
     keras = import_library("keras", extra="keras")
     from wellposed.frontends.keras import KerasModule
     from wellposed.frontends.keras.sending import summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.errors import OptionError
-from wellposed.zoo.names import function_of
+from wellposed.zoo.names import front_end, function_of, keras_on_torch
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,24 @@ class Training:
         raise OptionError("the function of a training must return batches, and those that it returned are none")
 
 
+def _as_module(model: Any) -> Any:
+    """Return the front end of a model that has one, and anything else as it is."""
+    return front_end(model) or model
+
+
+def _anew(make: Callable[[], Any]) -> Any:
+    """Return what a function makes. Keras numbers layers from 0 again: all models of it have the same names."""
+    if "keras" in sys.modules:
+        sys.modules["keras"].utils.clear_session(free_memory=False)
+    return make()
+
+
 def load_training(name: str) -> Training:
     """Return what the function ``name``, given as ``path/to/file.py:function``, returns: a model, its loss and batches.
 
     The function returns ``(model, loss_fn, batches)``; in the place of the model it may return a function that makes
-    one. Otherwise the function itself is called again where a second model is needed.
+    one. Otherwise the function itself is called again where a second model is needed. A built model of Keras comes as
+    its front end, which ``loss_fn`` calls as ``model(inputs)``.
 
     Raises:
         OptionError: there is no such file or function, or it returns something else.
@@ -52,19 +66,20 @@ def load_training(name: str) -> Training:
         raise OptionError(
             f"a training is named as path/to/file.py:function, which returns (model, loss_fn, batches); got {name!r}"
         )
+    keras_on_torch()
     make = function_of(Path(path), function)
 
     def again() -> tuple[Any, Any, Any]:
-        made = make()
+        made = _anew(make)
         if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]) or not callable(made[1]):
             raise OptionError(
                 f"{function} of {path!r} must return (model, loss_fn, batches), with loss_fn(model, batch) a scalar "
                 f"tensor; got {type(made).__name__}"
             )
-        return made
+        return _as_module(made[0]), *made[1:]
 
     model, loss_fn, batches = again()
     if not isinstance(model, nn.Module):
-        return Training(model, loss_fn, batches)
+        return Training(lambda: _as_module(_anew(model)), loss_fn, batches)
     first: list[nn.Module] = [model]
     return Training(lambda: first.pop() if first else again()[0], loss_fn, batches)

@@ -12,13 +12,23 @@ from keras.src.saving.serialization_lib import SafeModeScope
 
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.frontends.keras.sending import summary
+from wellposed.frontends.keras.variables import long_paths
 
 _MODELS = ("Functional", "Model", "Sequential")
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"groups": (1,), "implementation": (0, 1, 2)}
 """Arguments that Keras 3 has not, with values that say nothing, beside those that are false or empty."""
 _RENAMED = {("LeakyReLU", "alpha"): "negative_slope"}
+_ACTIVATIONS = ("activation", "recurrent_activation")
 _INNER = ("layer", "backward_layer", "cell")
 _Functions = Mapping[str, Callable[..., Any]]
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """Return what Keras 2 computes under this name: the slope of Keras 3 is 1/6, that of Keras 2 is 0.2."""
+    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+
+
+keras.saving.register_keras_serializable(package="wellposed")(hard_sigmoid)  # for workers, which load it by its name
 
 
 def from_keras2(text: str, lambdas: _Functions | None = None) -> Any:
@@ -109,10 +119,9 @@ class _Replay:
                 missing = [one for one in _references(node) if one not in self._tensors]
                 raise InputError(f"layer {name!r} is called with {missing[0]}, which no layer of the model returns")
             self._waiting = left
-        return keras.Model(
-            self._given(self._config["input_layers"]), self._given(self._config["output_layers"]),
-            name=self._config.get("name"),
-        )  # fmt: skip
+        given, returned = (self._given(self._config[f"{end}_layers"]) for end in ("input", "output"))
+        with long_paths(len(self._tensors)):
+            return keras.Model(given, returned, name=self._config.get("name"))
 
     def _call(self, name: str, number: int, node: Any) -> None:
         if not isinstance(node, list) or not all(_is_entry(entry) for entry in node):
@@ -219,6 +228,8 @@ def _arguments(made: Any, kind: str, name: str, config: Mapping[str, Any], lambd
             continue
         if key in _INNER and isinstance(value, dict):
             arguments[key] = _inner(value, lambdas)
+        elif key in _ACTIVATIONS and value == "hard_sigmoid":
+            arguments[key] = keras.saving.serialize_keras_object(hard_sigmoid)
         elif key in known:
             arguments[key] = _dtype(value) if key == "dtype" else _name(value) if key == "name" else value
         elif value and value not in _NEUTRAL.get(key, ()):

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.frontends.base import BATCH, Frontend, unique
-from wellposed.frontends.keras.variables import check_model, layers_of, named_variables, trained_in
+from wellposed.frontends.keras.variables import check_model, layers_of, made_again, named_variables, trained_in
 from wellposed.frontends.keras.whole import whole_operators
 from wellposed.graphs.modules import ModuleStack, running
 
@@ -66,6 +66,14 @@ class KerasModule(Frontend):
     def converted(self, tree: Any) -> Any:
         """Return arguments with every array as a tensor."""
         return keras.tree.map_structure(_tensor, tree)
+
+    def reset_parameters(self) -> None:
+        """Write what Keras would hold into the memory that is registered now; asked of a copy, for models on meta."""
+        (model,) = self._model
+        names = {id(variable): name for name, variable in self._variables.items()}
+        with keras.device("cpu"):
+            for variable, again in made_again(model):
+                self.held(names[id(variable)]).copy_(again.value)
 
     @contextmanager
     def _named(self, stack: ModuleStack) -> Iterator[None]:

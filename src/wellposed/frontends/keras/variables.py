@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -20,6 +23,17 @@ _FOREIGN = {
     "FlaxLayer": "it holds a module of Flax",
 }
 """Layers that run another framework's code, by class, with what keeps them from being traced."""
+
+
+@contextmanager
+def long_paths(calls: int) -> Iterator[None]:
+    """Let Keras make a functional model of a number of calls inside the block: it walks each path by recursion."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + calls)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def check_model(model: Any) -> None:
@@ -60,6 +74,29 @@ def named_variables(model: Any) -> dict[str, Any]:
 def trained_in(model: Any) -> set[int]:
     """Return the ids of the variables that are parameters, frozen ones among them."""
     return {id(variable) for layer in layers_of(model) for variable in layer._trainable_variables}
+
+
+def made_again(layer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the variables inside a layer, each with one that holds what Keras drew for it, or draws again.
+
+    Layers are made from their configurations, one by one: what cannot be, or comes out otherwise, is left out.
+    """
+    fresh = None if isinstance(layer, keras.Model) else _made_again(layer)
+    if fresh is not None:
+        yield from zip(layer.variables, fresh.variables, strict=True)
+        return
+    for child in layer._layers:
+        yield from made_again(child)
+
+
+def _made_again(layer: Any) -> Any:
+    try:
+        fresh = type(layer).from_config(layer.get_config())
+        fresh.build_from_config(layer.get_build_config())
+    except Exception:  # a layer of the user's own may raise anything
+        return None
+    shapes, wanted = ([tuple(variable.shape) for variable in one.variables] for one in (fresh, layer))
+    return fresh if shapes == wanted else None
 
 
 def apply_(plan: Plan, model: Any, **settings: Any) -> None:

@@ -15,7 +15,7 @@ import keras
 from wellposed.errors import TraceError, UnsupportedError, WellposedError, WorkerError
 from wellposed.frontends.keras.module import KerasModule
 from wellposed.frontends.keras.sending import Job, Sent, summary
-from wellposed.frontends.keras.variables import layers_of
+from wellposed.frontends.keras.variables import layers_of, long_paths
 
 _ADVICE = (
     "its get_config must say all that it is made from, and what is not built by its configuration needs an example "
@@ -37,7 +37,7 @@ def rebuilt(sent: Sent, args: tuple[Any, ...]) -> Any:
         getattr(keras.config, f"set_{name}")(value)
     keras.config.set_dtype_policy(keras.saving.deserialize_keras_object(sent.policy))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), long_paths(_calls(sent.config)):
             warnings.simplefilter("ignore")  # the model is as it was made, and was warned of there
             model = keras.saving.deserialize_keras_object(sent.config, custom_objects=dict(sent.custom_objects))
             if args and len(model.variables) < len(sent.variables):
@@ -50,6 +50,13 @@ def rebuilt(sent: Sent, args: tuple[Any, ...]) -> Any:
     _name_layers(model, sent)
     _fill(model, sent)
     return model
+
+
+def _calls(config: Any) -> int:
+    """Return how often layers are called in the functional models of a configuration."""
+    parts = config.values() if isinstance(config, dict) else config if isinstance(config, (list, tuple)) else ()
+    own = len(config.get("inbound_nodes") or ()) if isinstance(config, dict) else 0
+    return own + sum(map(_calls, parts))
 
 
 def _name_layers(model: Any, sent: Sent) -> None:

@@ -179,8 +179,10 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 def _simple_sum(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y of masked scores, with a number, or as a difference that is known already; None elsewhere."""
     shape = call.shape()
-    if y.mask is not None and y.scores is None and x.shape == shape and a == b == 1.0:
-        return masked(x, y.mask, y.pooled_mean, y.pooled_var)
+    for one, other in ((x, y), (y, x)):
+        whole = one.mask is None or (one.scores is not None and one.shape == shape)
+        if other.mask is not None and other.scores is None and whole and a == b == 1.0:
+            return masked(expand(one, shape), other.mask, other.pooled_mean, other.pooled_var)
     for one, other, its, others in ((x, y, a, b), (y, x, b, a)):
         if one.mask is None or one.scores is None or one.shape != shape or other.is_constant:
             continue
@@ -337,6 +339,20 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     mean = sum(share * distance for share, distance in apart)
     square = sum(share * distance**2 for share, distance in apart)
     return masked(inner, kept, mean, square - mean**2)
+
+
+def is_shut_out(x: State, kept: torch.Tensor) -> bool:
+    """Whether x is the weights of a softmax whose logits were shut out wherever ``kept`` does not hold: 0 there, but
+    for rows of which nothing is let through.
+    """
+    shown = None if x.softmax is None else x.softmax.shown
+    if shown is None or not bool(shown.any(dim=-1).all()):
+        return False
+    try:
+        shown, kept = torch.broadcast_tensors(shown, kept.bool())
+    except RuntimeError:  # of another shape: a view of the weights
+        return False
+    return not bool((shown & ~kept).any())
 
 
 def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = SMALL) -> State | None:

@@ -275,18 +275,18 @@ class Marginal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Padded:
-    """The tensor that one with a constant around it was made of.
+    """The tensor that one with a constant, or repetitions of its border, around it was made of.
 
     Attributes:
         of: the tensor inside.
-        before: for each axis how many constants lie before it.
-        value: the constant.
+        around: for each axis how many elements lie before it and after it.
+        value: the constant; None of repetitions.
         layout: that of the padded tensor.
     """
 
     of: State
-    before: tuple[int, ...]
-    value: float
+    around: tuple[tuple[int, int], ...]
+    value: float | None
     layout: Layout
 
 
@@ -297,7 +297,7 @@ class Filters:
     Attributes:
         excess: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
-        padded: what lies inside constant padding.
+        padded: what lies inside padding.
         chance: the mean square by which the products of two patches with one filter are alike beyond their expected
             correlation, 1 / D for D dimensions, as a kernel: 0 between filters.
         left: 1 / D of what varies, and the share of it that a norm leaves (see `quadratic`).
@@ -354,6 +354,7 @@ class Softmax:
         law: what else is known of the law of the logits (see `softmax.Logits`).
         tokens: of logits that are no products, how alike they are at two tokens (see `tokens.Tokens`).
         flat: the weights that queries would have for flat logits, where they see keys of their own (see `seen.Seen`).
+        shown: the mask outside which the weights are 0, if any.
     """
 
     variance: float
@@ -365,6 +366,7 @@ class Softmax:
     law: Law
     tokens: Any
     flat: Any = None
+    shown: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

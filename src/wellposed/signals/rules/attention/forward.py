@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import broadcast, chosen, mixture, operand, shut_out, within
+from wellposed.signals.algebra.arithmetic import broadcast, chosen, is_shut_out, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.seen import (
     common_of_seen,
@@ -115,6 +115,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
                 law[1:],
                 tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.alike.amounts.size else None,
                 flat,
+                mask,
             )
         ),
     )
@@ -168,6 +169,8 @@ def _filled(call: Call, x: State, mask: Any, number: float) -> State:
     if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
         return chosen(call, broadcast(call, mask.state, x.shape), make_state(x.shape, number, 0.0), x)
     if isinstance(mask, torch.Tensor) and x.shape == call.shape():
+        if not number and is_shut_out(x, ~mask):
+            return x
         by_position = within(call, x, ~mask, number)
         if by_position is not None:
             return by_position

@@ -16,6 +16,7 @@ from wellposed.signals.algebra.arithmetic import (
     filled,
     function_within,
     fused,
+    is_shut_out,
     linear,
     mixture,
     multiply,
@@ -135,6 +136,8 @@ def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
             ((a, operands[1]), (b, operands[0])), (condition.bool(), ~condition.bool()), strict=True
         ):
             number = _shutting(value)
+            if is_shut_out(other, kept) and _is_zero(value):
+                return other
             if number is not None:
                 return shut_out(other, kept, number)
     if isinstance(condition, Unknown) and condition.state is not None:
@@ -143,6 +146,10 @@ def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
     if isinstance(condition, torch.Tensor):
         share = float(condition.double().mean()) if condition.numel() else 1.0
     return mixture(call, a, b, share)
+
+
+def _is_zero(value: State | float) -> bool:
+    return value == 0.0 if isinstance(value, float) else value.is_constant and value.pooled_mean == 0.0
 
 
 def _shutting(value: State | float) -> float | None:

@@ -24,7 +24,7 @@ from wellposed.signals.algebra.boxes import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Ancestry, Moments, Pointwise, State
+from wellposed.signals.distributions.state import IDENTITY, Ancestry, Moments, Padded, Pointwise, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -65,13 +65,24 @@ def max_pool(
     rank = {"max_pool1d": 1, "max_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
     space, steps = pool_steps(call, x, kernel_size, stride, padding, dilation, rank)
     inside = x.padded
-    if inside is None or inside.layout != x.layout or call.independent:
+    if inside is None or inside.layout != x.layout or call.independent or not _is_ignored(inside, space, steps):
         return maximum(call, x, space, steps)
     within = [
-        replace(step, size=inside.of.shape[axis], before=step.before + inside.before[axis], end=None)
+        replace(step, size=inside.of.shape[axis], before=step.before + inside.around[axis][0], end=None)
         for axis, step in zip(space, steps, strict=True)
     ]
     return maximum(call, inside.of, space, within, around=inside.value)
+
+
+def _is_ignored(padded: Padded, space: list[int], steps: list[Axis]) -> bool:
+    """Whether a maximum that leaves the padding out, or takes its constant, is that over the padded tensor: what a
+    border repeats must lie in every window that has a repetition of it.
+    """
+    pairs = [(padded.around[axis], step) for axis, step in zip(space, steps, strict=True)]
+    return padded.value is not None or all(
+        max(around) == 0 or (step.dilation == 1 and step.before == 0 and max(around) < step.kernel)
+        for around, step in pairs
+    )
 
 
 @rule(

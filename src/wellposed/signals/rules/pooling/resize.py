@@ -56,17 +56,17 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
             )
         else:
             x = _padded(x, axis, before, after, mode, constant)
+    if call.independent or any(min(widths) < 0 for _, *widths in steps):
+        return x
     ignored = constant == -math.inf
-    if (mode == "constant" or ignored) and not call.independent and all(min(widths) >= 0 for _, *widths in steps):
-        starts = {axis: before for axis, before, _ in steps}
-        inside = Padded(given, tuple(starts.get(axis, 0) for axis in range(rank)), constant, x.layout)
-        x = x.amended(padded=inside)
-        if ignored:
-            return x
-        shape = one_signed(given) if constant == 0.0 else x.marginal
-        if shape.transport is not None:  # around what never crosses 0
-            x = x.amended(transport=shape.transport)
-    return x
+    if mode in ("constant", "replicate"):
+        widths_of = {axis: (before, after) for axis, before, after in steps}
+        around = tuple(widths_of.get(axis, (0, 0)) for axis in range(rank))
+        x = x.amended(padded=Padded(given, around, constant if ignored or mode == "constant" else None, x.layout))
+    if ignored:
+        return x
+    shape = one_signed(given) if constant == 0.0 else x.marginal  # around what never crosses 0, or all of it again
+    return x if shape.transport is None else x.amended(transport=shape.transport)
 
 
 def _resized_axis(x: State, axis: int, size: int) -> State:
