@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import json
@@ -41,6 +42,24 @@ def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[]
         optimizer.step()
 
     return step
+
+
+def keras_settings(doc: str | None, of: str) -> argparse.ArgumentParser:
+    """Return the options of a benchmark of Keras models, chosen by the names ``of`` whatever it has."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help=f"pattern of the {of}' names")
+    parser.add_argument("--draws", type=int, default=8)
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def set_up_keras(seed: int = 0) -> None:
+    """Let Keras run on one thread, silently, with weights that are the same every time."""
+    import keras
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    keras.utils.set_random_seed(seed)
 
 
 def cpu_model() -> str:

@@ -9,12 +9,10 @@ the plan; how many nodes the check finds off, and how many of these come of them
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ import torch
 
 import wellposed as wp
 import wellposed.keras as wk
-from common import markdown, write
+from common import keras_settings, markdown, set_up_keras, write
 from nets.evolved import FAMILIES
 
 SIZES = (200, 1_000, 5_000, 18_000)
@@ -82,16 +80,11 @@ def network(family: str, size: int, draws: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = keras_settings(__doc__, "families")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="operators, about")
-    parser.add_argument("--only", default="*", help="pattern of the families' names")
-    parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
     settings = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    keras.utils.set_random_seed(settings.seed)
+    set_up_keras(settings.seed)
     wp.plan(torch.nn.Linear(2, 2), torch.zeros(2, 2))  # what is built once per process
     rows = [] if settings.out is None else stored(settings.out)
     for size in settings.sizes:

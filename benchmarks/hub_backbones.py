@@ -8,13 +8,10 @@ Tokens are independent and equally likely, pictures as `wellposed.Input` describ
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import os
 import time
-import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -22,10 +19,9 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 import keras_hub
 import numpy as np
-import torch
 
 import wellposed.keras as wk
-from common import markdown, write
+from common import keras_settings, markdown, set_up_keras, write
 
 BATCH, TOKENS, VOCABULARY, SIDE, MELS = 8, 24, 200, 32, 20
 WIDTH: dict[str, Any] = {"vocabulary_size": VOCABULARY, "num_layers": 3, "hidden_dim": 64, "intermediate_dim": 128}
@@ -142,14 +138,8 @@ def backbone(name: str, draws: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", help="pattern of the backbones' names")
-    parser.add_argument("--draws", type=int, default=8)
-    parser.add_argument("--out", type=Path)
-    settings = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    keras.utils.set_random_seed(0)
+    settings = keras_settings(__doc__, "backbones").parse_args()
+    set_up_keras()
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     for name in fnmatch.filter(BACKBONES, settings.only):

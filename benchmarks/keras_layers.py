@@ -8,11 +8,9 @@ of the plan finds off. Networks are made for small pictures, and with random wei
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from tests.frontends.keras_models import LAYERS
 
 import wellposed as wp
 import wellposed.keras as wk
-from common import markdown, seconds, write
+from common import keras_settings, markdown, seconds, set_up_keras, write
 from wellposed import zoo
 
 CLASSES = 10
@@ -91,14 +89,8 @@ def layer(name: str, draws: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", help="pattern of the networks' names")
-    parser.add_argument("--draws", type=int, default=8)
-    parser.add_argument("--out", type=Path)
-    settings = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    keras.utils.set_random_seed(0)
+    settings = keras_settings(__doc__, "networks").parse_args()
+    set_up_keras()
     off = [name for name in LAYERS if not layer(name, settings.draws)]
     print(f"layers: {len(LAYERS) - len(off)} of {len(LAYERS)} as predicted", *off, flush=True)
     rows = []
