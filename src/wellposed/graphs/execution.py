@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,8 @@ _RANDOM_LIMIT = 2**16
 """Random draws of at most this many elements are made for real too, so that a branch on one can be taken."""
 _FACTORY_LIMIT = 2**26
 """Constants of more elements than this are not made for real."""
+_LARGE = 2**20
+"""Bytes from which on zeros that nobody has written take no memory."""
 _REHEARSAL_LIMIT = 2**26
 """An operator without a meta kernel is rehearsed on zeros of at most this many elements."""
 _NORMS = frozenset({_aten.batch_norm.default, _aten.instance_norm.default})
@@ -155,11 +158,23 @@ def _run_known(operation: Operation) -> Outcome:
         planned = _run_meta(operation)
         if isinstance(planned, torch.Tensor) and planned.numel() > _FACTORY_LIMIT:
             return Outcome(planned)
+    if effects.empty:  # what nobody has written is 0
+        planned = _run_meta(operation)
+        return Outcome(planned, _zeros(planned), True)
     args = [_real(arg, operation.operands) for arg in operation.args]
     reals = operation.op(*args, **_real_kwargs(operation))
-    if effects.empty:
-        reals.zero_()
     return Outcome(_mirror(operation, reals), reals, True, _is_random(operation))
+
+
+def _zeros(planned: torch.Tensor) -> torch.Tensor:
+    """Return zeros with the shape, strides and dtype of a meta tensor.
+
+    Large ones lie in memory that the system hands out where it is written to: most are given signals, never numbers.
+    """
+    shape, strides, size = tuple(planned.shape), planned.stride(), planned.untyped_storage().nbytes()
+    if size < _LARGE or planned.is_quantized:
+        return torch.empty_strided(shape, strides, dtype=planned.dtype).zero_()
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=planned.dtype).as_strided(shape, strides)
 
 
 def _needs_values(op: Any) -> NeedsValuesError:

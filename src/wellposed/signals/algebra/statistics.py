@@ -37,7 +37,7 @@ def as_mean(x: State, over: list[int], result: State) -> State:
 def remember_parts(call: Call, whole: State) -> State:
     """Remember a concatenation by its parts, so that means of one function of each are statistics of it."""
     if whole.blocks and not call.independent:
-        call.run.memo[_by_parts(whole)] = whole
+        call.run.alive[_by_parts(whole)] = whole
     return whole
 
 
@@ -45,7 +45,7 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
     """Return the mean over some axes of parts that are one function of those of a concatenation, kept as a statistic of
     that; of another tensor ``result`` as it is.
     """
-    whole = call.run.memo.get(_by_parts(x))
+    whole = call.run.alive.get(_by_parts(x))
     if whole is None:
         return result
     functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]

@@ -143,7 +143,9 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
         return _with_correlations(sizes.changed(mean=zero, var=sizes.mean**2 + sizes.var), values)
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
-    low, high = (float(end) for end in torch.aminmax(values))
+    # what is repeated is looked at once: reductions would write it out
+    once = values[tuple([slice(0, 1) if step == 0 else slice(None) for step in values.stride()])]
+    low, high = (float(end) for end in torch.aminmax(once))
     if low == high and MASKED < low < np.inf:
         return make_state(tuple(values.shape), low, 0.0)
     if is_mask(values):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -50,6 +51,7 @@ class Pass:
     """One propagation: the states so far, and what rules share.
 
     Attributes:
+        alive: states that rules look for again, for as long as anything else holds them.
         draws: of signals that went through several operators together (`joint`), by value id.
         drawn: the values whose states were read off draws.
         postpones: whether states are read off draws when they are first asked for.
@@ -68,6 +70,7 @@ class Pass:
     dependence: Dependence = field(default_factory=Dependence)
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    alive: WeakValueDictionary[Any, State] = field(default_factory=WeakValueDictionary)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
     postpones: bool = False

@@ -453,7 +453,7 @@ def _read(get: Callable[[State], _T]) -> _T:
     return cast(_T, property(get))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class State:
     """The distribution of one tensor over inputs, weight draws and elements, in parts.
 

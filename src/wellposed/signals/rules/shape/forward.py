@@ -86,11 +86,11 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
 def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State | None] | None) -> State:
     """Return a tensor under other axes: where these are made of parts of the old ones, twice alike is one tensor."""
     key = (step, x.serial, x.axes, x.lever, x.tag)
-    made: State | None = call.run.memo.get(key)
+    made = call.run.alive.get(key)
     if made is None:
         made = reshape(x, step.shape, across)
         if made.serial != x.serial and not (x.blocks or x.scores):
-            call.run.memo[key] = made
+            call.run.alive[key] = made
     return made
 
 
