@@ -56,17 +56,20 @@ def alike_of_product(
     for x, own, other, y in zip(states, aligned, aligned[::-1], states[::-1], strict=True):
         if not x.alike.amounts.size or not var > 0.0:
             continue
-        of_numbers = not y.alike.amounts.size  # which no weight has made
-        size = other.mean**2 + other.var if of_numbers else other.mean**2
-        share = kernels.average(size * own.var) / var
-        turned = _turned(call, other, layout) if of_numbers and not call.independent else None
-        if turned is None:
-            result = result + x.alike.times(share)
+        made = call.independent or y.alike.amounts.size > 0  # y is no mere number: a weight has made it
+        mean, square = (None if made else _turned(call, other, layout)) or (None, 1.0)
+        if mean is None:
+            result = result + x.alike.times(kernels.average(other.mean**2 * own.var) / var)
             continue
-        mean, square = turned
-        rest = x.alike.variance * max(square - mean * mean, 0.0)
-        result = result + x.alike.times(share * mean) + source(call.source(), rest * share * share)
+        share = kernels.average((other.mean**2 + other.var) * own.var) / var
+        rest, result = square - mean * mean, result + x.alike.times(share * mean)
+        if rest > LITTLE:
+            result = result + source(call.source(), x.alike.variance * rest * share * share)
     return result
+
+
+LITTLE = 1e-3
+"""Mean square below which what numbers leave at single pairs of positions is not followed."""
 
 
 def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] | None:
@@ -91,5 +94,6 @@ def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] |
         return None
     rows = np.moveaxis(table, over, range(len(over))).reshape(math.prod(table.shape[i] for i in over), -1)
     level = float((rows * rows).sum()) / len(rows)
-    mean, square = float((rows.mean(axis=0) ** 2).sum()) / level, float(((rows.T @ rows) ** 2).sum())
-    return mean, square / (level * len(rows)) ** 2
+    products = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T  # both have the same sum of squares
+    square = float((products * products).sum()) / (level * len(rows)) ** 2
+    return float((rows.mean(axis=0) ** 2).sum()) / level, square
