@@ -174,7 +174,8 @@ def _zeros(planned: torch.Tensor) -> torch.Tensor:
     shape, strides, size = tuple(planned.shape), planned.stride(), planned.untyped_storage().nbytes()
     if size < _LARGE or planned.is_quantized:
         return torch.empty_strided(shape, strides, dtype=planned.dtype).zero_()
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=planned.dtype).as_strided(shape, strides)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    return torch.frombuffer(mmap.mmap(-1, size, **private), dtype=planned.dtype).as_strided(shape, strides)
 
 
 def _needs_values(op: Any) -> NeedsValuesError:

@@ -378,7 +378,7 @@ def _compact(real: torch.Tensor) -> torch.Tensor:
     if held <= _SMALL or not real.numel():
         return real
     first = real[(0,) * real.dim()]
-    if bool((real == first).all()):
+    if torch.equal(real, first.expand(real.shape)):
         return first.clone().expand(real.shape)
     return real if real.numel() * real.element_size() >= held else real.clone()
 
