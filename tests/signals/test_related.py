@@ -71,7 +71,7 @@ class Net(nn.Module):
         return (q @ k.transpose(-1, -2) * HEAD**-0.5).softmax(-1) @ v
 
 
-def octaves_off(net, inputs=None):
+def octaves_off(net):
     """Return log2(predicted / measured) of the output's second moment, and the standard error of the latter."""
     torch.manual_seed(0)
     graph = wp.trace(net, torch.randn(4, TOKENS, WIDTH))
@@ -82,7 +82,7 @@ def octaves_off(net, inputs=None):
     return math.log2(predicted / measured.second_moment), measured.log2_std / DRAWS**0.5
 
 
-CASES = {  # with how much large weights would be thought to favour values along the query, in octaves too many
+CASES = {
     "projected": {},
     "turned by halves": {"turn": by_halves},
     "turned by neighbours": {"turn": by_neighbours},
@@ -130,7 +130,7 @@ def test_parts_of_a_feature_are_no_positions(how):
 
 
 def test_one_tensor_under_the_same_axes_twice_is_one_tensor():
-    """Parts of a weight's result, regrouped twice and subtracted, cancel; in other groups they do not."""
+    """A tensor that is regrouped twice in the same way and multiplied is squared; in other groups it is not."""
 
     class Difference(nn.Module):
         def __init__(self):
