@@ -48,6 +48,10 @@ WHITE = 0.15
 """Deviation of the mean from 0, and of the variance from 1, up to which batches count as white noise."""
 BORNE_OUT = 0.5
 """Share of a predicted spread that must be measured, or the warning of it was false."""
+CHANCE = 0.5
+"""Share of the bound that the standard errors of the measurement may reach (their 95th percentile)."""
+MORE = 8
+"""How many times the draws are taken where chance exceeds that share."""
 WORST = 6
 PATIENCE = 10
 """How many times its processor time a model may take by the clock, on a busy machine."""
@@ -96,6 +100,10 @@ def judge(case: Case, draws: int, account: Account) -> None:
 
     with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
+        if percentile(np.array([one.log2_error for one in measured]), 95) > CHANCE * row["bound"]:
+            draws *= MORE
+            measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
+    row["draws"] = draws
     with account.stage("check"):
         verdict = Trial(graph, Batches(graph, case.batch, 0), plan, predict).verdict(draws, predicted, measured)
     row["ok"], row["again"] = verdict.ok, verdict.again

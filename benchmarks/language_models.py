@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from common import markdown, write
-from judging import FACTOR, Case, arguments, failures, rows_of, shortened
+from judging import CHANCE, FACTOR, MORE, Case, arguments, failures, rows_of, shortened
 from nets import languages
 
 GOALS = {"attention": 0.25, "experts": 0.5, "state space": 0.5}
@@ -21,6 +21,7 @@ COLUMNS = {
     "name": "model",
     "kind": "kind",
     "nodes": "nodes",
+    "draws": "draws",
     "p50": "median",
     "p95": "p95",
     "p95_beyond": "p95 beyond 2 SE",
@@ -66,7 +67,8 @@ def main() -> None:
     done = [judged(row) for row in rows if "error" not in row]
     told = (
         f"{languages.DEPTH} layers of width 128, {options.tokens} tokens; mean over {options.draws} draws of weights "
-        "and tokens; octaves. Spread: median over nodes of the predicted over the measured standard deviation between "
+        f"and tokens, over {MORE} times as many where the 95th percentile of their standard errors is beyond "
+        f"{CHANCE:.0%} of the goal; octaves. Spread: median over nodes of the predicted over the measured standard deviation between "
         "draws."
     )
     failed = [row for row in rows if "error" in row]

@@ -143,5 +143,5 @@ def test_nodes_of_a_gamma_distribution(kappa, count):
 def test_a_fluctuation_is_no_less_than_zero():
     """Elements that sum to zero, their correlations rounded: a variance below 0 has no root."""
     linear = np.eye(10)[1]
-    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0]), (4,)) == pytest.approx(0.0, abs=1e-15)
-    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0 - 1e-12]), (4,)) == 0.0
+    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0]), np.ones(1), (4,)) == pytest.approx(0.0, abs=1e-15)
+    assert fluctuation(linear, np.array([1.0, -1.0 / 3.0 - 1e-12]), np.ones(1), (4,)) == 0.0

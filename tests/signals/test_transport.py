@@ -142,6 +142,46 @@ def test_dependent_summands_are_left_alone():
     assert examine(case).states[0].transport is None
 
 
+def decayed(x, w):
+    """What eight time steps leave, in pairs: exp(A softplus(w x + b)) of rates A and biases b that differ."""
+    steps = functional.softplus(x @ w + torch.linspace(-7.0, -2.0, 12))
+    x = (-torch.arange(1.0, 9.0) * steps[..., None]).exp()
+    while x.shape[1] > 1:
+        x = x.view(x.shape[0], x.shape[1] // 2, 2, *x.shape[2:])
+        x = x[:, :, 1] * x[:, :, 0]
+    return x
+
+
+def test_what_decays_leave_over_several_times():
+    """Parts of a view keep the shape of what is bounded, and what two times share differs by channel: a product of
+    Gaussians of the average channel would be 25 percent too large.
+    """
+    case = Case(
+        "decays over eight times",
+        decayed,
+        (Source((8, 8, 32), mean=0.5),),
+        {"w": Weight((32, 12), 1 / 40**0.5)},
+        draws=400,
+        bound=0.08,
+        why="products of two are taken as those of Gaussians",
+        flat="one shape for all channels",
+    )
+    verify(None, case)
+
+
+def neighbours(x, w):
+    """Two functions of what one weight makes, about biases of either sign, at neighbouring positions."""
+    biases = torch.linspace(-3.0, 3.0, 12)
+    return relu(x @ w + biases)[:, 1:] - torch.sigmoid(3.0 * (x @ w + biases))[:, :-1]
+
+
+def test_what_functions_share_is_told_by_position():
+    """Where one of two functions is steep the other may be flat: at the average bias both are steep."""
+    sources, weights = (Source((4, 8, 512), mean=1.0),), {"w": Weight((512, 12), 1 / 32)}
+    case = Case("two functions", neighbours, sources, weights, draws=800, flat="one correlation for all channels")
+    verify(None, case)
+
+
 class Fourth(nn.Module):
     def forward(self, x):
         return x**4

@@ -167,8 +167,8 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     if not base.own.amounts.size:
         return base.own
     whole = base.own.variance
-    before = fluctuation(expansion.identity_powers, latent, base.sizes)
-    after = fluctuation(expansion.square_powers, latent, base.sizes)
+    before = fluctuation(expansion.identity_powers, latent, base.mean**2 + base.var, base.sizes)
+    after = fluctuation(expansion.square_powers, latent, expansion.second, base.sizes)
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)
     part = min(before, whole)

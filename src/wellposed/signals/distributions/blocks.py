@@ -118,7 +118,7 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         # other parts have sizes of their own
         sizes_by = state.sizes_by if _is_shared(state.scales.value(), atom) else NONE
         shape_of_one = replace(shape_of_one, scales=later, sizes_by=sizes_by)
-    elif state.mean.shape[atom] == state.var.shape[atom] == 1:  # all positions have one shape
+    elif state.fn is None:
         shape_of_one = replace(shape_of_one, transport=state.transport)
     base, fn = state.gaussian_source()
     if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part

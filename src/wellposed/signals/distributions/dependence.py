@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.expansion import coefficients_at
+from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
 from wellposed.signals.distributions.state import (
     IDENTITY,
     Dims,
@@ -151,7 +151,7 @@ class Dependence:
         self._next_source = 0
         self._roots: dict[object, int] = {}
         self._maps: dict[object, Array] = {}
-        self._coefficients: dict[int, Array] = {}
+        self._coefficients: dict[int, Coefficients] = {}
         self.made: dict[int, Made] = {}
         self.factors: dict[int, Factors] = {}
 
@@ -254,7 +254,7 @@ class Dependence:
             if x.base.sizes != x.sizes or y.base.sizes != y.sizes:
                 return None
             kernel = self._covariance(x.base, y.base, where, depth)
-            return [] if kernel is None else self._of_functions(x, y, kernel)
+            return [] if kernel is None else self._of_functions(x, y, where, kernel)
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
 
@@ -295,9 +295,9 @@ class Dependence:
         if x.base is None or y.base is None or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
         kernel = self._covariance(x.base, y.base, where, depth)
-        return None if kernel is None else self._of_functions(x, y, kernel)
+        return None if kernel is None else self._of_functions(x, y, where, kernel)
 
-    def _of_functions(self, x: State, y: State, kernel: Array) -> list[Array]:
+    def _of_functions(self, x: State, y: State, where: Dims, kernel: Array) -> list[Array]:
         """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors, whose covariance kernel is given."""
         (first, _), (second, _) = x.gaussian_source(), y.gaussian_source()
         scale = math.sqrt(kernels.average(first.var) * kernels.average(second.var))
@@ -306,9 +306,9 @@ class Dependence:
         corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
         if first.transport is not None and second.transport is not None:
             corr = first.transport.latent(corr)
-        return [kernels.polynomial(self._hermite(x) * self._hermite(y), corr)]
+        return [kernels.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
 
-    def _hermite(self, x: State) -> Array:
+    def _hermite(self, x: State) -> Coefficients:
         if x.serial not in self._coefficients:
             self._coefficients[x.serial] = coefficients_at(x)
         return self._coefficients[x.serial]

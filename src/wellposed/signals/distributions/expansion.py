@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Later, Marginal, Pointwise, State, read
+from wellposed.signals.distributions.state import IDENTITY, Dims, Later, Marginal, Pointwise, State, read
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -199,24 +199,6 @@ LITTLE = 1e-6
 """Share of a second moment below which what varies about the mean is left out."""
 
 
-def coefficients_at(x: State) -> Array:
-    """Return the Hermite coefficients of the function that x is of its base, at the average position; the mean is 0.
-
-    Where the local scale of the base varies, they have the sum of squares that the variance of x asks for.
-    """
-    base, fn = x.gaussian_source()
-    mean, std = _rounded(kernels.average(base.mean), math.sqrt(kernels.average(base.var)))
-    function = fn or IDENTITY
-    if base.transport is None:
-        a = _at_point(function, mean, std)[2].copy()
-    else:
-        a = hermite_many(function, np.array([mean]), np.array([std]), base.transport.values)[0][:, 0]
-    a[0] = 0.0
-    if base.scales is not None and base.transport is None and (whole := float(a @ a)) > 0.0:
-        a *= math.sqrt(kernels.average(x.var) / whole)
-    return a
-
-
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
     base, fn = x.gaussian_source()
@@ -315,6 +297,72 @@ def _places(mean: Array, std: Array) -> _Places:
     means = np.bincount(inverse, mean) / counts
     stds = np.sqrt(np.bincount(inverse, std * std) / counts)
     return _Places(means, stds, counts / mean.size, inverse, shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coefficients:
+    """Hermite coefficients of a function of a Gaussian tensor; the mean, the first of them, is left out (0).
+
+    Attributes:
+        values: by order, and by group of positions.
+        at: the groups; None where one stands for all positions.
+    """
+
+    values: Array
+    at: _Places | None = None
+
+    def products(self, other: Coefficients, where: Dims) -> Array:
+        """Return a_n b_n by order, averaged over positions; ``where`` says which atom each of the other's is."""
+        p, q = self.at, other.at
+        if p is not None and q is not None:
+            if p.shape == q.shape and where == tuple(range(len(where))) and np.array_equal(p.groups, q.groups):
+                return np.asarray((self.values * other.values) @ p.shares)
+            placed = _placed(q, where, len(p.shape))
+            pairs = np.stack([x.ravel() for x in np.broadcast_arrays(p.groups.reshape(p.shape), placed)])
+            (one, two), counts = np.unique(pairs, axis=1, return_counts=True)
+            return np.asarray((self.values[:, one] * other.values[:, two]) @ (counts / counts.sum()))
+        return self._average() * other._average()
+
+    def _average(self) -> Array:
+        return self.values[:, 0] if self.at is None else np.asarray(self.values @ self.at.shares)
+
+
+def _placed(at: _Places, where: Dims, count: int) -> Indices:
+    """Return the groups of positions along ``count`` atoms, of which each of the tensor's own is one (None: along it
+    the first position stands for all).
+    """
+    groups = at.groups.reshape(at.shape)
+    groups = groups[tuple(0 if i is None else slice(None) for i in where)]
+    kept = [i for i in where if i is not None]
+    order = sorted(range(len(kept)), key=kept.__getitem__)
+    sizes = [1] * count
+    for atom, size in zip(kept, groups.shape, strict=True):
+        sizes[atom] = size
+    return groups.transpose(order).reshape(sizes)
+
+
+def coefficients_at(x: State) -> Coefficients:
+    """Return the Hermite coefficients of the function that x is of its base, by position where it is another function
+    of the Gaussian there (means that differ); where the local scale of the base varies, they have the sum of squares
+    that the variance of x asks for.
+    """
+    base, fn = x.gaussian_source()
+    function, std = fn or IDENTITY, np.sqrt(base.var)
+    quantiles = None if base.transport is None else base.transport.values
+    if base.mean.size > 1 and base.scales is None and not _is_scalable(function, base.mean):
+        at = _places(base.mean, std)
+        values = hermite_many(function, at.means, at.stds, quantiles)[0]
+        values[0] = 0.0
+        return Coefficients(values, at)
+    mean, deviation = _average(base.mean, std)
+    if quantiles is None:
+        a = _at_point(function, mean, deviation)[2].copy()
+    else:
+        a = hermite_many(function, np.array([mean]), np.array([deviation]), quantiles)[0][:, 0]
+    a[0] = 0.0
+    if base.scales is not None and quantiles is None and (whole := float(a @ a)) > 0.0:
+        a *= math.sqrt(kernels.average(x.var) / whole)
+    return Coefficients(a[:, None])
 
 
 class _Moments(NamedTuple):
@@ -550,11 +598,16 @@ SMALLEST = 1e-4
 """Part of its variance that a signal keeps at least where draws make its second moment smaller."""
 
 
-def fluctuation(powers: Array, corr: Array, sizes: tuple[int, ...]) -> float:
-    """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion."""
+def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...]) -> float:
+    """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion and
+    its second moments by position: where few positions hold most of it, their chance does not average out.
+    """
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
-    found = float(kernels.pair_mean(kernels.polynomial(without_mean, corr), sizes).ravel()[0])
+    kernel = kernels.polynomial(without_mean, corr)
+    if second.size > 1:
+        kernel = kernel * (kernels.autocorrelation(second, kernel.shape) / kernels.average(second) ** 2)
+    found = float(kernels.pair_mean(kernel, sizes).ravel()[0])
     return max(found, 0.0)  # a variance, but for rounding
 
 
@@ -570,6 +623,24 @@ def gaussian_fluctuation(x: State) -> float:
     if kernels.nonzero(x.mean):
         kernel = kernel + 4.0 * covariance * kernels.autocorrelation(x.mean, covariance.shape)
     return max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0) / (q * q)
+
+
+def own_chance(x: State) -> float:
+    """Return the relative variance of the second moment over a tensor that a weight made, but for a factor: the mean
+    over pairs of elements of R², and of what different positions are alike by chance (signals.md 6).
+    """
+    corr = kernels.by_displacement(x.corr)
+    seconds = x.mean**2 + x.var
+    weights = kernels.autocorrelation(seconds, corr.shape) if seconds.size > 1 else np.square(seconds)
+    apart = [i for i, length in enumerate(corr.shape) if length == 1]
+    # where positions were all the same
+    most = float(kernels.pair_mean(kernels.at_zero(np.ones(corr.shape) * weights, apart), x.sizes).ravel()[0])
+    found = float(kernels.pair_mean(corr * corr * weights, x.sizes).ravel()[0])
+    level = kernels.average(seconds) ** 2
+    if not most > 0.0 or not level > 0.0:
+        return 0.0
+    left = max(1.0 - found / most, 0.0)
+    return (found + most * min(x.alike.variance, 1.0) * left * left) / level
 
 
 def with_own_fluctuation(before: State, after: State) -> Spread:

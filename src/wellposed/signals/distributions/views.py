@@ -60,10 +60,9 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
-    """Return what is left of the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    if state.scales is None:
-        return Marginal(state.gauss)
-    return Marginal(state.gauss, scales=state.scales.then(change), sizes_by=state.sizes_by)
+    """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
+    scales = None if state.scales is None else state.scales.then(change)
+    return Marginal(state.gauss, transport=state.transport, scales=scales, sizes_by=state.sizes_by)
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:

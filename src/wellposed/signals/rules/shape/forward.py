@@ -20,6 +20,8 @@ from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
+from wellposed.signals.distributions.expansion import own_chance
+from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import Running, State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -31,6 +33,8 @@ from wellposed.signals.structure.patches import merged_positions
 
 _SPECIAL = overloads("unfold.default")
 """Views in some cases alone, with rules of their own."""
+LITTLE = 1e-6
+"""Variance of ln(second moment) that is not worth a source of its own."""
 
 
 @rule(
@@ -100,7 +104,8 @@ def _cut(call: Call, x: State, step: Cut) -> State:
     if key not in call.run.memo:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        call.run.memo[key] = _as_rows(whole, _apart(call, x, part, step.axis), step)
+        part = _with_own_chance(call, x, _apart(call, x, part, step.axis))
+        call.run.memo[key] = _as_rows(whole, part, step)
     found: State = call.run.memo[key]
     return found
 
@@ -123,6 +128,18 @@ def _apart(call: Call, whole: State, part: State, axis: int) -> State:
     if part is whole or not whole.roots or any(whole.corr.shape[i] > 1 for i in whole.axes[axis]):
         return part
     return part.amended(roots=part.roots | call.root())
+
+
+def _with_own_chance(call: Call, whole: State, part: State) -> State:
+    """Return a part with the spread of what its fewer elements do not average out: no other part has that chance."""
+    spread = part.spread
+    if part is whole or part.blocks or not spread.own.amounts.size:
+        return part
+    before, after = own_chance(whole), own_chance(part)
+    more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
+    if not more > LITTLE:
+        return part
+    return part.amended(spread=Spread(spread.inherited, spread.own + source(call.source(), more), spread.drift))
 
 
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)
