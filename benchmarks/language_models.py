@@ -68,8 +68,8 @@ def main() -> None:
     told = (
         f"{languages.DEPTH} layers of width 128, {options.tokens} tokens; mean over {options.draws} draws of weights "
         f"and tokens, over {MORE} times as many where the 95th percentile of their standard errors is beyond "
-        f"{CHANCE:.0%} of the goal; octaves. Spread: median over nodes of the predicted over the measured standard deviation between "
-        "draws."
+        f"{CHANCE:.0%} of the goal; octaves. Spread: median over nodes of the predicted over the measured standard "
+        "deviation between draws."
     )
     failed = [row for row in rows if "error" in row]
     text = f"{told}\n\n{markdown(done, COLUMNS)}\n\n{failures(rows)}"
