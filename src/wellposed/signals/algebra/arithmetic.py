@@ -184,7 +184,7 @@ def _simple_sum(call: Call, x: State, y: State, a: float, b: float) -> State | N
         if other.mask is not None and other.scores is None and whole and a == b == 1.0:
             return masked(expand(one, shape), other.mask, other.pooled_mean, other.pooled_var)
     for one, other, its, others in ((x, y, a, b), (y, x, b, a)):
-        if one.mask is None or one.scores is None or one.shape != shape or other.is_constant:
+        if one.mask is None or one.scores is None or (other.is_constant and one.shape == shape):
             continue
         if its > 0.0 and (other.mask is None or other.scores is not None):
             inner, apart = (

@@ -150,6 +150,8 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
         return make_state(tuple(values.shape), low, 0.0)
     if is_mask(values):
         return _mask(values <= MASKED, low)
+    if is_masked(values):
+        return _masked(values, root, largest)
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
@@ -206,6 +208,27 @@ def is_mask(values: torch.Tensor) -> bool:
     if values.numel() and bool(shut.all()):  # one number for all, or numbers that happen to be low
         return bool((values == values.amin()).all())
     return bool(shut.any()) and not bool(values[~shut].any())
+
+
+def is_masked(values: torch.Tensor) -> bool:
+    """Whether a tensor holds numbers and, far below all of them, what shuts scores out (a bias and a mask)."""
+    if values.ndim < 2 or not values.is_floating_point():
+        return False
+    shut = values <= MASKED
+    if not bool(shut.any()) or bool(shut.all()):
+        return False
+    return bool(values[~shut].amin() > values[shut].amax() - 0.5 * MASKED) and not bool(values.isnan().any())
+
+
+def _masked(values: torch.Tensor, root: int, largest: int) -> State:
+    """Return the state of numbers some of which shut scores out, keeping what the others are."""
+    shut = values <= MASKED
+    level = float(values[~shut].double().mean())
+    inside = known_state(values.masked_fill(shut, level), root, largest)
+    finite = values[shut & values.isfinite()].double()
+    share, gap = finite.numel() / values.numel(), float(finite.mean()) - level if finite.numel() else 0.0
+    mean, var = inside.mean + share * gap, inside.var + share * (1.0 - share) * gap * gap
+    return inside.with_moments(mean=mean, var=var, mask=~shut, scores=inside, gauss=False)
 
 
 def _mask(masked: torch.Tensor, low: float) -> State:

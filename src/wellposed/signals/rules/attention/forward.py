@@ -290,6 +290,8 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
+        if given.mask is not None and given.scores is None:
+            return given.mask, 0.0
         bias = given if given.scores is None else given.scores
         apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
         return given.mask, kernels.average(bias.var) * apart
