@@ -223,11 +223,10 @@ def is_masked(values: torch.Tensor) -> bool:
 def _masked(values: torch.Tensor, root: int, largest: int) -> State:
     """Return the state of numbers some of which shut scores out, keeping what the others are."""
     shut = values <= MASKED
-    level = float(values[~shut].double().mean())
-    inside = known_state(values.masked_fill(shut, level), root, largest)
-    finite = values[shut & values.isfinite()].double()
-    share, gap = finite.numel() / values.numel(), float(finite.mean()) - level if finite.numel() else 0.0
-    mean, var = inside.mean + share * gap, inside.var + share * (1.0 - share) * gap * gap
+    inside = known_state(values.masked_fill(shut, float(values[~shut].double().mean())), root, largest)
+    finite = values[values.isfinite()].double()
+    mean = inside.mean + (float(finite.mean()) - inside.pooled_mean)
+    var = inside.var + max(float(finite.var(correction=0)) - inside.pooled_var, 0.0)
     return inside.with_moments(mean=mean, var=var, mask=~shut, scores=inside, gauss=False)
 
 
