@@ -93,6 +93,14 @@ def test_quantised_parameters_are_named() -> None:
         trace(model, torch.randn(2, 4))
 
 
+def test_a_module_without_a_hash_is_named() -> None:
+    class Unhashable(Outer):
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(UnsupportedError, match=r"parameters of Unhashable cannot be listed: .*unhashable"):
+        trace(Unhashable(), torch.randn(2, 4))
+
+
 def test_run_names_what_is_missing() -> None:
     model = Outer()
     x = torch.randn(2, 4)

@@ -147,7 +147,7 @@ def _tables() -> Iterator[Spec]:
         ],
     )
     offsets = torch.tensor([0, 5, 10])
-    flat = NUMBERS.flatten()
+    flat, different = NUMBERS.flatten(), torch.arange(15)
     why = {"bound": 0.6, "why": "the rows of a bag are taken for different ones"}
 
     def bag(mode: int) -> Any:
@@ -159,6 +159,13 @@ def _tables() -> Iterator[Spec]:
         [
             Case("bag of sums", bag(0), (Source((2,)),), table, flat="pooled", **why),
             Case("bag of means", bag(1), (Source((2,)),), table, flat="pooled", **why),
+            Case(
+                "bag of weighted sums",
+                lambda x, w: aten.embedding_bag.padding_idx(w, different, offsets, False, 0, False, x, False, None)[0],
+                (Source((15,), mean=0.4, std=0.6),),
+                {"w": Weight((15, 6), 0.8, 0.3)},
+                flat="pooled",
+            ),
         ],
     )
     yield (

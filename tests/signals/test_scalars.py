@@ -37,3 +37,15 @@ def test_a_parameter_without_axes():
 
     signals = wp.propagate(wp.trace(Scaled(), torch.zeros(4, 8)))
     assert signals["mul"].second_moment == pytest.approx(2.5**2)
+
+
+def test_a_complex_number_beside_a_signal():
+    class Turned(nn.Module):
+        def forward(self, x):
+            z = torch.view_as_complex(x) + (0.5 + 2.0j)
+            return torch.view_as_real(z * (3.0 + 0.0j))
+
+    x = torch.zeros(4, 64, 2)
+    signals = wp.propagate(wp.trace(Turned(), x), inputs=wp.Input.white())
+    assert signals["add"].second_moment == pytest.approx(2.0 + 0.25 + 4.0)
+    assert signals["view_as_real"].second_moment == pytest.approx(9.0 * (2.0 + 0.25 + 4.0) / 2.0)

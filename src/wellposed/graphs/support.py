@@ -13,9 +13,17 @@ from wellposed.ranks import is_distributed
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Raise `UnsupportedError` with all parameters that are not materialised, quantised or sparse."""
+    """Raise `UnsupportedError` with all parameters that are not materialised, quantised or sparse, or where PyTorch
+    cannot list them.
+    """
     faults: dict[str, list[str]] = {}
-    for name, parameter in model.named_parameters():
+    try:
+        parameters = list(model.named_parameters())
+    except TypeError as error:  # a module that has no hash (a dataclass)
+        raise UnsupportedError(
+            f"the parameters of {type(model).__name__} cannot be listed: {error}; model.parameters() must work"
+        ) from error
+    for name, parameter in parameters:
         fault = _fault(parameter)
         if fault:
             faults.setdefault(fault, []).append(name)

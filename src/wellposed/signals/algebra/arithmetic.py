@@ -77,6 +77,8 @@ def operand(call: Call, value: Any) -> State | float:
         if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
             return make_state(value.shape, 1.0, 0.0, tag="assumed")
         return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
+    if isinstance(value, complex):
+        return float(value.real) if not value.imag else known_state(torch.tensor([value]), call.root())
     return float(value)
 
 

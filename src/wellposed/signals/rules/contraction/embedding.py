@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Marginal, State, make_state, rescaled
 from wellposed.signals.distributions.views import pooled
@@ -108,9 +109,17 @@ def _agree(shares: list[float]) -> float:
     source="mean or sum of rows",
 )
 def embedding_bag(
-    call: Call, weight: State, indices: Any, offsets: Any = None, scale: bool = False, mode: int = 0, *rest: Any
+    call: Call,
+    weight: State,
+    indices: Any,
+    offsets: Any = None,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    *rest: Any,
 ) -> State:
-    """Sums (0), means (1) or maxima of rows."""
+    """Sums (0), of which each row may have a weight, means (1) or maxima of rows."""
     shape = call.shape()
     count = (
         indices.numel()
@@ -120,6 +129,14 @@ def embedding_bag(
         else shape[0]
     )
     per_bag = max(count / max(shape[0], 1), 1.0)
-    var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
-    mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
-    return make_state(shape, mean, var, roots=call.root(), gauss=True)
+    if mode != 0 or per_sample_weights is None:
+        var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
+        mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
+        return make_state(shape, mean, var, roots=call.root(), gauss=True)
+    factors = operand(call, per_sample_weights)
+    assert isinstance(factors, State)
+    mean = per_bag * factors.pooled_mean * weight.pooled_mean
+    # rows are strangers to one another: weighted means add up, variances by the squares of the weights
+    var = per_bag * (factors.second_moment * weight.pooled_var + factors.pooled_var * weight.pooled_mean**2)
+    roots = factors.roots | call.root()
+    return make_state(shape, mean, var, roots=roots, gauss=True, spread=factors.spread + weight.spread)
