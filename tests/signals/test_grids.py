@@ -37,6 +37,22 @@ def repeated(x: Tensor) -> Tensor:
     return small.expand(-1, -1, 6, 2, 6, 2).reshape(-1, 4, 12, 12)
 
 
+def blocks(x: Tensor, size: int) -> Tensor:
+    """Means over blocks of rows, by a view, at each of their rows."""
+    means = x.view(-1, 4, 12 // size, size, 12).mean(3)
+    return means[:, :, :, None].expand(-1, -1, -1, size, -1).reshape(-1, 4, 12, 12)
+
+
+def steps(x: Tensor) -> Tensor:
+    """Means over rows that lie three apart, at each of them."""
+    return x.view(-1, 4, 4, 3, 12).mean(2).repeat(1, 1, 4, 1)
+
+
+def squares(x: Tensor) -> Tensor:
+    """Means over squares, by a view, at each of their pixels."""
+    return x.view(-1, 4, 6, 2, 6, 2).mean((3, 5)).repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
 def two_of_one(coarse: Tensor) -> Tensor:
     return F.interpolate(coarse, scale_factor=3) - F.interpolate(torch.tanh(coarse), scale_factor=3)
 
@@ -52,6 +68,11 @@ FORMS = {
     "gated from the coarse grid": lambda x: x * F.interpolate(F.avg_pool2d(x, 2), scale_factor=2),
     "repeated": lambda x: x - repeated(x),
     "repeated along both": lambda x: x - F.avg_pool2d(x, 2).repeat_interleave(2, 2).repeat_interleave(2, 3),
+    "blocks by a view": lambda x: x + blocks(x, 3),
+    "blocks of two sizes": lambda x: blocks(x, 2) + blocks(x, 3),
+    "steps by a view": lambda x: x + steps(x),
+    "squares by a view": lambda x: x + squares(x),
+    "a stack of blocks": lambda x: torch.stack([x, blocks(x, 2), blocks(x, 4)], 1).sum(1),
     "rolled": lambda x: x - x.roll(1, 2),
     "rolled along both": lambda x: x + 0.5 * x.roll((1, 2), (2, 3)),
     "shifted": lambda x: F.pad(x, (1, 0))[..., :-1] - x,

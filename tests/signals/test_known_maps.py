@@ -97,3 +97,19 @@ def test_rotary_positions_change_no_size_at_any_length(tokens: int) -> None:
     ]
     error = wp.checks.log2_ratio(last.second_moment, float(torch.stack(draws).mean()))
     assert abs(error) < TOLERANCE["exact"]
+
+
+class Shifted(nn.Module):
+    """Means of few tokens as differences of running sums that were pushed on, for a part of the features."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sums = x.cumsum(dim=-2).chunk(2, dim=-1)[1]
+        return nn.functional.pad(sums, (0, 0, 2, -2)) - nn.functional.pad(sums, (0, 0, 5, -5))
+
+
+def test_differences_of_running_sums_that_are_pushed_on() -> None:
+    """Three tokens are left, by position; fewer at the first ones, where zeros were pushed in."""
+    graph = wp.trace(Shifted(), torch.randn(4, 64, 6))
+    (*_, last) = wp.propagate(graph, inputs=wp.Input.white())
+    counts = [min(max(t - 1, 0), 3) for t in range(64)]
+    assert last.second_moment == pytest.approx(sum(counts) / 64, rel=1e-6)

@@ -151,3 +151,21 @@ def test_one_tensor_under_the_same_axes_twice_is_one_tensor():
     level = predicted["fc"].second_moment
     assert same.mean == pytest.approx(level, rel=1e-6)
     assert other.mean == pytest.approx(0.0, abs=1e-6 * level)
+
+
+def test_heads_of_weights_over_positions_that_are_added_up():
+    """Content lambdas: keys make weights over positions, by which values of the same tokens are summed in every head;
+    were keys and values strangers, half of the result would be missing.
+    """
+
+    class Lambdas(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.k, self.v = nn.Linear(WIDTH, 3 * 16, bias=False), nn.Linear(WIDTH, 3 * 8, bias=False)
+
+        def forward(self, x):
+            k, v = self.k(x).unflatten(-1, (3, 16)), self.v(x).unflatten(-1, (3, 8))
+            return torch.einsum("btuk,btuv->bkv", k.softmax(1), v)
+
+    off, error = octaves_off(Lambdas())
+    assert abs(off) < 0.1 + 4 * error

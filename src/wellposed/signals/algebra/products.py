@@ -411,7 +411,8 @@ def _tilt(
 
     Two queries are drawn alike as far as their logits are.
     """
-    tokens = [label for label in product.right_axes if label not in product.out_axes]
+    summed = [label for label in product.right_axes if label not in product.out_axes]
+    tokens = _softened(weights, softmax, product, summed)
     if len(tokens) != 1:
         return np.zeros((1,) * len(labels)), 0.0
     axis = product.right_axes.index(tokens[0])
@@ -433,7 +434,19 @@ def _tilt(
     )
     kernel = kernels.at_zero(of_queries * of_values, [labels.index(tokens[0])])
     kernel = kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300))
+    others = [labels.index(label) for label in summed if label != tokens[0]]  # heads that are added up
+    if others:
+        counts = [sizes[label] for label in labels]
+        kernel = kernels.pair_mean(kernel, counts, others) * math.prod(counts[i] for i in others) ** 2
     return kernel, pulled / lifted if lifted > 0.0 else 0.0
+
+
+def _softened(weights: State, softmax: Softmax, product: Product, summed: list[str]) -> list[str]:
+    """Return those of the labels that are summed along which a softmax made the weights."""
+    if len(summed) == 1 or softmax.atom is None or softmax.queries.ndim != len(weights.sizes):
+        return summed
+    axes = dict(zip(product.left_axes, weights.axes, strict=True))
+    return [label for label in summed if axes.get(label) == (softmax.atom,)]
 
 
 def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:

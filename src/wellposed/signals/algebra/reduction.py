@@ -34,6 +34,8 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         again: State = call.run.memo[key]
         return again
     dims = [i for axis in over for i in x.axes[axis]]
+    if not dims:  # of axes of length 1: the tensor itself
+        return x if keepdim else x.amended(layout=x.layout.dropping(over))
     count = math.prod(x.sizes[i] for i in dims)
     if is_centred(x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))

@@ -14,6 +14,9 @@ from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
+ROUNDING = 1e-12
+"""Difference of correlations that is none."""
+
 
 class Aligned(NamedTuple):
     """A state's arrays written in the atoms of a common layout.
@@ -121,20 +124,25 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
 
 
 def without_repeats(x: State, y: State) -> tuple[State, State]:
-    """Return two states of one shape, axes in which one has its positions several times, and the other has them one by
-    one, as one atom: what they have in common is told by position.
+    """Return two states without the axes in which one has its positions several times, and the other has them one by
+    one, or in other groups: these are one atom, so that what the two have in common is told by position.
     """
-    for axis in range(len(x.axes)) if x.shape == y.shape else ():
-        for one, other in ((x, y), (y, x)):
-            if len(one.axes[axis]) > 1 == len(other.axes[axis]) and _repeats(one, axis):
-                merged = merge_atoms(one, axis)
-                x, y = (merged, y) if one is x else (x, merged)
+    for back in range(1, min(len(x.axes), len(y.axes)) + 1):
+        first, second = (tuple(s.sizes[i] for i in s.axes[-back]) for s in (x, y))
+        if first == second or x.shape[-back] != y.shape[-back]:
+            continue
+        if _repeats(x, -back) or _repeats(y, -back):
+            x, y = (merge_atoms(s, len(s.axes) - back) if len(s.axes[-back]) > 1 else s for s in (x, y))
     return x, y
 
 
 def _repeats(x: State, axis: int) -> bool:
     """Whether positions along an atom of an axis are one and the same."""
-    return bool(x.links) and any(x.corr.shape[i] == 2 and not np.ptp(x.corr, axis=i).any() for i in x.axes[axis])
+    return (
+        bool(x.links)
+        and len(x.axes[axis]) > 1
+        and any(x.corr.shape[i] == 2 and not np.ptp(x.corr, axis=i).any() for i in x.axes[axis])
+    )
 
 
 def align(x: State, y: State) -> tuple[Aligned, Aligned, Layout]:

@@ -110,8 +110,12 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         corr = corr if len(part) >= kernels.LEAST else _displaced(part_of, atom)
     corr = corr if size else by_lag(corr)
     of = state.running
-    if of is not None and (of.atom != atom or state.sizes != of.parent.layout.resized(atom, len(of.weights)).sizes):
+    if of is not None and state.sizes != of.parent.layout.resized(of.atom, len(of.weights)).sizes:
         of = None
+    elif of is not None and of.atom != atom:  # the same map of a part
+        of = replace(of, parent=_part_of_atom(of.parent, atom, part), atom=of.atom - (bool(gone) and of.atom > atom))
+    elif of is not None:
+        of = replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False)
     shape_of_one = one_signed(state)
     if state.scales is not None:
         later = state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
@@ -128,9 +132,7 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         dims = tuple([i for i in range(len(state.sizes)) if i not in gone])
         links = (Link(state, Scaled(1.0), dims, taps=((atom, picks(np.array(part), state.sizes[atom])),)),)
     return state.with_moments(
-        running=None
-        if of is None
-        else replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False),
+        running=of,
         links=links,
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),

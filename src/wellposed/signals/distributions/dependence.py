@@ -34,6 +34,8 @@ TIMES = 100
 """Links that are followed back through the times of a loop, two or three for each."""
 GRIDS = 64
 """Most states that are passed in search of one on the same grid."""
+LONGEST = 4096
+"""Positions of an axis up to which means over its blocks are followed."""
 REPEATED = 1
 """Root of all that depends on a weight which is met more than once."""
 
@@ -640,4 +642,29 @@ def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) ->
 def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link, ...]:
     """Return the links of a mean of x over some atoms, times a number."""
     kept = tuple(i for i in range(len(x.sizes)) if i not in over)
-    return (Link(x, averaging(x.sizes, over, factor), kept, over),) if x.roots else ()
+    return (Link(x, averaging(x.sizes, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
+
+
+def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
+    """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
+    is averaged: a mean over blocks, or over positions that lie a step apart.
+    """
+    kept, gone = [i for i in range(len(x.sizes)) if i not in over], set(over)
+    combined: dict[int, Taps] = {}
+    while x.whole is not None:
+        whole, atom = x.whole
+        both = gone & {atom, atom + 1}
+        if not both or {atom, atom + 1} & combined.keys() or whole.sizes[atom] > LONGEST:
+            return ()
+        combined = {i - (i > atom): taken for i, taken in combined.items()}
+        if len(both) == 1:
+            parts = np.arange(whole.sizes[atom]).reshape(x.sizes[atom : atom + 2])
+            parts = parts if atom + 1 in both else parts.T
+            combined[atom] = Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
+        gone = {i - (i > atom) for i in gone if i not in both or len(both) == 2}
+        kept = [i - (i > atom) for i in kept]
+        x = whole
+    if not combined or any(x.sizes[i] > LONGEST for i in gone):
+        return ()
+    averages = {i: taps.whole(x.sizes[i]).averaged() for i in gone}
+    return (Link(x, Scaled(factor), tuple(kept), taps=tuple((combined | averages).items())),)

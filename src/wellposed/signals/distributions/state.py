@@ -324,6 +324,7 @@ class Ancestry:
         beyond: where it is the larger (smaller) of two tensors, what it has beyond each of them, by their serials.
         product: where it is the product of two tensors one of which is the same for groups of elements of the other,
             these, and the layout in which they were multiplied.
+        whole: where a view has cut one atom of another tensor in two, that tensor and the atom.
     """
 
     links: tuple[Link, ...] = ()
@@ -334,6 +335,7 @@ class Ancestry:
     running: Running | None = None
     beyond: tuple[tuple[int, State], ...] = ()
     product: tuple[State, State, Layout] | None = None
+    whole: tuple[State, int] | None = None
 
 
 Law = tuple[Any, ...]
@@ -355,6 +357,7 @@ class Softmax:
         tokens: of logits that are no products, how alike they are at two tokens (see `tokens.Tokens`).
         flat: the weights that queries would have for flat logits, where they see keys of their own (see `seen.Seen`).
         shown: the mask outside which the weights are 0, if any.
+        atom: that of the tensor along which the weights have the sum 1.
     """
 
     variance: float
@@ -367,6 +370,7 @@ class Softmax:
     tokens: Any
     flat: Any = None
     shown: torch.Tensor | None = None
+    atom: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -432,6 +436,7 @@ class Changes(TypedDict, total=False):
     running: Running | None
     beyond: tuple[tuple[int, State], ...]
     product: tuple[State, State, Layout] | None
+    whole: tuple[State, int] | None
     spread: Spread
     inherited: Sources
     own: Sources
@@ -510,6 +515,7 @@ class State:
     running: ClassVar[Running | None] = _read(lambda x: x.ancestry.running)
     beyond: ClassVar[tuple[tuple[int, State], ...]] = _read(lambda x: x.ancestry.beyond)
     product: ClassVar[tuple[State, State, Layout] | None] = _read(lambda x: x.ancestry.product)
+    whole: ClassVar[tuple[State, int] | None] = _read(lambda x: x.ancestry.whole)
     inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
     own: ClassVar[Sources] = _read(lambda x: x.spread.own)
     drift: ClassVar[float] = _read(lambda x: x.spread.drift)
@@ -584,6 +590,7 @@ class State:
             or ancestry.running
             or ancestry.beyond
             or ancestry.product
+            or ancestry.whole
         ):
             ancestry = Ancestry((), ancestry.roots, ancestry.lever)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER

@@ -82,7 +82,8 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
-    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled).amended(chance=chance)
+    result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
+    result = result.amended(chance=chance, whole=(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
     if fn is None or base.sizes != state.sizes:
         return result
@@ -146,7 +147,7 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
         if not isinstance(link.operate, Scaled) or any(atom == j for atom, _ in link.taps for _, j in own):
             continue
         if len(own) > 1:
-            pending += [] if link.taps else [_behind(link, dims, inner) for inner in link.parent.links]
+            pending += [further for inner in link.parent.links if (further := _behind(link, dims, inner)) is not None]
         elif own:
             (member, atom) = own[0]
             places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
@@ -155,12 +156,21 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
     return tuple(found)
 
 
-def _behind(link: Link, dims: Dims, inner: Link) -> Link:
-    """Return the link to a parent's parent, that to the parent being a number."""
+def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
+    """Return the link to a parent's parent, that to the parent being a number, and combinations of other positions than
+    those that lie between the two; None where both combine some.
+    """
     further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.sizes)))
     factor = link.operate(np.ones(()), ())
     operate = Scaled(float(factor) * inner.operate.factor) if isinstance(inner.operate, Scaled) else inner.operate
-    return Link(inner.parent, operate, tuple(None if i is None else further[i] for i in dims), inner.over, inner.taps)
+    combined = dict(inner.taps)
+    for atom, taken in link.taps:
+        at = further[atom]
+        if at is None or at in combined or inner.over:
+            return None
+        combined[at] = taken
+    places = tuple(None if i is None else further[i] for i in dims)
+    return Link(inner.parent, operate, places, inner.over, tuple(combined.items()))
 
 
 def _reorder(state: State, order: Sequence[int]) -> State:

@@ -116,6 +116,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
                 tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.alike.amounts.size else None,
                 flat,
                 mask,
+                at,
             )
         ),
     )
