@@ -87,8 +87,11 @@ def _features(axis: Axis) -> bool:
 
 
 def _within_features(axes: Axes, stacked: set[Dimension]) -> int:
-    """Return how many positions lie in one axis with features that weights made; a stack of parts is none of them."""
-    atoms = [atom for axis in axes if _features(axis) for atom in axis if not is_made(atom.dimension)]
+    """Return how many positions lie in one axis with features that weights made; a stack of parts is none of them.
+
+    Heads that are put beside the samples, in the first axis, are no features there.
+    """
+    atoms = [atom for axis in axes[1:] if _features(axis) for atom in axis if not is_made(atom.dimension)]
     return math.prod(atom.size for atom in atoms if atom.dimension.root() not in stacked)
 
 
