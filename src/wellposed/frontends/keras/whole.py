@@ -46,6 +46,8 @@ def _alike(*values: Any, least: torch.dtype | None = None) -> list[Any]:
     """
     given = [None if value is None else keras.ops.convert_to_tensor(value) for value in values]
     dtypes = [value.dtype for value in given if value is not None] + [least] * (least is not None)
+    if len(set(dtypes)) == 1:  # promotion is an operator, which takes time to trace
+        return given
     dtype = reduce(torch.promote_types, dtypes)
     return [None if value is None else value.to(dtype) for value in given]
 
