@@ -84,9 +84,7 @@ def environment() -> dict[str, str]:
     return {"cpu": cpu_model(), "cores": f"{cores}", "threads": f"{torch.get_num_threads()}", **versions}
 
 
-def seconds(
-    call: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.perf_counter
-) -> list[float]:
+def seconds(call: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.perf_counter) -> list[float]:
     """Return the wall time of each of ``repeats`` calls, or what another clock says, in seconds; the garbage of one is
     not collected in the next."""
     times = []

@@ -3,7 +3,8 @@
     KERAS_BACKEND=torch python benchmarks/keras_layers.py [--only PATTERN] [--draws N] [--out docs/results]
 
 Of each network: operators, seconds of processor time to trace and plan it, those of torchvision's own where it has it
-(the two take turns), and what a check of the plan finds off. Networks are made for small pictures, and with random weights.
+(the two take turns), and what a check of the plan finds off. Networks are made for small pictures, and with random
+weights.
 """
 
 from __future__ import annotations
