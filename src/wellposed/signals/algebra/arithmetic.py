@@ -63,11 +63,13 @@ SMALL, PAIRS = 1 << 12, 1 << 16
 
 
 def operand(call: Call, value: Any) -> State | float:
-    """Return an operand as a number or a state (masks and constants become states of their values)."""
+    """Return an operand as a number or a state (masks and constants become states of their values; complex numbers
+    count by their size, as complex signals do)."""
     if isinstance(value, State):
         # a constant is a number only where it broadcasts against the other operand
         return value
     if isinstance(value, torch.Tensor):
+        value = value.abs() if value.is_complex() else value
         if value.ndim == 0:
             return float(value)
         return known_state(value.to(torch.float64), call.root())
@@ -77,7 +79,7 @@ def operand(call: Call, value: Any) -> State | float:
         if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
             return make_state(value.shape, 1.0, 0.0, tag="assumed")
         return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
-    return float(value)
+    return abs(value) if isinstance(value, complex) else float(value)
 
 
 def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
