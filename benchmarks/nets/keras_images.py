@@ -87,7 +87,8 @@ NETWORKS: dict[str, Network] = {
 
 def every_layer(keras: Any, model: Any) -> Any:
     """Return a model that returns what every layer does, in the order of ``model.layers``."""
-    return keras.Model(model.inputs, [layer.output for layer in model.layers])
+    (start,) = model.inputs
+    return keras.Model(start, [layer.output for layer in model.layers])
 
 
 def layer_signals(keras: Any, models: Iterator[Any]) -> dict[str, dict[str, float]]:
