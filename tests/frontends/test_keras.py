@@ -539,5 +539,5 @@ def test_signals_of_layers_are_those_of_passes():
     assert seen["flat"] == pytest.approx(seen["input"])
     number = 6 * keras_images.BATCH
     assert abs(seen["out"]["mean"] - 1) < 5 * (3072 / number) ** 0.5
-    error = (2 / (number - 1)) ** 0.5 / np.log(2)  # each output has one number for a sample, whose square has variance 2
+    error = (2 / (number - 1)) ** 0.5 / np.log(2)  # of the square of one number for each sample
     assert abs(np.log2(seen["out"]["square"] / 3073)) < 5 * error
