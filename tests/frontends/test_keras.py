@@ -125,6 +125,7 @@ WHOLE = {
     "BatchNormalization renormalised": image(lambda: layers.BatchNormalization(renorm=True)),
     "GroupNormalization": image(lambda: layers.Conv2D(12, 1), lambda: layers.GroupNormalization(4)),
     "GroupNormalization axis 1": sequence(lambda: layers.GroupNormalization(3, axis=1)),
+    "SpectralNormalization": image(lambda: layers.SpectralNormalization(layers.Conv2D(5, 3), power_iterations=2)),
     "GroupNormalization instance": image(lambda: layers.GroupNormalization(-1, epsilon=0.1)),
 }
 AS_KERAS_HAS_THEM = {
@@ -149,6 +150,15 @@ def test_whole_operators_give_the_numbers_of_keras(name, training):
         whole = model(x, training=training)
     assert whole.dtype == own.dtype
     assert float((whole - own).abs().max()) <= ROUNDINGS * torch.finfo(own.dtype).eps * float(own.abs().max())
+
+
+def test_a_kernel_of_zeros_is_not_normalised():
+    model = table(lambda: layers.SpectralNormalization(layers.Dense(5, kernel_initializer="zeros")))()
+    module = wk.KerasModule(model)
+    graph = wk.trace(model)
+    (seen,) = run(graph, parameters=dict(module.named_parameters()), buffers=dict(module.named_buffers()))
+    assert graph.engine == "meta"
+    assert bool((seen == 0).all())
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE.keys() - AS_KERAS_HAS_THEM))
