@@ -163,6 +163,8 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         again: State = call.run.memo[key]
         return again
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    if one is None and x.roots & y.roots:
+        one = _each_part(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
     one = one or _by_parts(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
     one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a) or difference(x, y, a, b)
     one = one or (of_pairs(x, y, a) if a == -b else None)
@@ -445,8 +447,8 @@ def multiply(call: Call, x: State, y: State) -> State:
 
 
 def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
-    """Return the product or quotient of two concatenations of as many parts along one axis, part by part (tokens of
-    which some are all zero, and their sizes); None elsewhere.
+    """Return the sum, product or quotient of two concatenations of as many parts along one axis, part by part (tokens
+    of which some are all zero, and their sizes; two functions of one concatenation); None elsewhere.
     """
     axis = x.block_axis
     if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
