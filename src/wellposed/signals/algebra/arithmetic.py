@@ -64,7 +64,8 @@ SMALL, PAIRS = 1 << 12, 1 << 16
 
 def operand(call: Call, value: Any) -> State | float:
     """Return an operand as a number or a state (masks and constants become states of their values; complex numbers
-    count by their size, as complex signals do)."""
+    count by their size, as complex signals do).
+    """
     if isinstance(value, State):
         # a constant is a number only where it broadcasts against the other operand
         return value
