@@ -84,17 +84,23 @@ def environment() -> dict[str, str]:
     return {"cpu": cpu_model(), "cores": f"{cores}", "threads": f"{torch.get_num_threads()}", **versions}
 
 
-def seconds(call: Callable[[], Any], repeats: int = 1) -> list[float]:
-    """Return the wall time of each of ``repeats`` calls, in seconds; the garbage of one is not collected in the
-    next."""
+def seconds(call: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Return the wall time of each of ``repeats`` calls, or what another clock says, in seconds; the garbage of one is
+    not collected in the next."""
     times = []
     for _ in range(repeats):
         gc.collect()
-        start = time.perf_counter()
+        start = clock()
         result = call()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
         del result
     return times
+
+
+def seconds_in_turn(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Return the least processor time of each call in seconds; they take turns, so that load meets them alike."""
+    turns = [[seconds(call, clock=time.process_time)[0] for call in calls] for _ in range(repeats)]
+    return [min(times) for times in zip(*turns, strict=True)]
 
 
 def measured(

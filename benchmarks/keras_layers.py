@@ -2,8 +2,9 @@
 
     KERAS_BACKEND=torch python benchmarks/keras_layers.py [--only PATTERN] [--draws N] [--out docs/results]
 
-Of each network: operators, seconds to trace and plan it, those of torchvision's own where it has it, and what a check
-of the plan finds off. Networks are made for small pictures, and with random weights.
+Of each network: operators, seconds of processor time to trace and plan it, those of torchvision's own where it has it
+(the two take turns), and what a check of the plan finds off. Networks are made for small pictures, and with random
+weights.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tests.frontends.keras_models import LAYERS
 
 import wellposed as wp
 import wellposed.keras as wk
-from common import keras_settings, markdown, seconds, set_up_keras, write
+from common import keras_settings, markdown, seconds_in_turn, set_up_keras, write
 from wellposed import zoo
 
 CLASSES = 10
+REPEATS = 5
 
 
 def nasnet_mobile(input_shape: tuple[int, int, int], **settings: Any) -> keras.Model:
@@ -56,6 +58,7 @@ COLUMNS = {
     "nodes": "operators",
     "plan": "trace + plan (s)",
     "twin": "torchvision's (s)",
+    "ratio": "ratio",
     "off": "off",
     "error": "largest error (octaves)",
 }
@@ -65,20 +68,21 @@ def network(name: str, draws: int) -> dict[str, Any]:
     """Return the row of one network."""
     make, side, twin = NETWORKS[name]
     model = make(weights=None, input_shape=(side, side, 3), classes=CLASSES)
-    time = min(seconds(lambda: wk.plan(model), 3))
+    calls = [lambda: wk.plan(model)]
+    if twin is not None:
+        same = zoo.import_torchvision().models.get_model(twin, weights=None, num_classes=CLASSES)
+        calls.append(lambda: wp.plan(same, torch.zeros(8, 3, side, side)))
+    times = seconds_in_turn(calls, REPEATS)
     verdict = wk.check(model, plan=wk.plan(model), draws=draws)
-    row = {
+    return {
         "model": name,
         "side": side,
         "nodes": len(wk.trace(model)),
-        "plan": time,
+        "plan": times[0],
         "off": sum(comparison.off for comparison in verdict.comparisons),
         "error": max(abs(comparison.error) for comparison in verdict.comparisons),
+        **({} if twin is None else {"twin": times[1], "ratio": times[0] / times[1]}),
     }
-    if twin is not None:
-        same = zoo.import_torchvision().models.get_model(twin, weights=None, num_classes=CLASSES)
-        row["twin"] = min(seconds(lambda: wp.plan(same, torch.zeros(8, 3, side, side)), 3))
-    return row
 
 
 def layer(name: str, draws: int) -> bool:

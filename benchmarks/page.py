@@ -50,6 +50,7 @@ REACH = {
     "transformers": 94,
 }
 EVOLVED, EVOLVED_SIZE = 95, 18000
+SAME_ESTIMATE = 0.02  # octaves, one of the two being sampled
 LANGUAGE_MODELS, OTHER_LIBRARIES, OTHER_MODELS = 60, 15, 150
 PLANNED, CHECKED, OTHER_P95 = 98, 90, 0.2  # per cent, per cent, octaves
 NETS = {
@@ -382,6 +383,18 @@ def keras_networks(results: Results) -> tuple[str, str]:
     return share(met), verdict(all(met), any(met))
 
 
+def original(results: Results) -> tuple[str, str]:
+    rows = results["original_autoinit"]
+    faster = [row["seconds_original"] / row["seconds"] for row in rows]
+    told = (
+        f"{between(faster, 0)} × faster; estimates within {max(row['estimates'] for row in rows):.2f} octaves; "
+        f"{sum(row['off'] for row in rows)} of {sum(row['layers'] for row in rows):,} layers off, the package's own "
+        f"{sum(row['off_original'] for row in rows)}"
+    )
+    near = [row["estimates"] <= SAME_ESTIMATE for row in rows]
+    return told, verdict(all(one > 1 for one in faster), all(near), not any(row["off"] for row in rows))
+
+
 def outsiders(results: Results) -> tuple[str, str]:
     tried = [row for row in results["outsiders"] if row["stage"] not in ("build", "forward")]
     rows = was_judged(tried)
@@ -544,6 +557,13 @@ def summary(results: Results) -> str:
             "backbones from small configurations, all of whose nodes are as predicted, none assumed",
             "all",
             hub_backbones(results),
+        ),
+        (
+            "[AutoInit's own package](#keras)",
+            "processor time to initialise networks of its paper; distance of its estimates from ours under its "
+            "assumptions; layers whose measured second moment is not the predicted one",
+            f"faster; ≤ {SAME_ESTIMATE} octaves; none",
+            original(results),
         ),
         (
             "[Keras applications](#keras)",

@@ -19,10 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from wellposed import checks, graphs, plans, reports
-from wellposed.errors import InputError, OptionError, PlanError, near_matches
+from wellposed.errors import InputError, OptionError
 from wellposed.frontends.base import planned
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
@@ -160,7 +158,7 @@ def initialize(apply: Callable[..., Any], params: Any, *args: Any, **settings: A
 
 
 def draw(plan: Plan, *, seed: int | None = None, only: str | Sequence[str] | None = None) -> dict[str, Any]:
-    """Return what a plan writes, by path: float32 arrays, the same bits as those of `wellposed.draw`.
+    """Return what a plan writes, by path: float32 arrays, the same bits as those of `wellposed.plans.draw`.
 
     Args:
         plan: of any model.
@@ -168,13 +166,14 @@ def draw(plan: Plan, *, seed: int | None = None, only: str | Sequence[str] | Non
         only: glob patterns of the paths to draw.
 
     Raises:
-        PlanError: a parameter is made from one that the plan leaves alone (`wellposed.draw`).
+        PlanError: a parameter is made from one that the plan leaves alone (`wellposed.plans.draw`).
     """
     import jax.numpy as jnp
 
-    drawn = plans.draw(plan, seed=seed)
-    left_out = plans.unselected({name: [name] for name in drawn}, only, None)
-    return {name: jnp.asarray(array_of(tensor)) for name, tensor in drawn.items() if name not in left_out}
+    written = [one.name for one in plan.prescriptions.values() if one.action == "write"]
+    selected = set(written).difference(plans.unselected({name: [name] for name in written}, only))
+    drawn = plans.draw(plans.without_others(plan, selected), seed=seed)
+    return {name: jnp.asarray(array_of(drawn[name])) for name in drawn if name in selected}
 
 
 def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = None) -> Callable[[Any], Any]:
@@ -182,8 +181,10 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
 
     >>> jax.make_array_from_callback(shape, sharding, wj.callback(plan, "head/kernel"))  # doctest: +SKIP
 
-    The parameter is drawn whole at the first call, in the memory of this process, and every part is cut out of it;
-    what all devices hold together has the bits of `draw`.
+    Each part is drawn alone, in the memory that it takes; what all devices hold together has the bits of `draw`. Along
+    the first axis the work is shared as well; along another one, each part takes about the time of the whole, as random
+    numbers come in blocks. What depends on the whole is drawn whole, once in each process, and cut: orthogonal
+    parameters, those whose channels are brought to a scale each, and biases centred on a weight.
 
     Args:
         plan: the plan.
@@ -194,20 +195,10 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
     Raises:
         PlanError: the plan does not write this parameter; the message has the near matches.
     """
-    prescription = plan.prescriptions.get(name)
-    if prescription is None or prescription.action != "write":
-        written = [one.name for one in plan.prescriptions.values() if one.action == "write"]
-        why = f"keeps it ({prescription.reason})" if prescription is not None else "does not have it"
-        near = "" if prescription is not None else near_matches(name, written)
-        raise PlanError(f"no array can be drawn for {name!r}: the plan {why}{near}")
-    needed = {name, *([prescription.weight] if prescription.weight else [])}
-    part = plan.model_copy(update={"prescriptions": {one: plan.prescriptions[one] for one in needed}})
-    whole: list[Any] = []
+    part = plans.parts(plan, name, seed=seed)
 
     def cut(index: Any) -> Any:
-        if not whole:
-            whole.append(array_of(plans.draw(part, seed=seed)[name], dtype))
-        return np.ascontiguousarray(whole[0][index])
+        return array_of(part(index), dtype)
 
     return cut
 

@@ -237,7 +237,7 @@ def filled(tree):
     def fill(path, leaf):
         name = jax.tree_util.keystr(path)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(0)
+            return jnp.broadcast_to(jax.random.key(0), leaf.shape)
         if not jnp.issubdtype(leaf.dtype, np.floating):
             return np.zeros(leaf.shape, leaf.dtype)
         if any(word in name for word in ("scale", "var", "norm")):

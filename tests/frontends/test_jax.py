@@ -145,6 +145,34 @@ def written(x, i, so_far):
     return jax.lax.dynamic_update_slice_in_dim(so_far, x[:, :1], i, 1)
 
 
+def rebuilt(left, values, right):
+    return (left * values[..., None, :]) @ right
+
+
+def triangle(x, lower, trans):
+    return jax.scipy.linalg.solve_triangular(x[0, 0, :4] + 3 * jnp.eye(4), x[0, 0, 4:].T, lower=lower, trans=trans)
+
+
+def on_one_device(x):
+    """What devices tell one another, on a mesh of one."""
+    lax, spec = jax.lax, jax.sharding.PartitionSpec("i")
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def told(x):
+        x = lax.psum(x, "i") + lax.pmax(2 * x, "i") - lax.pmin(x, "i") + lax.pmean(x, "i") + lax.axis_index("i")
+        x = x + lax.all_gather(x, "i")[0] + lax.ppermute(x, "i", [(0, 0)]) + lax.psum_scatter(x[None], "i")
+        return x + lax.all_to_all(x[None], "i", 0, 1)[:, 0] + lax.all_to_all(x, "i", 0, 1, tiled=True)
+
+    return jax.shard_map(told, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
+
+
+def among(x):
+    """The same over an axis that `jax.vmap` names."""
+    lax = jax.lax
+    x = x + lax.psum(x, "i") * lax.pmax(x, "i") - lax.pmin(x, "i") + lax.pmean(x, "i") + lax.axis_index("i")
+    return x + lax.all_gather(x, "i")[2] + lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 0)])
+
+
 PRIMITIVES = {
     "arithmetic": lambda x: (1.0 - x) / (2.0 + x * x) + x**3 - jnp.abs(x) ** 2.5 + 2.0**x + jnp.square(x) % 0.7,
     "functions": lambda x: jnp.exp(x) + jnp.expm1(x) + jnp.log1p(x * x) + jnp.sin(x) * jnp.arctan2(x, 1 + x),
@@ -182,6 +210,18 @@ PRIMITIVES = {
     "resizing": lambda x: jax.image.resize(x, (3, 12, 5, 4), "bilinear"),
     "spectra": lambda x: jnp.abs(jnp.fft.rfft(x, axis=-1)) + jnp.fft.fft2(x).real[..., :3],
     "factors": lambda x: jnp.linalg.cholesky(x[0, 0].T @ x[0, 0] + jnp.eye(4)),
+    "factors in order": lambda x: jax.scipy.linalg.lu_factor(x[:, :, :4, :]),
+    "values of matrices": lambda x: (jnp.linalg.svd(x, compute_uv=False), jnp.linalg.eigvalsh(x[0, :, :4])),
+    "parts that matrices are made of": lambda x: rebuilt(*jnp.linalg.svd(x[0], full_matrices=False)),
+    "equations": lambda x: jnp.linalg.solve(x[:, :, :4] + 3 * jnp.eye(4), x[:, :, 4:].mT),
+    "triangles": lambda x: [triangle(x, lower, trans) for lower in (True, False) for trans in (0, 1)],
+    "triangles on the right": lambda x: jax.lax.linalg.triangular_solve(x[:, :, :4], x, unit_diagonal=True, lower=True),
+    "maxima by name": lambda x: (jax.ops.segment_max(x[0], np.arange(6) % 4, 4), x.at[0, I].min(0.1 * x[1, :4])),
+    "products by name": lambda x: (x.at[:, I].multiply(x[:, :4]), x.at[:, I].subtract(x[:, 1:5])),
+    "complex borders": lambda x: jnp.pad(x + 2j * x, ((0, 1), (2, 0), (0, 0), (0, 0))).imag,
+    "one device": lambda x: on_one_device(x),
+    "names of axes": lambda x: jax.vmap(among, axis_name="i")(x),
+    "rows by matrix": lambda x: jax.lax.ragged_dot(x[0, 0], x[0, :3, :4], jnp.array([3, 1, 4])),
     "gradients": lambda x: jax.grad(lambda y: (jnp.tanh(y) ** 2).sum())(x),
     "checkpoints": lambda x: jax.checkpoint(lambda y: checkpoint_name(jnp.sin(y), "kept"))(x),
     "unrolled while": lambda x: jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x)),
@@ -428,6 +468,8 @@ def test_norms_by_hand_have_gains_and_shifts():
         (lambda key, shape: jax.random.truncated_normal(key, -2.0, 2.0, shape), 0.0, 0.8796),
         (jax.random.exponential, 1.0, 1.0),
         (jax.random.gumbel, 0.5772, np.pi / 6**0.5),
+        (lambda key, shape: jax.random.gamma(key, 2.5, shape), 2.5, 2.5**0.5),
+        (lambda key, shape: jax.random.loggamma(key, 1.0, shape), -0.5772, np.pi / 6**0.5),
         (lambda key, shape: jax.random.randint(key, shape, 0, 5).astype("float32"), 2.0, 2**0.5),
     ],
 )

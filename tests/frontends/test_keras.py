@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from benchmarks.nets import images, keras_images
 from tests.frontends.keras_models import LAYERS, Residual, conv, dense, image, keras, layers, sequence, table
 from torch import nn
 
@@ -124,6 +125,7 @@ WHOLE = {
     "BatchNormalization renormalised": image(lambda: layers.BatchNormalization(renorm=True)),
     "GroupNormalization": image(lambda: layers.Conv2D(12, 1), lambda: layers.GroupNormalization(4)),
     "GroupNormalization axis 1": sequence(lambda: layers.GroupNormalization(3, axis=1)),
+    "SpectralNormalization": image(lambda: layers.SpectralNormalization(layers.Conv2D(5, 3), power_iterations=2)),
     "GroupNormalization instance": image(lambda: layers.GroupNormalization(-1, epsilon=0.1)),
 }
 AS_KERAS_HAS_THEM = {
@@ -148,6 +150,15 @@ def test_whole_operators_give_the_numbers_of_keras(name, training):
         whole = model(x, training=training)
     assert whole.dtype == own.dtype
     assert float((whole - own).abs().max()) <= ROUNDINGS * torch.finfo(own.dtype).eps * float(own.abs().max())
+
+
+def test_a_kernel_of_zeros_is_not_normalised():
+    model = table(lambda: layers.SpectralNormalization(layers.Dense(5, kernel_initializer="zeros")))()
+    module = wk.KerasModule(model)
+    graph = wk.trace(model)
+    (seen,) = run(graph, parameters=dict(module.named_parameters()), buffers=dict(module.named_buffers()))
+    assert graph.engine == "meta"
+    assert bool((seen == 0).all())
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE.keys() - AS_KERAS_HAS_THEM))
@@ -503,3 +514,40 @@ def test_a_subclass_that_knows_its_shapes_needs_no_example():
     model = Residual()
     model.build((None, 16))
     assert wk.trace(model).values[0].shape == (8, 16)
+
+
+# ---- networks of the benchmarks -------------------------------------------------------------------------------------
+
+
+TWINS = {
+    "All-CNN-C": images.all_cnn_c,
+    "ResNet-56": lambda: images.preact_resnet(56),
+    "ResNet-56 without norms": lambda: images.preact_resnet(56, bn=False),
+    "ResNet-164": lambda: images.preact_resnet(164),
+    "ResNet-164 without norms": lambda: images.preact_resnet(164, bn=False),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_networks_of_the_paper_are_those_of_pytorch(name):
+    with torch.device("meta"):
+        twin = TWINS[name]()
+    with keras.device("meta"):
+        model = keras_images.NETWORKS[name](keras)
+    sizes = sorted(parameter.numel() for parameter in twin.parameters())
+    assert sorted(np.prod(variable.shape) for variable in model.trainable_variables) == sizes
+    assert set(TWINS) == set(keras_images.NETWORKS)
+
+
+def test_signals_of_layers_are_those_of_passes():
+    inputs = keras.Input(keras_images.SHAPE, name="input")
+    x = layers.Flatten(name="flat")(inputs)
+    x = layers.Dense(4, name="out", kernel_initializer="ones", bias_initializer="ones")(x)
+    with torch.no_grad():
+        seen = keras_images.layer_signals(keras, iter([keras.Model(inputs, x)] * 6))
+    assert list(seen) == ["input", "flat", "out"]
+    assert seen["flat"] == pytest.approx(seen["input"])
+    number = 6 * keras_images.BATCH
+    assert abs(seen["out"]["mean"] - 1) < 5 * (3072 / number) ** 0.5
+    error = (2 / (number - 1)) ** 0.5 / np.log(2)  # of the square of one number for each sample
+    assert abs(np.log2(seen["out"]["square"] / 3073)) < 5 * error

@@ -121,3 +121,20 @@ def test_classes_that_the_traced_pass_did_not_have() -> None:
     graph = trace(Indexed(), torch.tensor([0, 1]))
     with pytest.raises(RunError, match="a class is a number from 0 on; got -1"):
         run(graph, parameters={}, inputs={graph.inputs[0]: torch.tensor([0, -1])})
+
+
+def test_a_tensor_that_is_there_already_comes_back_itself() -> None:
+    """As in PyTorch: ``x.to(x.device)`` and ``x.to(x.dtype)`` are x; no operator runs, which would take time."""
+    seen: list[bool] = []
+
+    class Placed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = F.relu(x)
+            seen.extend(y.to(there) is y for there in ("cpu", torch.device("cpu"), "cuda", torch.float32))
+            z = y.to(torch.float64)
+            seen.append(z is y)
+            return z
+
+    graph = trace(Placed(), torch.zeros(2, 3))
+    assert seen == [True, True, True, True, False]
+    assert [node.op_name for node in graph] == ["relu.default", "to.dtype"]

@@ -1,6 +1,7 @@
 """The numbers that are drawn: their distribution against scipy's, and what they do and do not depend on."""
 
 import math
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import torch
 from scipy import special, stats
 
-from wellposed.plans import Drawn
+from wellposed.plans import Centering, Constant, Drawn, Plan, draw, parts
+from wellposed.plans import streams as streams_module
 from wellposed.plans.streams import BLOCK, TRUNCATED_STD, by_output, finish, start_, stream_key
 
 # The probability that one of these tests fails by chance, were its seed not fixed.
@@ -204,3 +206,83 @@ def test_layout_by_output_sums_like_the_operators():
     back = torch.randn(8, 3, 1, 1, dtype=torch.float64)
     sums = by_output(back, 1, 2).sum(-1).flatten()
     torch.testing.assert_close(torch.nn.functional.conv_transpose2d(x, back, groups=2)[0, :, 0, 0], sums)
+
+
+# ---- parts of a parameter -------------------------------------------------------------------------------------------
+
+
+def plan_of(*prescriptions):
+    named = {one.name: one for one in prescriptions}
+    return Plan(model="M", method="test", seed=3, prescriptions=named)
+
+
+def taken(shape, generator):
+    """An index of slices and integers, of which some are left out at the end."""
+    index = []
+    for size in shape[: generator.integers(0, len(shape) + 1)]:
+        first, end = sorted(generator.integers(0, size + 1, 2).tolist())
+        kind = generator.integers(0, 4)
+        step = int(generator.integers(1, 3))
+        index.append((slice(None), slice(first, end), slice(first, end, step), first % size)[kind])
+    return tuple(index)
+
+
+SHAPES = [(), (7,), (3, 5, 7), (700, 500), (2 * BLOCK + 3,), (3, BLOCK + 1), (40, 3, 9000), (2, 3, 1, 5, 2)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform", "complex_normal"])
+def test_a_part_has_the_bits_of_the_whole(distribution, shape):
+    prescription = said(distribution, shape, output_axis=None, mean=0.25 * (distribution != "complex_normal"))
+    plan = plan_of(prescription)
+    whole, part = draw(plan)["w"], parts(plan, "w")
+    generator = np.random.default_rng(0)
+    for index in [(), *(taken(shape, generator) for _ in range(30))]:
+        assert torch.equal(part(index), whole[index]), index
+    assert torch.equal(parts(plan, "w", seed=1)(()), draw(plan, seed=1)["w"])
+
+
+def test_what_depends_on_the_whole_is_cut_from_it():
+    weight = said("orthogonal", (6, 4), name="weight")
+    scaled = said("normal", (3, 2), name="scaled").changed(channel_std=(1.0, 2.0, 3.0))
+    bias = Centering(name="bias", shape=(6,), weight="weight", value=0.5, reason="test")
+    zero = Constant(name="zero", shape=(5, 2), constant=1.5, reason="test")
+    plan = plan_of(weight, scaled, bias, zero)
+    whole = draw(plan)
+    for name in whole:
+        part = parts(plan, name)
+        assert torch.equal(part((slice(1, 3),)), whole[name][1:3])
+        assert torch.equal(part((2,)), whole[name][2])
+
+
+def blocks_drawn(part, index):
+    """How many blocks of a stream a part takes, and how many NumPy holds at most meanwhile."""
+    seen = []
+    fill = streams_module._fill_block
+
+    def counted(block, *args):
+        seen.append(len(block))
+        fill(block, *args)
+
+    tracemalloc.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams_module, "_fill_block", counted)
+        part(index)
+    peak = tracemalloc.get_traced_memory()[1] / (4 * BLOCK)
+    tracemalloc.stop()
+    return len(seen), peak
+
+
+def test_a_part_takes_the_work_and_the_memory_of_the_part(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    rows, shards = 64, 16
+    part = parts(plan_of(said("truncated_normal", (rows, BLOCK))), "w")
+    share = rows // shards
+    for number in range(shards):
+        count, held = blocks_drawn(part, (slice(number * share, (number + 1) * share),))
+        assert count == share
+        assert held < 8  # a block and what it is computed with
+    # Along the last axis every row's block is needed, but they are not held at the same time.
+    count, held = blocks_drawn(part, (slice(None), slice(0, BLOCK // shards)))
+    assert count == rows
+    assert held < 8

@@ -187,6 +187,7 @@ def test_citation_is_of_this_version_and_the_papers_of_the_readme():
 def test_what_the_extra_for_tests_names_is_used():
     plugins = {"pytest-timeout": "timeout = ", "pytest-xdist": "-n $(WORKERS)"}
     imported = {"pyyaml": "yaml", "import-linter": "importlinter", "hydra-core": "hydra"}
+    imported["tensorflow-cpu"] = "tensorflow"
     setup = (ROOT / "pyproject.toml").read_text(encoding="utf-8") + (ROOT / "Makefile").read_text(encoding="utf-8")
     sources = "\n".join(
         path.read_text(encoding="utf-8")

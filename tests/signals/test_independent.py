@@ -108,6 +108,17 @@ def test_max_pooling_of_independent_gaussians():
     assert var == pytest.approx(0.49172 * VAR, abs=3 / 64)
 
 
+@pytest.mark.parametrize("classes", [2, 10, 200])
+def test_softmax_of_independent_gaussians(classes):
+    torch.manual_seed(0)
+    draws = torch.softmax(MEAN + VAR**0.5 * torch.randn(20_000, classes, dtype=torch.float64), -1)
+    mean, var = predicted(lambda x: torch.softmax(x, -1), (2, classes))
+    assert mean == pytest.approx(1 / classes)
+    seen = draws.var(-1, correction=0)  # of one draw, whose mean is 1 / classes
+    error = float(seen.std() / len(seen) ** 0.5)
+    assert var == pytest.approx(float(seen.mean()), abs=4 * error)
+
+
 @pytest.mark.parametrize(
     "norm", [nn.BatchNorm2d(4, affine=False), nn.GroupNorm(2, 4, affine=False), nn.InstanceNorm2d(4)], ids=str
 )

@@ -232,3 +232,23 @@ class Stacked(nn.Module):
 def test_a_sum_over_a_stack_of_what_depends_on_each_other(form):
     predicted, measured = output_of(Stacked(STACKED[form]))
     assert_near(predicted, measured, 0.15 if form in ("attention", "gates") else 0.06)
+
+
+def beside(x, y):
+    return torch.cat([x, y], -1)
+
+
+SIDE_BY_SIDE = {
+    "multiples": lambda z: 2.0 * z + 3.0 * z,
+    "functions": lambda z: F.relu(z) + torch.tanh(z),
+    "a difference": lambda z: z - F.relu(z),
+    "its pool": lambda z: z + F.avg_pool1d(z.transpose(1, 2), 3, 1, 1).transpose(1, 2),
+    "two pools": lambda z: F.avg_pool1d(z.transpose(1, 2), 3, 1, 1) - F.avg_pool1d(z.transpose(1, 2), 5, 1, 2),
+}
+
+
+@pytest.mark.parametrize("form", SIDE_BY_SIDE)
+def test_a_sum_of_two_things_made_of_one_concatenation(form):
+    """Whatever stands side by side: part by part, the two know what they have in common."""
+    predicted, measured = output_of(Stacked(lambda x, y: SIDE_BY_SIDE[form](beside(x, y))))
+    assert_near(predicted, measured, 0.06)

@@ -43,6 +43,8 @@ class PythonReads(TorchFunctionMode):
             return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
             return self._read(func, args, kwargs or {})
+        if func is torch.Tensor.to and not kwargs and _is_there(*args):
+            return args[0]
         if func in _MAKERS and kwargs:
             kwargs = _on_cpu(args, kwargs)
         elif func is torch.Tensor.new_tensor and not isinstance(args[1], torch.Tensor):
@@ -62,6 +64,13 @@ class PythonReads(TorchFunctionMode):
             if not record.base.known or record.real is None:
                 raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
             return func(record.real.clone(), *args[1:], **kwargs)
+
+
+def _is_there(tensor: torch.Tensor, *wanted: Any) -> bool:
+    """Whether ``tensor.to(wanted)`` would give the tensor back: one on meta counts as being on every device."""
+    if len(wanted) != 1 or tensor.device.type != "meta":
+        return False
+    return isinstance(wanted[0], (str, torch.device)) or wanted[0] is tensor.dtype
 
 
 def _on_cpu(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from wellposed.plans.draws import draw, drawn_or_own
 from wellposed.plans.groups import groups_table
 from wellposed.plans.names import parameters_by_name, unselected
+from wellposed.plans.parts import parts, without_others
 from wellposed.plans.plan import Plan
 from wellposed.plans.prescription import (
     RANDOM,
@@ -40,5 +41,7 @@ __all__ = [
     "groups_table",
     "keep",
     "parameters_by_name",
+    "parts",
     "unselected",
+    "without_others",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,6 +202,62 @@ def start_(out: torch.Tensor, prescription: Drawn | Constant, seed: int, pool: E
         out = torch.view_as_real(out)
     torch.autograd.graph.increment_version(out)  # autograd does not see what NumPy writes
     return _start_elements_(out, key, _law(prescription), pool)
+
+
+def start_part_(
+    out: torch.Tensor, box: Sequence[tuple[int, int]], prescription: Drawn, seed: int, pool: Executor
+) -> list[Future[None]]:
+    """Begin to fill ``out`` with a box of what `start_` would draw; the numbers are the same bits.
+
+    Only blocks that the box meets are drawn, and of each what lies in the box is kept: along the first axis, work and
+    memory are those of the box; along a later one, whose rows are shorter than a block, only memory is.
+
+    Args:
+        out: float32 or complex64, on the CPU, contiguous, of the box's shape; overwritten. Autograd must be off.
+        box: first index and the one after the last, for each axis of the parameter.
+        prescription: how they are drawn; not ``orthogonal``, whose elements are not drawn one by one.
+        seed: the plan's seed.
+        pool: threads that share the work.
+    """
+    law, key = _law(prescription), stream_key(seed, prescription.name)
+    shape, sides = prescription.shape, tuple(box)
+    if prescription.distribution == "complex_normal":
+        out, shape, sides = torch.view_as_real(out), (*shape, 2), (*sides, (0, 2))
+    starts, length = _runs(shape, sides)
+    target, total = out.view(-1).numpy(), math.prod(shape)
+
+    def fill(index: int) -> None:
+        begin, end = index * BLOCK, min((index + 1) * BLOCK, total)
+        first, last = np.searchsorted(starts, begin - length, "right"), np.searchsorted(starts, end)
+        block = np.empty(end - begin, dtype=np.float32)
+        _fill_block(block, key, index, law)
+        for run in range(int(first), int(last)):
+            low, high = max(int(starts[run]), begin), min(int(starts[run]) + length, end)
+            place = run * length + low - int(starts[run])
+            target[place : place + high - low] = block[low - begin : high - begin]
+
+    return [pool.submit(fill, index) for index in _blocks_of(starts, length)]
+
+
+def _runs(shape: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], int]:
+    """Return where the runs of neighbouring elements that a box is made of start, in order, and their length."""
+    starts, inner, length = np.zeros(1, dtype=np.int64), 1, 1
+    for size, (first, end) in zip(reversed(shape), reversed(box), strict=True):
+        if length == inner:  # every axis behind this one is whole
+            starts, length = starts + first * inner, length * (end - first)
+        else:
+            starts = (np.arange(first, end, dtype=np.int64)[:, None] * inner + starts).ravel()
+        inner *= size
+    return starts if length else starts[:0], length
+
+
+def _blocks_of(starts: npt.NDArray[np.int64], length: int) -> list[int]:
+    """Return the numbers of the blocks that runs meet, in order."""
+    first, last = starts // BLOCK, (starts + length - 1) // BLOCK
+    met: set[int] = set(first.tolist())
+    for low, high in zip(first[last > first].tolist(), last[last > first].tolist(), strict=True):
+        met.update(range(low, high + 1))
+    return sorted(met)
 
 
 def finish(work: Iterable[Future[None]]) -> None:

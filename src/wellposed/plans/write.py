@@ -32,7 +32,7 @@ def drawn_values(
     """Return what is written, by parameter name; see `wellposed.plans.draw`, whose errors these are."""
     values: dict[str, torch.Tensor] = {}
     written = [prescription for prescription in prescriptions.values() if prescription.action == "write"]
-    with torch.no_grad(), _workers() as pool:
+    with torch.no_grad(), workers() as pool:
         work: list[Future[None]] = []
         for prescription in written:
             name = prescription.name
@@ -82,7 +82,7 @@ def write_(
     with materialized(model, {p.name for p in written}, device, seed) if materialize is not False else nullcontext():
         parameters = parameters_by_name(model)
         _check_memory(written, parameters)
-        with torch.no_grad(), _workers() as pool:
+        with torch.no_grad(), workers() as pool:
             work: list[Future[None]] = []
             for prescription in written:
                 if isinstance(prescription, Drawn | Constant | Rescaled):
@@ -109,7 +109,8 @@ def _centring(written: Sequence[Prescription]) -> list[Centering]:
 
 
 @contextmanager
-def _workers() -> Iterator[Executor]:
+def workers() -> Iterator[Executor]:
+    """Give threads to draw with, as many as PyTorch uses."""
     with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), _WORKERS))) as pool:
         yield pool
 

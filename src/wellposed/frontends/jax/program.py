@@ -18,6 +18,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from torch import Tensor
 
+from wellposed.frontends.jax.devices import passes_on, require_one_device
 from wellposed.frontends.jax.dtypes import constant, torch_dtype
 
 Number = bool | int | float | complex
@@ -34,6 +35,8 @@ _INLINED = {
     "custom_vjp_call": "call_jaxpr",
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
+    "composite": "jaxpr",
+    "shard_map": "jaxpr",
 }
 """Primitives that call a jaxpr, and the parameter that holds it."""
 
@@ -177,8 +180,9 @@ def _is_key(dtype: Any) -> bool:
 class _Flattening:
     """Appends the equations of jaxprs to a program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, source: str = "") -> None:
         self.program = program
+        self.source = source
 
     def run(
         self, jaxpr: Any, constants: Sequence[Value], inputs: Sequence[Value], scopes: tuple[str, ...]
@@ -198,11 +202,19 @@ class _Flattening:
 
     def _equation(self, equation: Any, inputs: list[Value], scopes: tuple[str, ...]) -> list[Value]:
         name = equation.primitive.name
-        called = equation.params.get(_INLINED.get(name, ""))
+        source = _source(equation) or self.source  # what JAX' own functions make has the line of their call
+        if name == "shard_map":
+            require_one_device(equation, source)
+        called, given = _called(equation, inputs)
         function = _function_of_jax(name, called)
         if called is not None and function is None:
             inner, arrays = (called.jaxpr, called.consts) if hasattr(called, "consts") else (called, ())
-            return self.run(inner, _constants(self.program, inner, arrays), inputs, scopes)
+            outer, self.source = self.source, source
+            made = self.run(inner, _constants(self.program, inner, arrays), given, scopes)
+            self.source = outer
+            return made
+        if passes_on(equation):
+            return inputs
         folded = _folded(equation, inputs)
         if folded is not None:
             return folded
@@ -212,8 +224,8 @@ class _Flattening:
             inputs,
             [Value(variable.aval) for variable in equation.outvars],
             scopes,
-            _source(equation),
-            tuple(_bodies(equation, inputs, scopes)),
+            source,
+            tuple(_bodies(equation, inputs, scopes, source)),
         )
         for output in step.outputs:
             output.held = name in _SLICES and inputs[0].held
@@ -273,26 +285,36 @@ def _stated(equation: Any) -> dict[str, Any]:
     return {"shape": made.aval.shape, "dtype": torch_dtype(made.aval.dtype)}
 
 
-def _bodies(equation: Any, inputs: list[Value], scopes: tuple[str, ...]) -> Iterator[Program]:
+def _called(equation: Any, inputs: list[Value]) -> tuple[Any, list[Value]]:
+    """Return the jaxpr that an equation calls, or None, and what it is called with."""
+    params = equation.params
+    if equation.primitive.name == "custom_linear_solve":  # jaxprs for gradients too, and what each of them holds
+        lengths = params["const_lengths"]
+        held = sum(lengths[: lengths._fields.index("solve")])
+        return params["jaxprs"].solve, [*inputs[held : held + lengths.solve], *inputs[sum(lengths) :]]
+    return params.get(_INLINED.get(equation.primitive.name, "")), inputs
+
+
+def _bodies(equation: Any, inputs: list[Value], scopes: tuple[str, ...], source: str) -> Iterator[Program]:
     """Yield the programs of a loop or of branches."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
-        yield _body(params["jaxpr"], inputs, scopes)
+        yield _body(params["jaxpr"], inputs, scopes, source)
     elif name == "while":
         in_cond, in_body = params["cond_nconsts"], params["body_nconsts"]
         state = inputs[in_cond + in_body :]
-        yield _body(params["cond_jaxpr"], inputs[:in_cond] + state, scopes)
-        yield _body(params["body_jaxpr"], inputs[in_cond : in_cond + in_body] + state, scopes)
+        yield _body(params["cond_jaxpr"], inputs[:in_cond] + state, scopes, source)
+        yield _body(params["body_jaxpr"], inputs[in_cond : in_cond + in_body] + state, scopes, source)
     elif name == "cond":
         for branch in params["branches"]:
-            yield _body(branch, inputs[1:], scopes)
+            yield _body(branch, inputs[1:], scopes, source)
 
 
-def _body(closed: Any, outer: Sequence[Value], scopes: tuple[str, ...]) -> Program:
+def _body(closed: Any, outer: Sequence[Value], scopes: tuple[str, ...], source: str) -> Program:
     inputs = [Value(variable.aval, held=value.held) for variable, value in zip(closed.jaxpr.invars, outer, strict=True)]
     program = Program(inputs)
     constants = _constants(program, closed.jaxpr, closed.consts)
-    program.outputs = _Flattening(program).run(closed.jaxpr, constants, inputs, scopes)
+    program.outputs = _Flattening(program, source).run(closed.jaxpr, constants, inputs, scopes)
     program.prune()
     return program
 

@@ -21,6 +21,7 @@ from keras.src.layers.convolutional.base_conv import BaseConv
 from keras.src.layers.convolutional.base_conv_transpose import BaseConvTranspose
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
 
 from wellposed.errors import InputError
 
@@ -46,6 +47,8 @@ def _alike(*values: Any, least: torch.dtype | None = None) -> list[Any]:
     """
     given = [None if value is None else keras.ops.convert_to_tensor(value) for value in values]
     dtypes = [value.dtype for value in given if value is not None] + [least] * (least is not None)
+    if len(set(dtypes)) == 1:  # promotion is an operator, which takes time to trace
+        return given
     dtype = reduce(torch.promote_types, dtypes)
     return [None if value is None else value.to(dtype) for value in given]
 
@@ -174,6 +177,26 @@ def _norm_result(layer: Any, x: Tensor) -> Any:
     return keras.ops.cast(x if layer.axis % x.ndim == 1 else x.movedim(1, layer.axis), layer.compute_dtype)
 
 
+def _spectral_norm(original: Function) -> Function:
+    """The kernel by its largest singular value, without the branch that spares a kernel of zeros: it reads values."""
+
+    @wraps(original)
+    def call(layer: Any, inputs: Any, training: bool = False) -> Any:
+        if training and not _is_zero(layer.kernel):
+            vector, kernel = layer.normalized_weights()
+            layer.vector_u.assign(vector)
+            layer.kernel.assign(kernel)
+        return keras.ops.cast(layer.layer(inputs), inputs.dtype)
+
+    return call
+
+
+def _is_zero(variable: Any) -> bool:
+    """Whether all of a variable's own numbers are 0; where it has none, they count as others."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():  # the trace sees none of this
+        return not variable._value.is_meta and not bool(variable._value.any())
+
+
 # ---- noise ----------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +249,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
     *((getattr(keras.layers, f"SeparableConv{rank}D"), "call", _separable) for rank in (1, 2)),
     (keras.layers.BatchNormalization, "call", _batch_norm),
     (keras.layers.GroupNormalization, "call", _group_norm),
+    (keras.layers.SpectralNormalization, "call", _spectral_norm),
     (keras.Layer, "_maybe_build", _build),
     (backend_random, "dropout", _dropout),
     (backend_random, "torch_seed_generator", _generator),

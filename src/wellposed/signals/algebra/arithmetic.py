@@ -63,11 +63,14 @@ SMALL, PAIRS = 1 << 12, 1 << 16
 
 
 def operand(call: Call, value: Any) -> State | float:
-    """Return an operand as a number or a state (masks and constants become states of their values)."""
+    """Return an operand as a number or a state (masks and constants become states of their values; complex numbers
+    count by their size, as complex signals do).
+    """
     if isinstance(value, State):
         # a constant is a number only where it broadcasts against the other operand
         return value
     if isinstance(value, torch.Tensor):
+        value = value.abs() if value.is_complex() else value
         if value.ndim == 0:
             return float(value)
         return known_state(value.to(torch.float64), call.root())
@@ -78,7 +81,7 @@ def operand(call: Call, value: Any) -> State | float:
             return make_state(value.shape, 1.0, 0.0, tag="assumed")
         return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
     if isinstance(value, complex):
-        return float(value.real) if not value.imag else known_state(torch.tensor([value]), call.root())
+        return abs(value) if value.imag else float(value.real)
     return float(value)
 
 
@@ -163,6 +166,8 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
         again: State = call.run.memo[key]
         return again
     one = fused(call, x, y, ("sum", a, b), lambda p, q: a * p + b * q)
+    if one is None and x.roots & y.roots:
+        one = _each_part(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
     one = one or _by_parts(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
     one = one or plus_statistic(call, x, y, a, b) or plus_statistic(call, y, x, b, a) or difference(x, y, a, b)
     one = one or (of_pairs(x, y, a) if a == -b else None)
@@ -445,8 +450,8 @@ def multiply(call: Call, x: State, y: State) -> State:
 
 
 def _each_part(call: Call, x: State, y: State, operate: Callable[[Call, State, State], State | None]) -> State | None:
-    """Return the product or quotient of two concatenations of as many parts along one axis, part by part (tokens of
-    which some are all zero, and their sizes); None elsewhere.
+    """Return the sum, product or quotient of two concatenations of as many parts along one axis, part by part (tokens
+    of which some are all zero, and their sizes; two functions of one concatenation); None elsewhere.
     """
     axis = x.block_axis
     if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:

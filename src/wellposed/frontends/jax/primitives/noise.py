@@ -85,3 +85,9 @@ def _randint(_key: Tensor, low: Tensor, high: Tensor, *, shape: Sequence[int], d
 @rule("_shuffle")
 def _shuffle(_key: Tensor, x: Tensor, *, axis: int = 0, **_params: Any) -> Tensor:
     return x.index_select(axis, torch.randperm(x.shape[axis]))
+
+
+@rule("random_gamma")
+def _gamma(_key: Tensor, shape: Tensor, *, log_space: bool) -> Tensor:
+    numbers = torch._standard_gamma(shape)
+    return numbers.log() if log_space else numbers

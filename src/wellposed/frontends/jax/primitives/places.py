@@ -103,15 +103,20 @@ def _rev(x: Tensor, *, dimensions: Sequence[int]) -> Tensor:
 
 @rule("pad")
 def _pad(x: Tensor, value: Tensor, *, padding_config: Sequence[tuple[int, int, int]]) -> Tensor:
+    number = value.item()
+    if isinstance(number, complex):
+        if number.imag:
+            raise UnsupportedError("padding by a number that is not real has no rule; give one (wj.rule('pad'))")
+        number = number.real
     for axis, (_, _, interior) in enumerate(padding_config):
         if interior:
             apart = x.unsqueeze(axis + 1)
-            apart = functional.pad(apart, _last_first([0] * (axis + 1) + [interior], apart.ndim), value=value.item())
+            apart = functional.pad(apart, _last_first([0] * (axis + 1) + [interior], apart.ndim), value=number)
             x = apart.flatten(axis, axis + 1).narrow(axis, 0, apart.shape[axis] * (interior + 1) - interior)
     edges: list[int] = []
     for low, high, _ in reversed(padding_config):
         edges += [low, high]
-    return functional.pad(x, edges, value=value.item()) if any(edges) else x
+    return functional.pad(x, edges, value=number) if any(edges) else x
 
 
 def _last_first(after: Sequence[int], rank: int) -> list[int]:
@@ -211,31 +216,51 @@ def _positions(
     return tuple(places)
 
 
-def _scatter(accumulates: bool = False, combine: Rule | None = None) -> Rule:
-    """Return a rule that writes, adds, or combines what is there with what comes, where no place is named twice."""
+def _scatter(accumulates: bool = False, combine: tuple[Rule, str] | None = None) -> Rule:
+    """Return a rule that writes, adds, or combines what is there with what comes.
+
+    Args:
+        accumulates: adds.
+        combine: how, of two tensors where no place is named twice, and what PyTorch calls the same where one may be.
+    """
 
     def call(
         x: Tensor, indices: Tensor, updates: Tensor, *, dimension_numbers: Any, unique_indices: bool, **_params: Any
     ) -> Tensor:
-        if combine is not None and not unique_indices:
-            raise UnsupportedError(
-                "numbers are multiplied, or compared, in places that may be named twice: pass unique_indices=True"
-            )
         numbers = dimension_numbers
         windows = iter(numbers.update_window_dims)
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
         sizes = tuple(1 if axis in dropped else updates.shape[next(windows)] for axis in range(x.ndim))
         places = _positions(x.shape, indices, numbers, tuple(numbers.update_window_dims), sizes, updates.ndim)
         if combine is not None:
-            updates = combine(x[places], updates)
+            of_two, of_many = combine
+            if not unique_indices:
+                return _reduced(x, places, updates, of_many)
+            updates = of_two(x[places], updates)
         return x.index_put(tuple(torch.broadcast_tensors(*places)), updates, accumulate=accumulates)
 
     return call
 
 
+def _reduced(x: Tensor, places: tuple[Tensor, ...], updates: Tensor, how: str) -> Tensor:
+    """Return what is there, combined with all that comes to its place."""
+    at = torch.zeros((), dtype=torch.int64)
+    for place, size in zip(places, x.shape, strict=True):
+        at = at * size + place
+    flat = x.flatten().scatter_reduce(0, at.expand(updates.shape).flatten(), updates.flatten(), how)
+    return flat.reshape(x.shape)
+
+
+_added = _scatter(accumulates=True)
+
+
+def _subtracted(x: Tensor, indices: Tensor, updates: Tensor, **params: Any) -> Any:
+    return _added(x, indices, -updates, **params)
+
+
 rule("scatter")(_scatter())
-rule("scatter-mul")(_scatter(combine=torch.mul))
-rule("scatter-min")(_scatter(combine=torch.minimum))
-rule("scatter-max")(_scatter(combine=torch.maximum))
-rule("scatter-sub")(_scatter(combine=torch.sub))
-rule("scatter-add")(_scatter(accumulates=True))
+rule("scatter-add")(_added)
+rule("scatter-sub")(_subtracted)
+rule("scatter-mul")(_scatter(combine=(torch.mul, "prod")))
+rule("scatter-min")(_scatter(combine=(torch.minimum, "amin")))
+rule("scatter-max")(_scatter(combine=(torch.maximum, "amax")))

@@ -148,6 +148,26 @@ def _transposed(
     return made
 
 
+@rule("ragged_dot_general")
+def _ragged_dot(
+    x: Tensor, weights: Tensor, sizes: Tensor, *, ragged_dot_dimension_numbers: Any, group_offset: Any, **_params: Any
+) -> Tensor:
+    """Rows of x by one matrix for each group of them, one group after the other."""
+    numbers = ragged_dot_dimension_numbers
+    plain = (((1,), (1,)), ((), ())), (0,), (0,)
+    stated = numbers.dot_dimension_numbers, numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
+    if _as_tuples(stated) != plain or group_offset is not None:
+        raise UnsupportedError(
+            "ragged_dot_general has a rule for rows, sorted by group, and one matrix for each group "
+            "(jax.lax.ragged_dot); give another (wj.rule)"
+        )
+    return functional.grouped_mm(x, weights, offs=sizes.cumsum(0, dtype=torch.int32))
+
+
+def _as_tuples(tree: Any) -> Any:
+    return tuple(map(_as_tuples, tree)) if isinstance(tree, (tuple, list)) else tree
+
+
 @rule("fft")
 def _fft(x: Tensor, *, fft_type: Any, fft_lengths: Sequence[int], **_params: Any) -> Tensor:
     kind = str(getattr(fft_type, "name", fft_type)).lower()

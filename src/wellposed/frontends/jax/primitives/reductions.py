@@ -1,4 +1,4 @@
-"""Many numbers to few: sums, orders, windows; and the factors of matrices."""
+"""Many numbers to few: sums, orders, windows."""
 
 from __future__ import annotations
 
@@ -76,18 +76,6 @@ for _name, _function in (
     ("cumlogsumexp", torch.logcumsumexp),
 ):
     rule(_name)(_running(_function))
-
-
-@rule("cholesky")
-def _cholesky(x: Tensor, **_params: Any) -> Tensor:
-    factor: Tensor = torch.linalg.cholesky(x)
-    return factor
-
-
-@rule("qr")
-def _qr(x: Tensor, *, full_matrices: bool, **_params: Any) -> tuple[Tensor, Tensor]:
-    q, r = torch.linalg.qr(x, "complete" if full_matrices else "reduced")
-    return q, r
 
 
 @rule("top_k")

@@ -29,6 +29,7 @@ from wellposed.signals.algebra.softmax import (
     Logits,
     Places,
     interpolated,
+    interpolated_participations,
     is_uneven,
     law_of,
     off_diagonal,
@@ -66,8 +67,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
         return make_state(x.shape, 1.0, 0.0)
     at = x.axes[axis][0]
     if call.independent:
-        # independent log-normal weights
-        second = math.exp(min(x.pooled_var, 50.0)) / total**2
+        second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     keys, told = _seen(x, axis, mask)
