@@ -148,20 +148,22 @@ def test_the_spread_of_what_varies_about_a_bias(bias: float) -> None:
 
 
 class Steps(nn.Module):
-    """Step sizes, as state spaces have them: by channel, their biases spread over three decades."""
+    """Step sizes, as state spaces have them: of few numbers, by channel, their biases spread over three decades."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(16, 64, bias=False)
+        self.few = nn.Linear(16, rank, bias=False) if rank < 16 else nn.Identity()
+        self.linear = nn.Linear(rank, 64, bias=False)
         self.bias = nn.Parameter(torch.linspace(math.log(1e-4), math.log(1e-1), 64))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = nn.functional.layer_norm(x, (16,))
-        steps = nn.functional.softplus(self.linear(x) + self.bias)
+        steps = nn.functional.softplus(self.linear(self.few(x)) + self.bias)
         return steps, steps[:, 3]
 
 
-def test_the_spread_of_what_few_channels_hold_and_of_a_part() -> None:
+@pytest.mark.parametrize("rank", [16, 8, 4])
+def test_the_spread_of_what_few_channels_hold_and_of_a_part(rank: int) -> None:
     """A few channels hold most of the squares, whose chance does not average out; nor does that of fewer positions."""
     torch.manual_seed(0)
-    assert_spreads(Steps(), torch.randn(4, 32, 16), ("softplus", "select"))
+    assert_spreads(Steps(rank), torch.randn(4, 32, 16), ("softplus", "select"))

@@ -17,6 +17,7 @@ from wellposed.signals.distributions.expansion import (
     clip_unseen_tails,
     expand_mixture,
     fluctuation,
+    gaussian_fluctuation,
     is_bounded,
     is_power,
     without_poles,
@@ -167,7 +168,7 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     if not base.own.amounts.size:
         return base.own
     whole = base.own.variance
-    before = fluctuation(expansion.identity_powers, latent, base.mean**2 + base.var, base.sizes)
+    before = gaussian_fluctuation(base)
     after = fluctuation(expansion.square_powers, latent, expansion.second, base.sizes)
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)

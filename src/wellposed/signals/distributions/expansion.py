@@ -39,7 +39,6 @@ class Expansion:
         powers: <a_n²> for n = 0..ORDER, averaged over positions; the last entry holds the tail above ORDER as well.
         sensitivity: d ln E g² / d ln E x² at the average position.
         square_powers: b_n² of g² relative to (E g²)², n = 0..ORDER: how the second moment of a sample fluctuates.
-        identity_powers: the same of x² itself.
     """
 
     mean: Array
@@ -48,7 +47,6 @@ class Expansion:
     powers: Array
     sensitivity: float
     square_powers: Array
-    identity_powers: Array
 
     @property
     def var(self) -> Array:
@@ -400,10 +398,10 @@ def expand(function: Pointwise, mean: Array, std: Array, transport: Transport | 
         power = kernels.average(std * std)
         powers = a * a * power
         powers[ORDER] += max((second - float((a * a).sum())) * power, 0.0)
-        return Expansion(std * first, std * std * second, float(a[1]), powers, *_conditioning(function, 0.0, 1.0))
+        return Expansion(std * first, std * std * second, float(a[1]), powers, *_conditioning(function, 0.0, 1.0)[:2])
     at = _places(mean, std)
     made = _moments_at(function, at, at.stds, transport)
-    conditioning = _conditioning(function, *_average(mean, std), transport)
+    conditioning = _conditioning(function, *_average(mean, std), transport)[:2]
     return Expansion(at.by_position(made.mean), at.by_position(made.second), made.slope, made.powers, *conditioning)
 
 
@@ -500,7 +498,7 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
         at.by_position(weights @ np.array([p.second for p in parts])),
         float(weights @ (scales * np.array([p.slope for p in parts]))),
         parts[0].powers,
-        *_conditioning(clip_unseen_tails(function, mean, least), *_average(mean, least)),
+        *_conditioning(clip_unseen_tails(function, mean, least), *_average(mean, least))[:2],
     )
     levels = np.array([p.second @ at.shares for p in parts])
     return _mixed(average, weights, levels, np.sqrt(np.array([p.powers for p in parts])), heavy)
