@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from common import markdown, write
-from judging import Case, arguments, failures, packages, rows_of, shortened
+from judging import CHANCE, MORE, Case, arguments, failures, packages, rows_of, shortened
 from nets import outsiders
 from nets.draws import batch_of
 
@@ -25,6 +25,7 @@ BOUND = 0.35
 COLUMNS = {
     "name": "model",
     "nodes": "nodes",
+    "draws": "draws",
     "kept": "parameters kept",
     "p50": "median",
     "p95": "p95",
@@ -54,10 +55,10 @@ def main() -> None:
     failed = [row for row in rows if "error" in row]
     unsure = sum(bool(row["undecided"]) for row in done)
     text = (
-        f"Mean over {options.draws} draws of weights and inputs; octaves. *Off unnamed*: nodes tagged exact or "
-        f"approximate that are off by an octave or more and that `check` does not name: neither as off, as undecided "
-        f"by so few passes, nor as what one set of weights cannot tell. In {unsure} models it names some as one of the "
-        f"latter two.\n\n"
+        f"Mean over {options.draws} draws of weights and inputs, over {MORE} times as many where these scatter by more "
+        f"than {CHANCE * BOUND:.2g} octaves; octaves. *Off unnamed*: nodes tagged exact or approximate that are off by "
+        f"an octave or more and that `check` does not name: neither as off, as undecided by so few passes, nor as what "
+        f"one set of weights cannot tell. In {unsure} models it names some as one of the latter two.\n\n"
         f"{markdown(done, COLUMNS)}\n\n"
         f"{failures(rows)}\n\n*{packages(outsiders.REQUIREMENTS)}*"
     )
