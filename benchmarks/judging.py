@@ -100,7 +100,8 @@ def judge(case: Case, draws: int, account: Account) -> None:
 
     with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
-        if percentile(np.array([one.log2_error for one in measured]), 95) > CHANCE * row["bound"]:
+        errors_seen = np.nan_to_num([one.log2_error for one in measured])  # NaN: zero in every draw
+        if percentile(errors_seen, 95) > CHANCE * row["bound"]:
             draws *= MORE
             measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
     row["draws"] = draws

@@ -211,7 +211,7 @@ def is_mask(values: torch.Tensor) -> bool:
 
 
 def is_masked(values: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers and, far below all of them, what shuts scores out (a bias and a mask)."""
+    """Whether a tensor holds numbers and, far below all of them, what shuts scores out: a mask, with a bias or not."""
     if values.ndim < 2 or not values.is_floating_point():
         return False
     shut = values <= MASKED

@@ -13,7 +13,7 @@ import torch
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.run import call
-from wellposed.signals.context.arguments import is_mask, is_masked, known_state
+from wellposed.signals.context.arguments import is_masked, known_state
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.weights import state_of_tensor, state_of_values
 from wellposed.signals.distributions.state import State
@@ -57,7 +57,7 @@ def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
         return None
     if any(use.weight == out for use in run.weights.uses):
         return state_of_tensor(value, run.root())
-    if value.is_floating_point() and (is_mask(value) or is_masked(value)):
+    if is_masked(value):
         return known_state(value, run.root())
     return state_of_values(value, run.root(), value.ndim == 1)
 

@@ -315,10 +315,10 @@ class Coefficients:
         if p is not None and q is not None:
             if p.shape == q.shape and where == tuple(range(len(where))) and np.array_equal(p.groups, q.groups):
                 return np.asarray((self.values * other.values) @ p.shares)
-            placed = _placed(q, where, len(p.shape))
-            pairs = np.stack([x.ravel() for x in np.broadcast_arrays(p.groups.reshape(p.shape), placed)])
-            (one, two), counts = np.unique(pairs, axis=1, return_counts=True)
-            return np.asarray((self.values[:, one] * other.values[:, two]) @ (counts / counts.sum()))
+            count = other.values.shape[1]
+            pairs = p.groups.reshape(p.shape) * count + _placed(q, where, len(p.shape))
+            found, times = np.unique(pairs, return_counts=True)
+            return np.asarray((self.values[:, found // count] * other.values[:, found % count]) @ (times / pairs.size))
         return self._average() * other._average()
 
     def _average(self) -> Array:

@@ -135,7 +135,10 @@ def _with_own_chance(call: Call, whole: State, part: State) -> State:
     spread = part.spread
     if part is whole or part.blocks or not spread.own.amounts.size:
         return part
-    before, after = own_chance(whole), own_chance(part)
+    key = ("own chance", whole.serial, whole.alike.variance)
+    if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
+        call.run.memo[key] = own_chance(whole)
+    before, after = call.run.memo[key], own_chance(part)
     more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
     if not more > LITTLE:
         return part
