@@ -131,7 +131,7 @@ def main() -> None:
                     "shift": math.log2(wide.value / narrow.value),
                     "loss": loss_at(wide, narrow.value),
                     "least": min(point.mean for point in wide.curve if point.mean is not None),
-                    "intervals": [list(narrow.interval), list(wide.interval)],
+                    "intervals": [list(narrow.interval or ()), list(wide.interval or ())],
                     "warnings": [*narrow.warnings, *wide.warnings],
                 }
             )

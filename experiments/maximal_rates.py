@@ -59,7 +59,7 @@ def search_rate(
     )
     return {
         "true": log2(rate.value),
-        "range": [log2(rate.interval[0]), log2(rate.interval[1])],
+        "range": [log2(bound) for bound in rate.interval or (rate.value, rate.value)],
         "warnings": list(rate.warnings),
         "curve": [[log2(point.rate), math.inf if point.mean is None else point.mean] for point in rate.curve],
     }

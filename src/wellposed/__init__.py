@@ -98,12 +98,29 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name in _MODULES:
-        return importlib.import_module(f"wellposed.{name}")
+        return _imported(name)
     if name in _HOMES:
-        public = getattr(importlib.import_module(f"wellposed.{_HOMES[name]}"), name)
+        public = getattr(_imported(_HOMES[name]), name)
         globals()[name] = public
         return public
-    raise AttributeError(f"module 'wellposed' has no attribute {name!r}")
+    from wellposed.errors import near_matches
+
+    public = near_matches(name, __all__) if not name.startswith("_") else ""  # what others ask for, whoever is asked
+    raise AttributeError(f"module 'wellposed' has no attribute {name!r}{public}")
+
+
+def _imported(name: str) -> Any:
+    """Import a module of the package, and leave Python's random generator as it was.
+
+    A module may draw from it while it loads, as rich does, and the caller has often seeded it by then.
+    """
+    import random
+
+    state = random.getstate()
+    try:
+        return importlib.import_module(f"wellposed.{name}")
+    finally:
+        random.setstate(state)
 
 
 def __dir__() -> list[str]:

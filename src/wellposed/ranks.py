@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellposed.errors import RankError
 
@@ -32,6 +32,19 @@ def is_distributed(tensor: Tensor) -> bool:
     """Whether ``tensor`` is a DTensor (FSDP2, tensor parallelism), without importing what nobody has imported."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
+
+
+def is_held(tensor: Tensor) -> bool:
+    """Whether this process holds all numbers of ``tensor``: it is neither on meta nor sharded."""
+    return not tensor.is_meta and not is_distributed(tensor)
+
+
+def resharded_(model: nn.Module) -> None:
+    """Free the whole parameters that FSDP2 may still hold of a pass, so that the shards are the model's again."""
+    for module in model.modules():
+        reshard = getattr(module, "reshard", None)
+        if callable(reshard) and any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+            reshard()
 
 
 def ungrouped() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 
@@ -181,3 +182,28 @@ def test_number_of_tensors_that_differs_from_the_traced_pass_is_said() -> None:
     graph = trace(Groups(), torch.randn(6), torch.tensor([2, 4]))
     with pytest.raises(RunError, match=r"of Groups makes 4 tensors, and made 3 when the model was traced"):
         run(graph, parameters={}, inputs={graph.inputs[1]: torch.tensor([1, 2, 4])})
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("net", [nn.Sequential(nn.Linear(4, 3)), nn.Conv1d(2, 3, 1), nn.LayerNorm(4), Product()])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_whole_numbers_for_a_layer_of_floats_are_told_by_their_dtype(net, dtype, device):
+    with pytest.raises(TraceError) as caught:
+        trace(copy.deepcopy(net).to(device), torch.ones(2, 2, 4, dtype=dtype))
+    assert f"the example holds {dtype} where the layer takes torch.float32" in str(caught.value)
+    assert "example.to(torch.float32)" in str(caught.value)
+
+
+def test_indices_that_are_no_whole_numbers_are_not_told_to_be_floats():
+    with pytest.raises(TraceError) as caught:
+        trace(nn.Embedding(5, 3), torch.ones(2, 4))
+    assert "example.to" not in str(caught.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any
@@ -170,3 +172,26 @@ def test_memoised_functions_do_not_remember_the_tracing(engine: Any) -> None:
     assert not table(4, x.device).is_inference()
     graph = trace(model, x)
     assert torch.equal(run(graph, parameters=dict(model.named_parameters()))[0], model(x))
+
+
+FIRST_USE = """
+import random, numpy, torch
+from torch import nn
+import wellposed as wp
+from wellposed.random_states import restored_random_state
+model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4)
+def states():
+    return torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state())
+before = states()
+plan = wp.plan(model, x)
+plan.apply_(model)
+wp.check(model, x, plan=plan)
+wp.report(model, x)
+assert states() == before
+"""
+
+
+def test_the_first_use_moves_no_random_generator():
+    """Modules that are loaded on first use may draw as they load."""
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -294,3 +294,29 @@ def test_a_plan_holds_no_tensors():
             walk(inner)
 
     walk(plan().model_dump(mode="json"))
+
+
+HOSTILE = {
+    "nested": ("[" * 100_000, "not JSON"),
+    "digits": ('{"kind": "wellposed.plan", "seed": ' + "9" * 10_000 + "}", "not JSON"),
+    "twice": ('{"kind": "wellposed.plan", "seed": 1, "seed": 2}', "the key 'seed' stands twice"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_files_are_refused(tmp_path, what):
+    text, message = HOSTILE[what]
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(PlanFileError, match=message):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_saving_onto_a_symbolic_link_follows_it(tmp_path):
+    file, link = tmp_path / "there" / "plan.json", tmp_path / "plan.json"
+    file.parent.mkdir()
+    file.write_text("old")
+    link.symlink_to(file)
+    plan = Plan(method="t", seed=0, model="M", prescriptions={})
+    plan.save(link)
+    assert link.is_symlink()
+    assert Plan.load(file) == plan

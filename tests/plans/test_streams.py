@@ -2,7 +2,6 @@
 
 import math
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ import torch
 from scipy import special, stats
 
 from wellposed.plans import Centering, Constant, Drawn, Plan, draw, parts
-from wellposed.plans import streams as streams_module
-from wellposed.plans.streams import BLOCK, TRUNCATED_STD, by_output, finish, start_, stream_key
+from wellposed.plans.filling import by_output, finish, start_, workers
+from wellposed.plans.streams import BLOCK, TRUNCATED_STD, Stream, stream_key
 
 # The probability that one of these tests fails by chance, were its seed not fixed.
 ALPHA = 1e-4
@@ -32,8 +31,8 @@ def said(distribution, shape, *, name="w", std=0.1, mean=0.0, output_axis=0, gro
 
 def drawn(prescription, seed=0, threads=2):
     out = torch.full(prescription.shape, float("nan"))
-    with ThreadPoolExecutor(threads) as pool:
-        finish(start_(out, prescription, seed, pool))
+    with workers(threads) as crew:
+        finish(start_(out, prescription, seed, crew))
     return out
 
 
@@ -258,15 +257,15 @@ def test_what_depends_on_the_whole_is_cut_from_it():
 def blocks_drawn(part, index):
     """How many blocks of a stream a part takes, and how many NumPy holds at most meanwhile."""
     seen = []
-    fill = streams_module._fill_block
+    fill = Stream.block
 
-    def counted(block, *args):
-        seen.append(len(block))
-        fill(block, *args)
+    def counted(stream, index, out, *chosen):
+        seen.append(len(out))
+        fill(stream, index, out, *chosen)
 
     tracemalloc.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams_module, "_fill_block", counted)
+        patch.setattr(Stream, "block", counted)
         part(index)
     peak = tracemalloc.get_traced_memory()[1] / (4 * BLOCK)
     tracemalloc.stop()

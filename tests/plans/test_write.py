@@ -1,7 +1,11 @@
 """Writing plans: what is written, what it depends on, and that a plan that does not fit changes nothing."""
 
 import copy
+import itertools
 import math
+import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -12,6 +16,8 @@ from torch.nn.utils import parametrizations, parametrize
 
 from wellposed.errors import PlanError, UnsupportedError
 from wellposed.plans import Drawn, Plan, draw
+from wellposed.plans.interruption import postponed_interruption
+from wellposed.plans.streams import Stream
 
 # ---- what is written ------------------------------------------------------------------------------------------------
 
@@ -450,6 +456,139 @@ def test_neighbours_in_one_memory_are_fine():
     plan = plan_for(model)
     plan.apply_(model)
     assert_same(values(model), draw(plan))
+
+
+IMPOSSIBLE = {
+    "groups": ({"distribution": "orthogonal", "groups": 4}, {}, r"'2.weight' .*orthogonal in 4 groups, into which"),
+    "centred": (
+        {},
+        {"distribution": "centering", "weight": "0.weight", "value": 1.0},
+        r"'2.bias' .*centred on '0.weight'",
+    ),
+    "std": ({"std": 1e39}, {}, r"'2.weight' is planned with .*std 1e\+39: numbers up to .*float32 does not hold"),
+    "mean": ({"mean": 1e300}, {}, r"'2.weight' is planned with .*mean 1e\+300"),
+    "constant": ({}, {"constant": -1e39}, r"'2.bias' is planned with constant -1e\+39"),
+    "sums": ({}, {"distribution": "centering", "weight": "2.weight", "value": 1e39}, r"'2.bias' .* numbers up to"),
+    "zero": ({"std": 0.0, "channel_std": (1.0, 1.0, 1.0)}, {}, r"'2.weight' is to be rescaled, but it is zero"),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_nothing_is_written_of_a_plan_that_cannot_be_carried_out(what):
+    of_weight, of_bias, message = IMPOSSIBLE[what]
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    of_bias = {**({"constant": None} if "weight" in of_bias else {}), **of_bias}
+    plan = plan_for(model, **{"2.weight": of_weight, "2.bias": of_bias})
+    refused(model, plan, PlanError, message)
+
+
+def test_a_dtype_sets_its_own_limit():
+    model = nn.Linear(4, 3)
+    plan = plan_for(model, weight={"std": 3e4}, bias={"constant": 7e4})
+    plan.apply_(model)
+    refused(
+        model.half(), plan, PlanError, r"'weight' is planned with .*, which float16 does not hold \(up to 6.55e\+04\)"
+    )
+    refused(model, plan, PlanError, "'bias' is planned with constant 7e\\+04", skip="weight")
+
+
+def test_a_parameter_that_cannot_be_rescaled_leaves_all_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    nn.init.zeros_(model[1].weight)
+    plan = plan_for(model, **{"1.weight": {"distribution": "rescale", "std": 1.0}})
+    refused(model, plan, PlanError, "'1.weight' is to be rescaled, but it is zero")
+
+
+def test_what_goes_wrong_in_the_last_parameter_is_raised(monkeypatch):
+    model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.Linear(100, 101, bias=False))
+    plan, fill = plan_for(model), Stream.block
+
+    def fails(stream, index, out, *chosen):
+        if out.size == 101 * 100:
+            raise MemoryError("no room for numbers")
+        fill(stream, index, out, *chosen)
+
+    monkeypatch.setattr(Stream, "block", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        plan.apply_(model)
+
+
+# ---- interruptions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5, 9, 12])
+def test_an_interruption_leaves_each_parameter_old_or_new(monkeypatch, at):
+    """Ctrl-C while a certain block is drawn; a parameter that has begun is finished."""
+    model = nn.Sequential(*[nn.Linear(size, 400) for size in (400, 3, 400, 1000, 9, *[400] * 8)])
+    plan = plan_for(model)
+    new = draw(plan)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    fill, calls = Stream.block, itertools.count()
+
+    def interrupted(*args):
+        fill(*args)
+        if next(calls) == at:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    monkeypatch.setattr(Stream, "block", interrupted)
+    with pytest.raises(KeyboardInterrupt) as interruption:
+        plan.apply_(model)
+    monkeypatch.undo()
+    written = [torch.equal(p, new[name]) for name, p in model.named_parameters()]
+    old = [bool((p == 7.0).all()) for p in model.parameters()]
+    assert all(one != other for one, other in zip(written, old, strict=True))
+    assert 0 < sum(written) < 26
+    said = f"{sum(written)} of 26 parameters are written, the others hold what they held; call it again"
+    assert said in str(interruption.value)
+    plan.apply_(model)
+    assert_same(values(model), new)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_is_obeyed_within_a_second():
+    """The plan takes longer, and much of it has not begun."""
+    model = nn.Sequential(*[nn.Linear(3000, 3000) for _ in range(40)])
+    plan = plan_for(model)
+    timer = threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    timer.start()
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt, match=r"\d+ of 80 parameters are written"):
+        plan.apply_(model)
+    assert time.perf_counter() - begin < 1
+
+
+def test_handlers_of_the_callers_own_stay():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        model = nn.Linear(3, 3)
+        with postponed_interruption() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+            plan_for(model).apply_(model)
+        assert seen == [1]
+        assert not interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def twice(reached):
+    with postponed_interruption() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        reached.append(interrupted())
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after")
+
+
+def test_a_second_interruption_is_obeyed_at_once():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        twice(reached)
+    assert reached == [True]
+
+
+# ---- on meta --------------------------------------------------------------------------------------------------------
 
 
 def test_models_on_meta_are_refused_with_the_two_ways_out():

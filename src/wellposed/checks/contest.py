@@ -19,6 +19,7 @@ from wellposed.graphs.tree import example_of
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
+from wellposed.rates.find import builder_of
 from wellposed.rates.grid import lowest
 
 OWN = "own"
@@ -121,7 +122,7 @@ class Contest:
 
 
 def compare_starts(
-    model_fn: Callable[[], nn.Module],
+    model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: Callable[[nn.Module, Any], Tensor],
     batches: Iterable[Any],
     starts: Sequence[str] | Mapping[str, str | Plan] = (OWN, "autoinit"),
@@ -137,7 +138,8 @@ def compare_starts(
     says nothing of the accuracy after a long training.
 
     Args:
-        model_fn: makes the model; called for each start and seed, with the random generators seeded.
+        model_fn: makes the model; called for each start and seed, with the random generators seeded. A module is
+            copied in its place, where none of the starts is ``"own"``.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
         batches: what the steps are taken on.
         starts: names of methods of `wellposed.plan`, and ``"own"`` for the weights that ``model_fn`` gives; or plans
@@ -158,6 +160,7 @@ def compare_starts(
         raise OptionError(
             f"a comparison needs at least 2 seeds and 2 different starts, received seeds={seeds}, {list(starts)}"
         )
+    model_fn = builder_of(model_fn, f"leave out the start {OWN!r}" if OWN in named.values() else "")
     if isinstance(batches, Iterator):
         batches = list(islice(batches, search.get("steps")))
     with restored_random_state():

@@ -11,7 +11,8 @@ from torch import Tensor
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import UnsupportedError
 from wellposed.graphs import Graph, Node
-from wellposed.graphs.run import Interpreter, seeded
+from wellposed.graphs.run import Interpreter
+from wellposed.random_states import seeded
 from wellposed.signals.structure.reach import Added, cancelling
 
 

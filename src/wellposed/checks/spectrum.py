@@ -22,9 +22,10 @@ from wellposed import plans
 from wellposed.checks.batches import Batches, Inputs, stream
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.graphs import Graph, graph_of
-from wellposed.graphs.run import Interpreter, seeded
+from wellposed.graphs.run import Interpreter
 from wellposed.options import check_integer
 from wellposed.plans import Plan
+from wellposed.random_states import seeded
 
 Array = NDArray[np.float64]
 

@@ -1,10 +1,15 @@
-"""The commands of ``wellposed``. Exit codes: 0 done, 1 a check failed, 2 bad usage or a model that fails."""
+"""The commands of ``wellposed``.
+
+Exit codes: 0 done; 1 a check failed, and nothing else; 2 bad usage or a model that fails; 3 a fault of wellposed's own,
+with its traceback; 130 interrupted; 141 nobody reads on.
+"""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +30,16 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
-from wellposed.errors import OptionError, WellposedError, near_matches
+from wellposed.errors import OptionError, near_matches
 
 if TYPE_CHECKING:
     from wellposed.graphs import Graph
     from wellposed.plans import Plan
+
+
+class CheckFailedError(Exception):
+    """A check failed, and has been shown."""
+
 
 app: typer.Typer = typer.Typer(
     name="wellposed",
@@ -71,7 +81,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out how to draw every parameter of MODEL, and show it."""
-    options = method_options(target_variance, distribution, only, skip, option)
+    options = method_options(plan, method, target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning") as stages:
         from wellposed import graphs, zoo
         from wellposed.frontends.base import plan_of
@@ -119,7 +129,7 @@ def check(
     The weights are those that MODEL is built with, as in wp.check(model, x); a plan's, drawn anew for every pass, where
     --plan, --method or an option of a method asks for them.
     """
-    options = method_options(target_variance, distribution, only, skip, option)
+    options = method_options(check, method, target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks
 
@@ -130,7 +140,7 @@ def check(
     else:
         show.verdict(verdict)
     if not verdict.ok:
-        raise typer.Exit(1)
+        raise CheckFailedError
 
 
 @app.command()
@@ -158,7 +168,7 @@ def explain(
 
     The weights are those of wellposed check with the same options.
     """
-    options = method_options(target_variance, distribution, only, skip, option)
+    options = method_options(explain, method, target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks
 
@@ -208,11 +218,26 @@ def ops(
     tags = {row.tag for row in rows}
     if tag is not None and tag not in tags:
         raise OptionError(f"no operator is tagged {tag!r}{near_matches(tag, tags)}")
-    rows = [row for row in rows if pattern in row.operator and tag in (None, row.tag)]
+    named = [row for row in rows if pattern in row.operator]
+    if not named:
+        raise OptionError(f"no operator with a rule is named {pattern!r}{_near_operators(pattern, rows)}")
+    rows = [row for row in named if tag in (None, row.tag)]
+    if not rows:
+        raise OptionError(f"no operator named {pattern!r} is tagged {tag!r}: {', '.join({row.tag for row in named})}")
     if as_json:
         show.json_text(json.dumps([row._asdict() for row in rows], indent=2))
     else:
         show.operators(rows)
+
+
+def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
+    """Return the operators whose names are like what was asked for; ``""`` where none is."""
+    names = {row.operator.partition(".")[0] for row in rows}
+    return (
+        near_matches(pattern.partition(".")[0], names)
+        if get_close_matches(pattern, names, cutoff=0.5)
+        else ("; wellposed ops lists them all")
+    )
 
 
 @app.command()
@@ -226,7 +251,7 @@ def demo(
     from wellposed.cli.demo import run
 
     if not run(small=small, seed=seed):
-        raise typer.Exit(1)
+        raise CheckFailedError
 
 
 app.command()(reporting.report)
@@ -240,6 +265,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line on ``argv`` (default: the process's own arguments) and exit."""
     try:
         app(args=argv, prog_name="wellposed")
-    except (WellposedError, OSError) as error:
-        show.error(error)
-        raise SystemExit(2) from None
+    except CheckFailedError:
+        code = 1
+    except SystemExit as end:
+        code = _code_of(end)
+    except Exception as problem:
+        code = show.problem(problem)
+    raise SystemExit(code)
+
+
+def _code_of(end: SystemExit) -> int:
+    """Return the exit code for what typer or a user's file ends with: 1 is for checks that fail, and for nothing else.
+
+    A reader that has gone away (``wellposed check ... | head -1``) counts as it does for other programs: 141.
+    """
+    if show.lines_of(end):
+        return show.problem(end)
+    if isinstance(end.__context__, BrokenPipeError):
+        return 141
+    return 2 if end.code == 1 or not isinstance(end.code, int | None) else end.code or 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wellposed.errors import OptionError
+from wellposed.cli.options import further_options
 
 _MODEL_HELP = (
     "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
@@ -52,33 +51,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 def method_options(
+    command: Callable[..., Any],
+    method: str | None,
     target_variance: float | None,
     distribution: str | None,
     only: Sequence[str] | None,
     skip: Sequence[str] | None,
     further: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the options that were given, by their names in `wellposed.plan`."""
+    """Return the options of a method that were given to a command, by their names in `wellposed.plan`.
+
+    Raises:
+        OptionError: an unknown method, or further options that are none of it (`options.further_options`).
+    """
     named = {"target_variance": target_variance, "distribution": distribution, "only": only, "skip": skip}
     options: dict[str, Any] = {name: value for name, value in named.items() if value}
     if target_variance is not None:
         options["target_variance"] = target_variance
-    return options | further_options(further)
+    if not further:
+        return options
+    from wellposed import methods
+    from wellposed.methods.options import find_method
 
-
-def further_options(given: Sequence[str] | None) -> dict[str, Any]:
-    """Return what ``--option NAME=VALUE`` gave, values read as JSON where they are that.
-
-    Raises:
-        OptionError: one has no name or no value.
-    """
-    options: dict[str, Any] = {}
-    for text in given or ():
-        name, separator, value = text.partition("=")
-        if not (name and separator):
-            raise OptionError(f"--option takes NAME=VALUE, but received {text!r}")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
-    return options
+    chosen = find_method(method or "autoinit")
+    return options | further_options(command, further, chosen, methods.plan, either=named, without=("training",))

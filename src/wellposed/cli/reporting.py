@@ -55,7 +55,7 @@ def report(
     ] = False,
 ) -> None:
     """Show what MODEL is like before its first training step: its own initialisation, beside that of a plan."""
-    options = method_options(target_variance, distribution, only, skip, option)
+    options = method_options(report, method, target_variance, distribution, only, skip, option)
     if plan_file is not None and (options or method != "autoinit"):
         raise OptionError("--plan is a finished plan: leave out --method and its options, or make the plan by them")
     if training and meta:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -12,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from wellposed.errors import WellposedError
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -50,9 +54,30 @@ def json_text(text: str) -> None:
     out().print(text, markup=False, soft_wrap=True)
 
 
-def error(problem: Exception) -> None:
-    """Print what went wrong, for a person: no traceback."""
-    err().print(f"[bold red]error:[/] {escape(str(problem))}")
+def problem(raised: BaseException) -> int:
+    """Print what went wrong, for a person, and return the exit code: 2, or 3 for a fault of wellposed's own.
+
+    Of what a user's own file raises, the lines of that file are shown; a traceback, of faults of wellposed alone.
+    """
+    lines = lines_of(raised)
+    told = str(raised) if isinstance(raised, WellposedError) else f"{type(raised).__name__}: {raised}".rstrip(": ")
+    if not lines and isinstance(raised, OSError):
+        told = f"{raised.strerror}: {raised.filename!r}" if raised.filename else str(raised)
+    known = bool(lines) or isinstance(raised, WellposedError | OSError)
+    if not known:
+        err().print("".join(traceback.format_exception(raised)), markup=False, soft_wrap=True)
+        told += "; this is a fault of wellposed: please report it with what is above"
+    err().print(f"[bold red]error:[/] {escape(told)}")
+    if not isinstance(raised, WellposedError):
+        for line in lines:
+            err().print(f"  {escape(line)}", soft_wrap=True)
+    return 2 if known else 3
+
+
+def lines_of(raised: BaseException) -> list[str]:
+    """Return the lines of the user's own files that led to an exception, the outermost first."""
+    files = sys.modules.get("wellposed.zoo.files")  # no command has run a file before it is imported
+    return [] if files is None else list(files.lines_of(raised))
 
 
 class Stages:
@@ -247,9 +272,10 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
 def rate(result: Rate) -> None:
     """Print the rate that a search found, with its curve."""
     console = out()
-    console.print(
-        f"[bold]learning rate {result.value:.4g}[/], over seeds {result.interval[0]:.4g} to {result.interval[1]:.4g}"
-    )
+    over = "one draw of the weights"
+    if result.interval is not None:
+        over = f"over seeds {result.interval[0]:.4g} to {result.interval[1]:.4g}"
+    console.print(f"[bold]learning rate {result.value:.4g}[/], {over}")
     console.print(f"[dim]{escape(result.reason)}[/]")
     finite = [point.mean for point in result.curve if point.mean is not None]
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from wellposed.cli import show
-from wellposed.cli.arguments import Json, Model, Option, Seed, Training, further_options
+from wellposed.cli.arguments import Json, Model, Option, Seed, Training
+from wellposed.cli.options import further_options
 from wellposed.errors import OptionError, WellposedError
 from wellposed.options import check_choice
 
@@ -42,11 +43,11 @@ def lr(
 ) -> None:
     """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find."""
     if find:
-        _find(model, further_options(option), as_json)
+        _find(model, option, as_json)
         return
     if base is None and base_rate is not None:
         raise OptionError("--base-rate is the rate of --base; name that model too")
-    rows = _relative(model, base, base_rate, rule, further_options(option))
+    rows = _relative(model, base, base_rate, rule, option)
     if as_json:
         show.json_text(json.dumps(rows, indent=2))
     else:
@@ -55,9 +56,10 @@ def lr(
         raise typer.Exit(2)
 
 
-def _find(model: str, options: dict[str, Any], as_json: bool) -> None:
+def _find(model: str, option: list[str] | None, as_json: bool) -> None:
     from wellposed import rates, zoo
 
+    options = further_options(lr, option, rates.find_max_lr)
     training = zoo.load_training(model)
     rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
     if as_json:
@@ -67,15 +69,17 @@ def _find(model: str, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _relative(
-    model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, options: dict[str, Any]
+    model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, option: list[str] | None
 ) -> list[dict[str, Any]]:
     """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
     with show.Stages("loading", *(names := tuple(chosen or ("maximal_update", "ntk", "paths")))) as stages:
         from wellposed import rates, zoo
+        from wellposed.rates.relative import find_rate_rule
 
         for name in names:
             check_choice("rate rule", name, rates.rate_rules())
+        options = further_options(lr, option, *(find_rate_rule(name) for name in names), rates.relative)
         stages.next()
         loaded = {name: zoo.load(name) for name in (model, base) if name is not None}
         for name in names:
@@ -117,14 +121,13 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train from several starts, each at its own best learning rate, and report whether one is better."""
-    from wellposed import zoo
+    from wellposed import rates, zoo
     from wellposed.checks.contest import OWN, compare_starts
 
+    options = further_options(compare, option, rates.find_max_lr)
     setup = zoo.load_training(training)
     starts = start or (OWN, "autoinit")
-    comparison = compare_starts(
-        setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **further_options(option)
-    )
+    comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
     if as_json:
         show.json_text(comparison.to_json())
     else:
@@ -182,10 +185,11 @@ def refine(
     from wellposed import gradients, zoo
 
     refinement = gradients.find_refinement(method)
+    options = further_options(refine, option, refinement)
     setup = zoo.load_training(training)
     model = setup.make()
     base = None if start is None else _planned(model, setup.first(), start, seed)
-    planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **further_options(option))
+    planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **options)
     if output is not None:
         planned.save(output)
     if as_json:

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from wellposed.alone import alone
 from wellposed.errors import GradientError, InputError, RankError
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.unwrap import unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
 from wellposed.random_states import restored_random_state
+from wellposed.ranks import is_distributed
 
 LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""
@@ -37,13 +39,22 @@ class Problem:
         seed: of the random numbers (dropout), alike for every call with the same ``part``.
     """
 
+    @alone()
     def __init__(self, model: nn.Module, loss_fn: LossFunction, *, training: bool = True, seed: int = 0) -> None:
         """See the class.
 
         Raises:
-            GradientError: no parameter requires a gradient, or one is on meta, lazy, quantised or complex.
+            GradientError: no parameter requires a gradient, or one is on meta, sharded, lazy, quantised or complex; or
+                a module was compiled by ``torch.jit``.
         """
         self.model: nn.Module = unwrap(model)
+        for path, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # its parameters cannot be put back
+                where = f"module {path!r}" if path else type(self.model).__name__
+                raise GradientError(
+                    f"{where} was compiled by torch.jit, which keeps its parameters where no others can stand in for "
+                    "them; use the model as it was before torch.jit.script or torch.jit.trace"
+                )
         self.training = training
         self.seed = seed
         self.parameters: Tensors = {}
@@ -56,6 +67,8 @@ class Problem:
                 continue
             name = names[id(parameter)]
             why = "on the meta device" if parameter.is_meta else unwritable(parameter)
+            if is_distributed(parameter):
+                why = "sharded over ranks (score and refine the model before it is wrapped)"
             if why is not None:
                 raise GradientError(f"parameter {name!r} is {why}: no gradient can be taken with respect to it")
             self.parameters[name] = parameter.detach()

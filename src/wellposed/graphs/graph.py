@@ -113,8 +113,8 @@ class Parameter:
         tensor: the model's own tensor (no copy; on meta if the model is).
         module_class: class name of the module that holds it.
         uses: indices of the nodes that read it directly.
-        values: what it holds: ``tensor`` itself, or for a tensor on meta what the model makes again (of a large one a
-            sample of the elements, 1-D); None where that is unknown.
+        values: what it holds: ``tensor`` itself; for a tensor on meta what the model makes again (of a large one a
+            sample of the elements, 1-D); for a sharded one the whole if that is small; None where that is unknown.
     """
 
     name: str

@@ -35,9 +35,13 @@ def split_keywords(
     accepted: set[str] = set()
     anything = False
     if isinstance(model, nn.Module):
-        parameters = inspect.signature(model.forward).parameters.values()
-        accepted = {p.name for p in parameters}
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        try:
+            parameters = inspect.signature(model.forward).parameters.values()
+        except ValueError:  # traced by torch.jit: no signature says what it takes
+            anything = True
+        else:
+            accepted = {p.name for p in parameters}
+            anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
     everything = [*known, *own]
     for key in rest:
         if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):

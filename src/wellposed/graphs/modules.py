@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +40,7 @@ class ModuleStack:
         self.counts: dict[int, int] = {}
         self.outside: Call = Call("", class_name(model), 0, leaf=False)
         self.stack: list[tuple[int, Call]] = []
+        self.thread: int = threading.get_ident()
 
     @property
     def top(self) -> Call:
@@ -65,16 +67,16 @@ class ModuleStack:
                 return
 
     def _starts(self, module: nn.Module, _args: Any) -> None:
-        """Enter a module; those that are not part of the model count as their caller."""
+        """Enter a module; those that are not part of the model count as their caller, other threads' as nothing."""
         path = self.paths.get(id(module))
-        if path is None:
+        if path is None or threading.get_ident() != self.thread:
             return
         children = module._modules
         leaf = not children or all(name == "parametrizations" for name in children.keys())  # noqa: SIM118 - not a dict if scripted
         self.enter(id(module), path, class_name(module), leaf)
 
     def _ends(self, module: nn.Module, _args: Any, _output: Any) -> None:
-        if id(module) in self.paths:
+        if id(module) in self.paths and threading.get_ident() == self.thread:
             self.leave(id(module))
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -209,3 +209,17 @@ def overloads(*names: str, optional: bool = False) -> list[torch._ops.OpOverload
             near = near_matches(overload, known.overloads()) if known is not None else ""
             raise OptionError(f"torch.ops.aten has no overload {name!r}{near}")
     return ops
+
+
+INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool})
+"""Types of whole numbers."""
+PRODUCTS = frozenset(overloads("linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm"))
+"""Products that meta tensors pass through whatever their types, and real ones do not."""
+
+
+def require_numbers(op: torch._ops.OpOverload, operands: Sequence[torch.Tensor]) -> None:
+    """Raise `RuntimeError`, as torch does, where a product is given whole numbers beside others."""
+    kinds = {tensor.dtype in INTEGERS for tensor in operands}
+    if len(kinds) > 1:
+        given = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in operands)
+        raise RuntimeError(f"{op.overloadpacket.__name__} takes operands of one dtype, not {given}")

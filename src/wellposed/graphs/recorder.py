@@ -26,7 +26,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import ALIASES, whole
+from wellposed.graphs.operators import ALIASES, PRODUCTS, require_numbers, whole
 from wellposed.graphs.reads import PythonReads
 from wellposed.graphs.source import user_line
 
@@ -283,6 +283,8 @@ class Recorder(TorchDispatchMode):
         operands: Operands = []
         refs = tuple([self._ref(arg, operands) for arg in args])
         named_refs = {key: self._ref(arg, operands) for key, arg in kwargs.items()} if kwargs else {}
+        if func in PRODUCTS:
+            require_numbers(func, [tensor for tensor, _ in operands])
         if func in _ALIASES:
             return self._alias(func, args, kwargs, operands[0][1])
         operation = Operation(func, args, kwargs, operands)

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from wellposed.alone import alone
+
 _CONTAINERS = (dict, list, set)
 
 
@@ -18,32 +20,34 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
     """Put back every attribute of every module of ``model`` when the block ends, also on error.
 
     Attributes are held by identity; dicts, lists and sets among them (registries of parameters, buffers, modules and
-    hooks, caches) have their items put back too. Tensors' contents are the caller's concern.
+    hooks, caches) have their items put back too. Tensors' contents are the caller's concern. Blocks of several threads
+    run one after the other.
     """
-    saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
-    modes = [(module, module.training) for module in model.modules()]
-    states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
-    for module in model.modules():
-        attributes = module.__dict__
-        containers = [(value, value.copy()) for value in attributes.values() if isinstance(value, _CONTAINERS)]
-        saved.append((attributes, attributes.copy(), containers))
-    try:
-        yield
-    finally:
-        for attributes, before, containers in saved:
-            for container, items in containers:
-                _put_back(container, items)
-            if not _same(attributes, before):
-                attributes.clear()
-                attributes.update(before)
-        for module, mode in modes:
-            if module.training != mode:  # held outside Python by scripted modules
-                module.training = mode
-        for parameter, requires_grad, grad in states:
-            if parameter.requires_grad != requires_grad:
-                parameter.requires_grad_(requires_grad)
-            if parameter.grad is not grad:
-                parameter.grad = grad
+    with alone():
+        saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
+        modes = [(module, module.training) for module in model.modules()]
+        states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
+        for module in model.modules():
+            attributes = module.__dict__
+            containers = [(value, value.copy()) for value in attributes.values() if isinstance(value, _CONTAINERS)]
+            saved.append((attributes, attributes.copy(), containers))
+        try:
+            yield
+        finally:
+            for attributes, before, containers in saved:
+                for container, items in containers:
+                    _put_back(container, items)
+                if not _same(attributes, before):
+                    attributes.clear()
+                    attributes.update(before)
+            for module, mode in modes:
+                if module.training != mode:  # held outside Python by scripted modules
+                    module.training = mode
+            for parameter, requires_grad, grad in states:
+                if parameter.requires_grad != requires_grad:
+                    parameter.requires_grad_(requires_grad)
+                if parameter.grad is not grad:
+                    parameter.grad = grad
 
 
 def _same(container: Any, items: Any) -> bool:

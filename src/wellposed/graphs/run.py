@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +11,8 @@ import torch
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref
 from wellposed.graphs.operators import traits, without_out
+from wellposed.random_states import seeded
+from wellposed.ranks import is_distributed
 
 Observe: TypeAlias = Callable[[Node, tuple[torch.Tensor, ...]], None]
 
@@ -51,20 +53,6 @@ def run(
     """
     with nullcontext() if seed is None else seeded(seed, parameters.values()), torch.no_grad():
         return Interpreter(graph, parameters, buffers or {}, inputs or {}, observe).outputs()
-
-
-@contextmanager
-def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Draw random numbers from ``seed`` in a block, and leave the generators as they were before it.
-
-    Args:
-        seed: for all generators.
-        tensors: what the block works on; beside the CPU's generator those of their devices are put back.
-    """
-    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
 
 
 class Interpreter:
@@ -111,6 +99,8 @@ class Interpreter:
             raise InputError(wanted)
         if tensor.device.type == "meta" and self.device.type != "meta":
             raise InputError(f"{what} of {self.graph.model} is on meta and has no values; pass a real tensor for it")
+        if is_distributed(tensor):
+            raise InputError(f"{what} of {self.graph.model} is sharded over ranks; pass the whole tensor for it")
         moved = tensor.to(self.device)
         copied = (copy and moved is tensor) or moved.is_inference()  # which autograd cannot keep for a backward pass
         self.env[value] = moved.clone() if copied else moved

@@ -9,12 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from wellposed.alone import alone
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
+from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes
 from wellposed.graphs.source import error_line
@@ -22,22 +24,30 @@ from wellposed.graphs.support import check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.random_states import restored_random_state
-from wellposed.ranks import is_distributed
+from wellposed.ranks import is_distributed, is_held, resharded_
 from wellposed.remaking import remade
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
 """Engines in the order in which they are tried, and whether they let the forward differentiate."""
+_GATHERED = 2**16
+"""Elements up to which sharded tensors are put together for their values."""
 _NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
+_ABOUT_TYPES = ("dtype", "datatype", "Input type", "implemented for")
+"""What messages of PyTorch hold that are about the types of tensors."""
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
+@alone()
 def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:
     """Run ``model(*args, **kwargs)`` once without changing anything, and return the operators that it ran.
 
     The model runs on meta copies of its parameters and inputs; values that depend on integers, booleans and constants
     alone are computed for real beside them. A model that reads other values runs on its real tensors instead
     (``graph.engine`` says which).
+
+    While it runs, the model holds those copies in the places of its parameters, and may be in another mode. Threads
+    that call this library wait for one another; do not run or save the model itself in another thread meanwhile.
 
     Args:
         model: any module, on any device (also meta); wrapped (DDP, FSDP, ``torch.compile``) or not.
@@ -58,8 +68,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     if not isinstance(model, nn.Module):
         raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
     check_parameters(model)
+    resharded_(model)
     tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
-    has_values = not flat_parameters(model) and not any(t.device.type == "meta" or is_distributed(t) for t in tensors)
+    has_values = not flat_parameters(model) and all(map(is_held, tensors))
     failure: TraceError | None = None
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not has_values:
@@ -244,8 +255,18 @@ class _Tracing:
         return twin
 
     def _values(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return what a tensor of the model holds, or is made again to hold; None where that is unknown."""
-        return self.made.get(id(tensor)) if tensor.device.type == "meta" else tensor
+        """Return what a tensor of the model holds, or is made again to hold; None where that is unknown.
+
+        Small sharded tensors (gains, biases) are put together, by messages of all ranks; large ones stay unknown.
+        """
+        if is_distributed(tensor):
+            if tensor.is_meta or tensor.numel() > _GATHERED:
+                return None
+            sharded: Any = tensor
+            with torch.inference_mode(False), torch.no_grad():
+                whole: torch.Tensor = sharded.detach().full_tensor()
+            return whole
+        return self.made.get(id(tensor)) if tensor.is_meta else tensor
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
@@ -269,5 +290,16 @@ class _Tracing:
         at = f" at {line}" if line else ""
         return TraceError(
             f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {error}\n"
-            f"received: {describe(self.args, self.kwargs)}"
+            f"received: {describe(self.args, self.kwargs)}{self._about_dtype(error)}"
+        )
+
+    def _about_dtype(self, error: Exception) -> str:
+        """Return what to do about an example of whole numbers where an error is about types; ``""`` elsewhere."""
+        whole = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)} & INTEGERS
+        made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
+        if not whole or made is None or not any(sign in str(error) for sign in _ABOUT_TYPES):
+            return ""
+        return (
+            f"\nthe example holds {' and '.join(sorted(map(str, whole)))} where the layer takes {made}: give that "
+            f"dtype, example.to({made})"
         )

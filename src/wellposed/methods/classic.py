@@ -115,7 +115,7 @@ def default(graph: Graph, request: Request) -> Draft:
             fan_out=use.fan_out if use else None,
             role=_role(use) if use else "other",
             reason="as the model's own initialisation made it; "
-            + ("on meta, so its values are not known yet" if known is None else now),
+            + ("on meta or sharded, so its values are not known yet" if known is None else now),
         )
     return Draft(prescriptions)
 

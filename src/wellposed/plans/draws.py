@@ -10,6 +10,7 @@ from wellposed.errors import PlanError
 from wellposed.plans.names import listed
 from wellposed.plans.plan import Plan
 from wellposed.plans.write import drawn_values
+from wellposed.ranks import is_held
 
 
 def draw(
@@ -40,18 +41,21 @@ def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, 
         model: its name, for messages.
 
     Raises:
-        PlanError: parameters without values (on meta) that no plan draws.
+        PlanError: parameters that this process has no values of (on meta, or sharded) and that no plan draws.
     """
     drawn = {} if plan is None else draw(plan, seed=seed, current=own)
-    missing = [name for name, value in own.items() if value.is_meta and name not in drawn]
+    missing = [name for name, value in own.items() if not is_held(value) and name not in drawn]
     if missing:
+        where, instead = (
+            ("on meta", "allocate the model and initialise it first (to_empty, then apply_)")
+            if any(own[name].is_meta for name in missing)
+            else ("sharded over ranks", "do this before the model is wrapped")
+        )
         raise PlanError(
-            f"{len(missing)} parameters of {model} are on meta and no plan draws them: {listed(missing)}; give a plan "
-            "that does, or allocate the model and initialise it first (to_empty, then apply_)"
+            f"{len(missing)} parameters of {model} are {where} and no plan draws them: {listed(missing)}; give a plan "
+            f"that does, or {instead}"
         )
     return {
-        name: drawn[name].to(drawn[name].device if value.is_meta else value.device, value.dtype)
-        if name in drawn
-        else value
+        name: drawn[name].to("cpu" if value.is_meta else value.device, value.dtype) if name in drawn else value
         for name, value in own.items()
     }

@@ -12,10 +12,11 @@ from torch import nn
 
 from wellposed.errors import OptionError, PlanError, UnsupportedError
 from wellposed.options import check_not_negative, check_positive
+from wellposed.plans.fits import check_names, check_ties
 from wellposed.plans.names import listed, parameters_by_name
 from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
 from wellposed.plans.prescription import Prescription
-from wellposed.plans.write import check_names, check_ties
+from wellposed.ranks import resharded_
 
 AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]
@@ -62,6 +63,7 @@ def param_groups(
     for family, rate in families:
         _check_numbers(family, rate, settings.weight_decay, settings.base_width)
     by_width = _by_width(method, options, settings.width)
+    resharded_(model)
     parameters = parameters_by_name(model)
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)

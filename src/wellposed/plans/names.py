@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from wellposed.alone import alone
 from wellposed.errors import PlanError, near_matches
 
 _SEGMENTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -37,6 +38,7 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from below("", model, (model,))
 
 
+@alone()
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return every name of every parameter (tied ones under each), without the prefixes of wrappers at any depth."""
     parameters: dict[str, nn.Parameter] = {}

@@ -9,10 +9,9 @@ import torch
 
 from wellposed.errors import PlanError, near_matches
 from wellposed.plans.draws import draw
+from wellposed.plans.filling import blank, finish, start_, workers
 from wellposed.plans.plan import Plan
 from wellposed.plans.prescription import Constant, Drawn, Prescription
-from wellposed.plans.streams import blank, finish, start_part_
-from wellposed.plans.write import workers
 
 Index = tuple[Any, ...]
 
@@ -81,14 +80,8 @@ def _part(prescription: Drawn | Constant, seed: int, index: Index) -> torch.Tens
     box = [(cut.first, cut.end) for cut in cuts]
     shape = tuple(cut.end - cut.first for cut in cuts)
     out = blank(shape, complex_=prescription.distribution == "complex_normal")
-    with torch.no_grad():
-        if isinstance(prescription, Constant):
-            out.fill_(prescription.constant)
-        elif prescription.std == 0.0:
-            out.fill_(prescription.mean)
-        else:
-            with workers() as pool:
-                finish(start_part_(out, box, prescription, seed, pool))
+    with torch.no_grad(), workers() as crew:
+        finish(start_(out, prescription, seed, crew, box))
     return out[tuple(cut.rest for cut in cuts)]
 
 

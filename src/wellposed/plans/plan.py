@@ -23,6 +23,16 @@ SCHEMA: Literal[1] = 1
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of a file, each of whose keys must stand once."""
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
 class Plan(BaseModel):
     """How every parameter of a model is drawn. Plain data: it holds no tensor and no module, and compares by value.
 
@@ -158,8 +168,8 @@ class Plan(BaseModel):
             PlanFileError: the file is no JSON, no plan, of a newer version, or states something impossible.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            content = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:  # integers of thousands of digits, lists in lists without end
             raise PlanFileError(f"{path}: not JSON ({error}); the file is corrupt: save the plan again") from error
         if not isinstance(content, dict) or content.get("kind") != _KIND:
             kind = f"kind {content['kind']!r}" if isinstance(content, dict) and "kind" in content else "something else"

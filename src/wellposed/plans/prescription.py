@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
     BaseModel,
@@ -274,6 +275,9 @@ def keep(name: str, shape: tuple[int, ...], reason: str, role: Role = "other") -
     """Return the prescription that leaves a parameter alone, with the reason."""
     return Kept(name=name, shape=shape, role=role, reason=reason)
 
+
+Prescriptions: TypeAlias = Mapping[str, Prescription]
+"""By parameter name."""
 
 # ---- as a field of other records -------------------------------------------------------------------------------------
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wellposed.errors import PlanError
 from wellposed.plans.prescription import ByChannel, Rescaled
 
+_PIECE = 1 << 20
+"""Elements whose squares are summed at a time, in float64."""
+
 
 def rescaled(values: Tensor, prescription: ByChannel) -> Tensor:
     """Return ``values`` at the scale that is prescribed: the same object where none is, or where they have it.
 
-    Values whose root mean square agrees with the one that is asked for, to the rounding of their dtype, are left as
-    they are: applying a plan twice gives the same bits as applying it once.
+    Values (of a channel) whose root mean square agrees with the one that is asked for, to the rounding of their dtype,
+    are left as they are: applying a plan twice gives the same bits as applying it once.
 
     Raises:
         PlanError: all values (of a channel) are zero, and a positive root mean square is asked for.
     """
     if prescription.channel_std is not None:
-        wide = values.double()
-        others = [axis for axis in range(values.ndim) if axis != prescription.output_axis]
-        now = wide.square().mean(others, keepdim=True).sqrt() if others else wide.abs()
-        target = torch.tensor(prescription.channel_std, dtype=torch.float64, device=values.device).reshape(now.shape)
+        assert prescription.output_axis is not None
+        now = _of_rows(values.movedim(prescription.output_axis, 0).flatten(1))
+        target = torch.tensor(prescription.channel_std, dtype=torch.float64)
+        shape = [len(now) if axis == prescription.output_axis else 1 for axis in range(values.ndim)]
     elif isinstance(prescription, Rescaled):
-        wide = values.double()
-        now = wide.square().mean().sqrt()
-        target = torch.tensor(prescription.std, dtype=torch.float64, device=values.device)
+        now, target, shape = _of_rows(values.reshape(1, -1)), torch.tensor([prescription.std], dtype=torch.float64), []
     else:
         return values
     if ((now == 0) & (target > 0)).any():
@@ -34,6 +36,28 @@ def rescaled(values: Tensor, prescription: ByChannel) -> Tensor:
             f"{prescription.name!r} is to be rescaled, but it is zero (in whole or in a channel), so that no factor "
             "can; initialise the model first, or leave the parameter out with skip="
         )
-    if ((now - target).abs() <= torch.finfo(values.dtype).eps * target).all():
+    agrees = (now - target).abs() <= torch.finfo(values.dtype).eps * target
+    if agrees.all():
         return values
-    return (wide * torch.where(now > 0, target / now.clamp_min(torch.finfo(torch.float64).tiny), 0.0)).to(values.dtype)
+    factor = torch.where(now > 0, target / now.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+    factor = torch.where(agrees, 1.0, factor).reshape(shape).to(values.device)
+    return (values.double() * factor).to(values.dtype)
+
+
+def _of_rows(rows: Tensor) -> Tensor:
+    """Return the root mean square of each row, in float64 on the CPU.
+
+    NumPy sums in one order, whatever the number of threads and of rows.
+    """
+    count, length = rows.shape
+    roots = torch.empty(count, dtype=torch.float64)
+    step = max(1, _PIECE // max(length, 1))
+    for first in range(0, count, step):
+        several = rows[first : first + step].detach()
+        sums = [
+            np.square(piece.to("cpu", torch.float64, copy=True).numpy()).sum(axis=-1)
+            for piece in several.split(_PIECE, dim=1)
+        ]
+        means = torch.from_numpy(np.sum(sums, axis=0)) / max(length, 1)
+        roots[first : first + step] = means.sqrt()
+    return roots

@@ -60,7 +60,8 @@ def answer(exploration: Exploration, conditions: Conditions, how: str, warnings:
     """
     curve, means, start = exploration.curve, exploration.means, exploration.start
     rates = sorted(means)
-    tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {conditions.steps} steps each"
+    steps = f"{conditions.steps} step{'s' * (conditions.steps != 1)}"
+    tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {steps} each"
     best, value = lowest(means), refined(means, start)
     if best is None or value is None:
         raise DivergedError(
@@ -81,7 +82,7 @@ def answer(exploration: Exploration, conditions: Conditions, how: str, warnings:
     )
     return Rate(
         value=value,
-        interval=(min(bests), max(bests)),
+        interval=(min(bests), max(bests)) if len(bests) > 1 else None,
         reason=reason,
         curve=curve,
         conditions=conditions,

@@ -61,7 +61,7 @@ class SearchSettings:
 
 
 def find_max_lr(
-    model_fn: Callable[[], nn.Module],
+    model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: LossFn,
     batches: Iterable[Any],
     *,
@@ -90,7 +90,9 @@ def find_max_lr(
     the same. The model is left bit for bit as ``model_fn`` returned it, and so are the random generators.
 
     Args:
-        model_fn: makes the model; called once for each seed with torch's, numpy's and Python's generators seeded.
+        model_fn: makes the model; called once for each seed with torch's, numpy's and Python's generators seeded. Or a
+            module, of which every seed takes a copy: with ``initialize``, which draws its weights for each seed, or as
+            it is, for ``seeds=1``.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
         batches: what the steps are taken on. A ``DataLoader`` or list is read anew for every ensemble; an iterator is
             kept in memory.
@@ -113,8 +115,10 @@ def find_max_lr(
     Raises:
         RateError: batches that run out; a loss that is not finite at the start, or in every run; a journal of another
             search; ``vectorize=True`` for a model that cannot be; a loss that no rate changes.
-        OptionError: an unknown optimizer or schedule, or an option outside its range.
+        OptionError: an unknown optimizer or schedule, or an option outside its range; a module in place of
+            ``model_fn`` for several seeds, which would all have its weights.
     """
+    model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
     name, build = builder(optimizer)
@@ -139,6 +143,35 @@ def find_max_lr(
                 inputs=feed.described(),
             )
     return answer(exploration, conditions, training.description, training.warnings)
+
+
+_FOR_ALL_SEEDS = (
+    "the module with initialize=wellposed.plan(model, example), which draws its weights for each seed, or with "
+    "seeds=1, as it is"
+)
+
+
+def builder_of(model_fn: nn.Module | Callable[[], nn.Module], otherwise: str) -> Callable[[], nn.Module]:
+    """Return what makes a model; for a module a function that copies it.
+
+    Args:
+        model_fn: either.
+        otherwise: how a module could be given, where every seed would have the weights of this one; else empty.
+
+    Raises:
+        OptionError: a module whose weights every seed would have, or what is no function.
+    """
+    if not isinstance(model_fn, nn.Module):
+        if not callable(model_fn):
+            raise OptionError(f"model_fn must be a function that makes the model, received {type(model_fn).__name__}")
+        return model_fn
+    name = type(model_fn).__name__
+    if otherwise:
+        raise OptionError(
+            f"model_fn must be a function that makes the model anew for each seed, received a {name}, whose weights "
+            f"all seeds would have: give lambda: {name}(...); or {otherwise}"
+        )
+    return partial(copy.deepcopy, model_fn)
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:

@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RateError, TraceError
 from wellposed.graphs import Graph, Node, graph_of, run, trace
-from wellposed.graphs.run import Interpreter, seeded
+from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
+from wellposed.random_states import seeded
 from wellposed.signals import Input
 from wellposed.signals.operators.contraction import Contraction, contractions
 

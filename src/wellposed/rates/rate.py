@@ -78,7 +78,8 @@ class Rate(_Record):
 
     Attributes:
         value: the learning rate.
-        interval: the smallest and the largest best rate over seeds.
+        interval: the smallest and the largest best rate over seeds; None where fewer than two seeds give one, as then
+            nothing says how much the rate varies.
         reason: how it was found, in words.
         curve: every rate that was tried, in ascending order; empty for a transferred rate.
         conditions: those under which it was found.
@@ -87,7 +88,7 @@ class Rate(_Record):
     """
 
     value: float = Field(gt=0.0, allow_inf_nan=False)
-    interval: tuple[float, float] = Field(strict=False)
+    interval: tuple[float, float] | None = Field(default=None, strict=False)
     reason: str
     curve: tuple[Point, ...] = Field(default=(), strict=False)
     conditions: Conditions = Conditions()
@@ -100,7 +101,6 @@ class Rate(_Record):
 
     def scaled(self, factor: float, reason: str) -> Self:
         """Return the rate and its interval times ``factor``, without the curve, with another reason."""
-        low, high = self.interval
-        interval = (low * factor, high * factor)
+        interval = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
         update = {"value": self.value * factor, "interval": interval, "reason": reason, "curve": ()}
         return self.model_copy(update=update)

@@ -24,6 +24,7 @@ from wellposed.checks.moments import moments
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph, Node
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
+from wellposed.ranks import is_held
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
 from wellposed.signals import Signals, propagate
@@ -98,8 +99,10 @@ def signals_of(
         given = list(source.take(range(max(draws, 1))))
     assumed = source.description(given)
     labels: list[tuple[Label, Plan | None]] = [("own", None)]
-    if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
-        stages.notes.append("own init: the model is on the meta device, and its parameters have no values to look at")
+    if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
+        stages.notes.append(
+            "own init: the model is on the meta device or sharded, and its parameters have no values to look at"
+        )
         labels.clear()
     if plan is not None:
         labels.append(("plan", plan))
@@ -189,8 +192,8 @@ def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Map
 
 def _too_slow(graph: Graph) -> str:
     """Return why rule ``maximal_update`` is not run, or ``""``."""
-    if any(parameter.tensor.is_meta for parameter in graph.parameters.values()):
-        return "not run: it makes real passes, and the model is on the meta device"
+    if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
+        return "not run: it makes real passes, and the model is on the meta device or sharded"
     uses = contractions(graph)
     cost = sum(math.prod(graph.values[graph.nodes[use.node].outputs[0]].shape) * use.fan_in for use in uses)
     if cost + OVERHEAD * len(graph) <= SLOW:
@@ -239,7 +242,8 @@ def parameter_rows(graph: Graph, plan: Plan | None, multipliers: Mapping[str, fl
 def _row(
     name: str, tied: bool, tensor: Tensor, prescription: Prescription | None, multiplier: float | None
 ) -> ParameterRow:
-    numbers = tensor.detach().reshape(-1) if tensor.is_floating_point() and tensor.numel() else None
+    readable = is_held(tensor) and tensor.is_floating_point() and tensor.numel()
+    numbers = tensor.detach().reshape(-1) if readable else None
     return ParameterRow(
         name=name,
         shape=tuple(tensor.shape),
@@ -248,7 +252,7 @@ def _row(
         fan_in=prescription.fan_in if prescription is not None else None,
         fan_out=prescription.fan_out if prescription is not None else None,
         distribution=prescription.how if prescription is not None else "",
-        std_now=None if numbers is None or numbers.is_meta else math.sqrt(moments(numbers)[1]),
+        std_now=None if numbers is None else math.sqrt(moments(numbers)[1]),
         std_planned=_planned_std(prescription) if prescription is not None else None,
         rate=prescription.lr_multiplier if prescription is not None else None,
         layer_rate=multiplier,

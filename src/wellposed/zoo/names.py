@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.remaking import remember
+from wellposed.zoo.files import function_of
 
 if TYPE_CHECKING:
     from wellposed.frontends.base import Frontend
@@ -174,27 +174,6 @@ def _from_timm(name: str) -> Loaded:
     model: nn.Module = timm.create_model(name, pretrained=False)
     size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 224, 224))
     return model, (_cpu_rand(2, *size),), {}
-
-
-def function_of(path: Path, function: str) -> Callable[[], Any]:
-    """Return a function of a Python file, which is run for it.
-
-    Raises:
-        OptionError: there is no such file or function.
-    """
-    if not path.is_file():
-        raise OptionError(f"there is no file {str(path)!r}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise OptionError(f"{str(path)!r} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    make: Callable[[], Any] | None = getattr(module, function, None)
-    if make is None:
-        functions = [key for key, value in vars(module).items() if callable(value)]
-        raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
-    return make
 
 
 def _from_file(path: Path, function: str) -> Loaded:

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.errors import OptionError
-from wellposed.zoo.names import front_end, function_of, keras_on_torch
+from wellposed.zoo.files import function_of, within
+from wellposed.zoo.names import front_end, keras_on_torch
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def load_training(name: str) -> Training:
             f"a training is named as path/to/file.py:function, which returns (model, loss_fn, batches); got {name!r}"
         )
     keras_on_torch()
-    make = function_of(Path(path), function)
+    folder, make = Path(path).parent, function_of(Path(path), function)
 
     def again() -> tuple[Any, Any, Any]:
         made = _anew(make)
@@ -76,10 +77,11 @@ def load_training(name: str) -> Training:
                 f"{function} of {path!r} must return (model, loss_fn, batches), with loss_fn(model, batch) a scalar "
                 f"tensor; got {type(made).__name__}"
             )
-        return _as_module(made[0]), *made[1:]
+        return _as_module(made[0]), within(folder, made[1]), made[2]
 
     model, loss_fn, batches = again()
     if not isinstance(model, nn.Module):
-        return Training(lambda: _as_module(_anew(model)), loss_fn, batches)
+        build = within(folder, model)
+        return Training(lambda: _as_module(_anew(build)), loss_fn, batches)
     first: list[nn.Module] = [model]
     return Training(lambda: first.pop() if first else again()[0], loss_fn, batches)

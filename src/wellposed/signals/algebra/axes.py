@@ -19,10 +19,45 @@ MOST = 400
 """Correlated terms up to which all are told apart; of more, some stand for those around them."""
 
 
+class _Terms:
+    """The correlations of the terms that products sum, by the numbers of the chances that they bring."""
+
+    def __init__(self) -> None:
+        self.chances: Array = np.zeros(0)
+        self.shrunk: Array = np.zeros(0)  # NaN where it has not been asked for
+        self.kernels: dict[int, tuple[Array, tuple[int, ...]]] = {}
+
+    def note(self, number: int, chance: float, kernel: Array, sizes: tuple[int, ...]) -> None:
+        """Keep those of one chance."""
+        if number >= self.chances.size:
+            longer = number + 1 - self.chances.size + self.chances.size // 2
+            self.chances = np.concatenate([self.chances, np.zeros(longer)])
+            self.shrunk = np.concatenate([self.shrunk, np.ones(longer)])
+        self.chances[number], self.shrunk[number] = chance, math.nan
+        self.kernels[number] = kernel, sizes
+
+    def limits(self, alike: Sources, power: float) -> Array:
+        """Return the most that each source may have: no limit where nothing was kept."""
+        part = slice(alike.start, alike.start + alike.amounts.size)
+        chances = self.chances[part]
+        for place in np.flatnonzero(np.isnan(self.shrunk[part]) & (alike.amounts[: chances.size] != 0.0)):
+            number = alike.start + int(place)
+            self.shrunk[number] = of_one_size(*self.kernels.pop(number))  # once for all norms
+        most = np.full(alike.amounts.size, np.inf)
+        known = (chances > 0.0) & ~np.isnan(self.shrunk[part])
+        np.copyto(most[: chances.size], np.sqrt(chances * self.shrunk[part] ** power), where=known)
+        return most
+
+
+def _terms(call: Call) -> _Terms:
+    terms: _Terms = call.run.memo.setdefault("terms", _Terms())
+    return terms
+
+
 def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], chance: float) -> None:
     """Keep the correlations of the terms that a product sums, by the ``number`` of the chance that it brings."""
     if chance >= LEAST:
-        call.run.memo[("terms", number)] = (chance, kernel, tuple(sizes))
+        _terms(call).note(number, chance, kernel, tuple(sizes))
 
 
 def alike_of_one_size(call: Call, x: State) -> Sources:
@@ -37,22 +72,8 @@ def alike_of_one_size(call: Call, x: State) -> Sources:
     if alike.variance < LEAST or x.even > 0.0:
         return alike
     uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * alike.variance), 1.0)
-    amounts = np.array(alike.amounts)
-    for i in range(amounts.size):
-        terms = call.run.memo.get(("terms", alike.start + i))
-        if terms is not None and amounts[i]:
-            most = math.sqrt(terms[0] * _shrunk(call, alike.start + i, *terms[1:]) ** max(uneven, 0.0))
-            amounts[i] = min(max(amounts[i], -most), most)
-    return Sources(alike.start, amounts)
-
-
-def _shrunk(call: Call, number: int, kernel: Array, sizes: tuple[int, ...]) -> float:
-    """Return `of_one_size` for the terms of a chance, once for all norms."""
-    key = ("shrunk", number)
-    if key not in call.run.memo:
-        call.run.memo[key] = of_one_size(kernel, sizes)
-    factor: float = call.run.memo[key]
-    return factor
+    most = _terms(call).limits(alike, max(uneven, 0.0))
+    return Sources(alike.start, np.clip(alike.amounts, -most, most))
 
 
 def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:

@@ -170,8 +170,10 @@ def chance_likeness(
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
     own = 1.0 / math.prod(apart_by)
     start = data.alike.start
-    factors = [shared if number in overlapping else own for number in range(start, start + data.alike.amounts.size)]
-    inherited = Sources(start, data.alike.amounts * np.sqrt(kept * np.array(factors)))
+    factors = np.full(data.alike.amounts.size, own)
+    if shared != own:
+        factors[[number - start for number in overlapping if 0 <= number - start < factors.size]] = shared
+    inherited = Sources(start, data.alike.amounts * np.sqrt(kept * factors))
     return Likeness(inherited, chance, share, sized=sized, terms=terms)
 
 

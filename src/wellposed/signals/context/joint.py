@@ -21,6 +21,7 @@ from scipy.special import ndtr
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call, dense
+from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Drawn, Pass
 from wellposed.signals.context.sampling import sample_state, state_of_samples
@@ -478,8 +479,7 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST if random else 1)
     count = min(count, _affordable(run, (*columns, *node.outputs)))
-    with torch.no_grad(), torch.random.fork_rng(devices=()):  # draws are on the CPU
-        torch.default_generator.manual_seed(node.index)  # torch.manual_seed also notes where it was called: slow
+    with torch.no_grad(), seeded(node.index):
         made = None if random or count <= LEAST else _at_once(node, columns, count)
         if made is None:
             made = _one_by_one(node, columns, count)

@@ -13,6 +13,7 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call, dense
+from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.state import Moments, State, make_state, read
@@ -318,18 +319,14 @@ def sample_operator(
     generator = torch.Generator().manual_seed(node.index)
     repeats = repetitions(sum(sizes))
     draws: list[list[Any]] = []
-    state = torch.random.get_rng_state()
     try:
-        torch.manual_seed(node.index)
-        with torch.no_grad():
+        with seeded(node.index), torch.no_grad():
             for _ in range(repeats):
                 given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
                 named = {key: _drawn(a, generator, graph, node.kwargs.get(key)) for key, a in kwargs.items()}
                 draws.append(call(node.op, given, named))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
         return None
-    finally:
-        torch.random.set_rng_state(state)
     results: list[State | None] = []
     for index, out in enumerate(node.outputs):
         info = graph.values[out]

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RuleError
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.random_states import seeded
 from wellposed.signals.algebra.terms import Adjoint, Term, gathered, settled, total, white
 from wellposed.signals.context.arguments import resolve
 from wellposed.signals.context.call import OVERFLOW, Outcome, Pass, Unknown
@@ -321,8 +322,7 @@ def _sampled(
     gradients = [None if term is None else settled(call, term) for term in received]
     generator = torch.Generator().manual_seed(node.index)
     draws: list[list[torch.Tensor]] = []
-    with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
-        torch.manual_seed(node.index)
+    with seeded(node.index), sdpa_kernel(SDPBackend.MATH):
         try:
             for _ in range(repetitions(size)):
                 draws.append(_differentiated(node, args, kwargs, wanted, gradients, generator))

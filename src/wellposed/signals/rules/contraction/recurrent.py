@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from wellposed.random_states import seeded
 from wellposed.signals.context.call import Call
 from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.blocks import select
@@ -75,17 +76,12 @@ def _runs(
     """Return the operator's results on samples of its inputs and weights."""
     generator = torch.Generator().manual_seed(call.node.index)
     runs: list[list[torch.Tensor]] = []
-    before = torch.random.get_rng_state()
-    try:
-        torch.manual_seed(call.node.index)
+    with seeded(call.node.index), torch.no_grad():
         for _ in range(DRAWS):
             hidden = [sample_state(h, generator) for h in start]
             given = sample_state(x, generator)
             drawn = [sample_state(w, generator) for w in weights]
-            with torch.no_grad():
-                runs.append(list(call.node.op(given, hidden if several else hidden[0], drawn, *options)))
-    finally:
-        torch.random.set_rng_state(before)
+            runs.append(list(call.node.op(given, hidden if several else hidden[0], drawn, *options)))
     return runs
 
 

@@ -1,0 +1,174 @@
+"""A user's own file on the command line: what it imports, what it raises, and the exit codes of every command."""
+
+import sys
+
+import pytest
+
+from wellposed import zoo
+
+NET = """
+import torch
+from torch import nn
+from sibling import WIDTH, fail
+
+
+def build():
+    return nn.Linear(WIDTH, 3), (torch.randn(4, WIDTH),)
+
+
+def lazy():
+    from later import width
+    return nn.Linear(width(), 3), (torch.randn(4, width()),)
+
+
+def broken():
+    return nn.Linear(fail(0), 3)
+
+
+def ends():
+    raise SystemExit("no data")
+
+
+def missing():
+    return open("/no/such/data.bin")
+
+
+def loss(model, batch):
+    return model(batch).sum() / fail(0)
+
+
+def training():
+    return nn.Linear(WIDTH, 3), loss, [torch.randn(4, WIDTH)]
+
+
+def of_whole_numbers():
+    return nn.Linear(WIDTH, 3), (torch.ones(4, WIDTH, dtype=torch.long),)
+
+
+def off():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+            with torch.no_grad():
+                self.linear.weight.mul_(torch.linspace(0, 40, 64)[None] ** 3)
+
+        def forward(self, x):
+            return self.linear(x * torch.linspace(0, 40, 64) ** 3)
+
+    return Scaled(), (torch.randn(32, 64),)
+"""
+SIBLING = """
+WIDTH = {width}
+
+
+def fail(number):
+    return 1 / number
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    made = tmp_path / "first"
+    made.mkdir()
+    (made / "net.py").write_text(NET)
+    (made / "sibling.py").write_text(SIBLING.format(width=4))
+    (made / "later.py").write_text("def width():\n    return 6\n")
+    (made / "unfinished.py").write_text("x = = 1\n")
+    (made / "without.py").write_text("import no_such_module_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_a_file_imports_its_siblings_also_later_and_the_path_is_as_before(folder):
+    before = list(sys.path)
+    assert zoo.load(f"{folder / 'net.py'}:build")[0].in_features == 4
+    assert zoo.load(f"{folder / 'net.py'}:lazy")[0].in_features == 6
+    assert sys.path == before
+
+
+def test_the_path_is_as_before_after_a_failure(folder):
+    before = list(sys.path)
+    for name in ("net.py:broken", "unfinished.py:x", "without.py:x"):
+        with pytest.raises((ZeroDivisionError, SyntaxError, ModuleNotFoundError)):
+            zoo.load(f"{folder / name}")
+    assert sys.path == before
+    assert "unfinished" not in sys.modules
+
+
+def test_files_of_two_folders_each_have_their_own_sibling(folder):
+    other = folder.parent / "second"
+    other.mkdir()
+    (other / "net.py").write_text(NET)
+    (other / "sibling.py").write_text(SIBLING.format(width=5))
+    for place, width in ((folder, 4), (other, 5), (folder, 4)):
+        assert zoo.load(f"{place / 'net.py'}:build")[0].in_features == width
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["plan", "first/net.py:broken"], ["error: ZeroDivisionError: division by zero", "first/net.py:",
+                                           "in broken: return nn.Linear(fail(0), 3)",
+                                           "first/sibling.py:6 in fail: return 1 / number"]),
+        (["plan", "first/net.py:ends"], ["SystemExit: no data", 'in ends: raise SystemExit("no data")']),
+        (["plan", "first/net.py:missing"], ["/no/such/data.bin", 'return open("/no/such/data.bin")']),
+        (["plan", "first/unfinished.py:x"], ["SyntaxError", "first/unfinished.py:1: x = = 1"]),
+        (["plan", "first/without.py:x"], ["no_such_module_at_all", "without.py:1 in <module>: import no_such"]),
+        (["score", "first/net.py:training"], ["ZeroDivisionError", "in loss: return model(batch).sum() / fail(0)"]),
+        (["refine", "first/net.py:training"], ["ZeroDivisionError", "in loss"]),
+        (["compare", "first/net.py:training"], ["ZeroDivisionError", "in loss"]),
+        (["lr", "first/net.py:training", "--find"], ["ZeroDivisionError", "in loss"]),
+        (["report", "first/net.py:broken"], ["ZeroDivisionError", "in broken"]),
+        (["check", "first/net.py:broken"], ["ZeroDivisionError", "in broken"]),
+        (["explain", "first/net.py:broken"], ["ZeroDivisionError", "in broken"]),
+        (["check", "first/net.py:of_whole_numbers"], ["torch.int64", "example.to(torch.float32)"]),
+        (["plan", "first/net.py:build", "-o", "no/such/folder/p.json"], ["'no/such/folder/p.json'"]),
+        (["plan", "first/net.py:build", "-o", "first"], ["'first'"]),
+        (["report", "first/net.py:build", "-o", "first"], ["'first'"]),
+        (["ops", "cov2d"], ["'cov2d'", "conv2d"]),
+        (["ops", "relu", "--tag", "exactly"], ["exact"]),
+    ],
+)  # fmt: skip
+def test_what_fails_is_exit_code_two_with_the_users_lines(run, folder, argv, said):
+    code, out, err = run(*argv, columns=400)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    for word in said:
+        assert word in err
+    for word in ("Traceback", "wellposed/zoo", ".tmp", "site-packages", "importlib"):
+        assert word not in err
+
+
+def test_a_fault_of_wellposed_has_its_traceback_and_a_code_of_its_own(run, folder, monkeypatch):
+    def fault(*_, **__):
+        raise KeyError("state")
+
+    monkeypatch.setattr("wellposed.graphs.trace", fault)
+    code, _, err = run("plan", "first/net.py:build")
+    assert code == 3
+    assert "Traceback" in err
+    assert "report" in err
+
+
+def test_one_is_for_a_failed_check_alone(run, folder):
+    code, out, _ = run("check", "first/net.py:off", "--tolerance", "0.0001")
+    assert code == 1
+    assert "off" in out
+
+
+def test_a_reader_that_goes_away_is_no_failed_check(run, folder, monkeypatch):
+    def gone(*_, **__):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("wellposed.cli.show.operators", gone)
+    assert run("ops")[0] == 141
+
+
+def test_an_interrupt_is_no_failed_check(run, folder, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wellposed.graphs.trace", stopped)
+    assert run("plan", "first/net.py:build")[0] == 130
