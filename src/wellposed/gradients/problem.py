@@ -14,8 +14,10 @@ from torch.utils import _pytree as pytree
 
 from wellposed.alone import alone
 from wellposed.errors import GradientError, InputError, RankError
+from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
 from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.tree import batch_copy
 from wellposed.graphs.unwrap import unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
 from wellposed.random_states import restored_random_state
@@ -31,10 +33,11 @@ class Problem:
 
     The user's loss function sees the model itself, with other tensors in the place of its parameters, and copies in the
     place of its buffers: running statistics do not move. They stay in place until the next call or the end of
-    `running`, as activation checkpointing reads them again when gradients are taken.
+    `running`, as activation checkpointing reads them again when gradients are taken. A batch is copied for each call,
+    and so are parameters where the forward pass writes to them, which the first call finds out.
 
     Attributes:
-        parameters: the trainable parameters by name, detached; tied ones once, under their first name.
+        parameters: copies of the trainable parameters by name; tied ones once, under their first name.
         training: whether the model is put in training mode, or in evaluation mode.
         seed: of the random numbers (dropout), alike for every call with the same ``part``.
     """
@@ -58,20 +61,23 @@ class Problem:
         self.training = training
         self.seed = seed
         self.parameters: Tensors = {}
+        self._frozen: Tensors = {}
+        self._writes: bool | None = None  # whether a pass writes to parameters; None before the first
         self._loss = loss_fn
         names: dict[int, str] = {}
         for name, parameter in parameters_by_name(self.model).items():
             names.setdefault(id(parameter), name)
         for parameter in self.model.parameters():
-            if not parameter.requires_grad:
-                continue
             name = names[id(parameter)]
+            if not parameter.requires_grad:
+                self._frozen[name] = parameter
+                continue
             why = "on the meta device" if parameter.is_meta else unwritable(parameter)
             if is_distributed(parameter):
                 why = "sharded over ranks (score and refine the model before it is wrapped)"
             if why is not None:
                 raise GradientError(f"parameter {name!r} is {why}: no gradient can be taken with respect to it")
-            self.parameters[name] = parameter.detach()
+            self.parameters[name] = parameter.detach().clone()
         if not self.parameters:
             raise GradientError(
                 f"no parameter of {type(self.model).__name__} requires a gradient; unfreeze those to be scored"
@@ -89,6 +95,7 @@ class Problem:
     def running(self) -> Iterator[None]:
         """Put the model in its mode for the block; afterwards model and random generators are as they were."""
         with restored_attributes(self.model), restored_random_state():
+            copy_attributes_(self.model)
             self.model.train(self.training)
             yield
 
@@ -103,14 +110,41 @@ class Problem:
         Raises:
             GradientError: the loss is no scalar tensor, or not finite.
         """
-        torch.manual_seed(self.seed * 1_000_003 + part)
-        loss = self._call(parameters, self.fresh_buffers(), batch)
+        try:
+            return self._finite(parameters, batch, part)
+        except WrittenTo:
+            self._writes = True
+            return self._finite(parameters, batch, part)
+
+    def _finite(self, parameters: Mapping[str, Tensor], batch: Any, part: int) -> Tensor:
+        """Return the loss; the first call stops with `WrittenTo` before it writes to a parameter."""
+        loss = self._seeded(parameters, batch, part)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise GradientError(
                 f"the loss of a batch is {value}; check the batch and the loss function, or start from an "
                 "initialisation whose signals stay finite (wellposed.initialize_)"
             )
+        return loss
+
+    def _seeded(self, parameters: Mapping[str, Tensor], batch: Any, part: int) -> Tensor:
+        """Return the loss as it is, with the random numbers of ``part``."""
+
+        def run() -> Tensor:
+            torch.manual_seed(self.seed * 1_000_003 + part)
+            return self._call(parameters, self.fresh_buffers(), batch)
+
+        if self._writes is not None:
+            return run()
+        try:
+            with Guard([*parameters.values(), *self._frozen.values()]):
+                loss = run()
+        except WrittenTo:
+            raise
+        except Exception:  # also operators that no mode may watch: without it they show what is wrong, if anything is
+            self._writes = False
+            return run()
+        self._writes = False
         return loss
 
     def gradient(
@@ -137,11 +171,27 @@ class Problem:
         Raises:
             GradientError: as `loss`; or the loss depends on no parameter.
         """
+        try:
+            return self._gradient(parameters, batch, part, differentiable, factors)
+        except WrittenTo:
+            self._writes = True
+            return self._gradient(parameters, batch, part, differentiable, factors)
+
+    def _gradient(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Any,
+        part: int,
+        differentiable: bool,
+        factors: Mapping[str, Tensor] | None,
+    ) -> tuple[float, Tensors]:
         leaves = dict(parameters) if differentiable else leaves_of(parameters)
+        if self._writes:
+            factors = None  # they belong to the leaves, and contracted are copies; the leaves' own slopes say it all
         twins = leaves_of({name: leaves[name] for name in factors or ()})
         factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
         with torch.enable_grad(), cheap_second_derivatives(factored) if differentiable else nullcontext():
-            loss = self.loss(leaves, batch, part)
+            loss = self._finite(leaves, batch, part)
             if not loss.requires_grad:
                 raise GradientError(
                     "the loss does not depend on any trainable parameter; the loss function must run the model that it "
@@ -172,7 +222,8 @@ class Problem:
         """Return the gradients of one sample of ``batch``, keyed by parameter, and its loss; no checks, as `pure`."""
         leaves = leaves_of(self.parameters)
         with torch.enable_grad():
-            loss = self._call(leaves, buffers, batch.rows(index, index + 1))
+            own = {path: buffer.clone() for path, buffer in buffers.items()}
+            loss = self._call(leaves, own, batch.rows(index, index + 1))
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True)), loss.detach()
 
@@ -192,8 +243,10 @@ class Problem:
                 registry[key] = tensor
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+        if self._writes:
+            parameters = {name: tensor.clone() for name, tensor in (self._frozen | dict(parameters)).items()}
         self.put(parameters, buffers)
-        loss = self._loss(self.model, batch)
+        loss = self._loss(self.model, batch_copy(batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise GradientError(

@@ -68,6 +68,15 @@ def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
         return tree
 
 
+def batch_copy(batch: Any) -> Any:
+    """Return a batch whose tensors are copies, for a forward pass that may write to them; each is copied once."""
+    return with_twins(batch, {id(tensor): _copy(tensor) for _, tensor in walk(batch)})
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_() if tensor.requires_grad else tensor.clone()
+
+
 def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return names, shapes and dtypes of example inputs for a message."""
     parts = [

@@ -14,6 +14,7 @@ from torch.func import functional_call, vmap
 
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError
+from wellposed.graphs.tree import batch_copy
 from wellposed.rates.feed import Feed
 from wellposed.rates.steps import Build, Update, stepping
 
@@ -68,7 +69,7 @@ class Objective(nn.Module):
         Raises:
             RateError: the loss function returned something else.
         """
-        loss = self.loss_fn(self.model, batch)
+        loss = self.loss_fn(self.model, batch_copy(batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {other}; take the mean")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellposed import ranks
+from wellposed.arrays import array_of
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
@@ -405,7 +406,7 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(array_of(tensor.detach().contiguous().reshape(-1).view(torch.uint8), torch.uint8).tobytes())
     return digest.hexdigest()[:16]
 
 

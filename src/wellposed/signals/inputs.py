@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
+from wellposed.arrays import array_of
 from wellposed.errors import InputError
 from wellposed.signals.distributions.state import Link, Marginal, Pointwise, Scaled, State, make_state
 from wellposed.signals.integration import kernels
@@ -106,7 +107,7 @@ class Input:
             return cls.tokens()
         if batch.numel() < 2 or not bool(torch.isfinite(batch).all()):
             raise InputError("a batch to measure inputs from needs at least two finite elements")
-        data = batch.detach().to("cpu", torch.float64).numpy()
+        data = array_of(batch)
         mean, var = float(data.mean()), float(data.var())
         if data.ndim == 2 and _differ(data):
             return cls(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.algebra.chance import alike_by_chance, alike_of_product
 from wellposed.signals.algebra.maps import difference, of_pairs, times_known
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -372,7 +373,7 @@ def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = 
 
 def _by_position(mask: torch.Tensor) -> State:
     """Return a known mask as 1 where it holds and 0 elsewhere."""
-    array = mask.double().cpu().numpy().reshape([n for n in mask.shape if n > 1])
+    array = array_of(mask).reshape([n for n in mask.shape if n > 1])
     whole = make_state(tuple(mask.shape), 0.0, 0.0)
     return whole.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, split_atom
 from wellposed.signals.integration import kernels
@@ -42,7 +43,7 @@ def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys:
     if is_causal:
         shown = np.tri(queries, keys)
     elif mask is not None and mask.shape[-2:] == (queries, keys):
-        shown = mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0).numpy()
+        shown = array_of(mask.to(torch.float64).reshape(-1, queries, keys).mean(dim=0))
     else:
         return None
     flat = np.asarray(shown / np.maximum(shown.sum(axis=1, keepdims=True), 1e-300))

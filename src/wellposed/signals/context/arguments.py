@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.graphs import Graph, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
@@ -92,7 +93,7 @@ def _as_table(state: State, tensor: torch.Tensor) -> State:
     if values.ndim < 2 or values.is_complex() or not bool(torch.isfinite(values).all()):
         return state
     short = _told_apart(values)
-    rows = short.double().cpu().numpy()
+    rows = array_of(short)
     along = [axis for axis, size in enumerate(rows.shape[:-1]) if size > 1]
     cap = kernels.lag_cap(len(along))
     lengths = [min(size, cap) if axis in along else 1 for axis, size in enumerate(rows.shape)]
@@ -160,7 +161,7 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     if different.numel() > largest or values.ndim == 0:
         return _with_correlations(state, values)
     # small constants are followed position by position: nothing about them is random
-    full = different.to(torch.float64).cpu().numpy()
+    full = array_of(different)
     array = full.reshape([n for n, size in zip(full.shape, values.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
 

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.signals.context.joined import Joined
@@ -103,7 +104,7 @@ def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
         values = first if bool((values == first).all()) else values
     if values.numel() > LARGEST or not bool(torch.isfinite(values).all()):
         return state
-    array = values.to(torch.float64).cpu().numpy()
+    array = array_of(values)
     if not each and array.size > FEW and array.size == tensor.numel() and _alike(array):
         return state
     array = array.reshape([n for n, size in zip(array.shape, tensor.shape, strict=True) if size > 1])

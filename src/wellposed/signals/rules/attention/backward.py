@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
 from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
@@ -123,7 +124,7 @@ def _choice(
         at, to = (np.arange(n) * (m / n) for n, m in ((rows, queries), (columns, keys)))
         visible = (to[None, :] <= at[:, None]).astype(np.float64)
     elif mask is not None and mask.shape[-1] == keys and mask.shape[-2:-1] in ((1,), (queries,)):
-        shown = mask.to(torch.float64).reshape(-1, *mask.shape[-2:]).mean(dim=0).expand(queries, keys).numpy()
+        shown = array_of(mask.to(torch.float64).reshape(-1, *mask.shape[-2:]).mean(dim=0).expand(queries, keys))
         visible = shown[np.ix_(np.arange(rows) * queries // rows, np.arange(columns) * keys // columns)]
     count = np.interp(np.arange(rows), np.linspace(0, rows - 1, seen.size), seen) if seen.size > 1 else seen
     second, (third, spread) = interpolated_participations(count, sigma2), interpolated_choices(count, sigma2)

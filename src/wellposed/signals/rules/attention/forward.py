@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, is_shut_out, mixture, operand, shut_out, within
 from wellposed.signals.algebra.products import alike_after_attention, tilt
@@ -130,7 +131,7 @@ def _seen(x: State, axis: int, mask: torch.Tensor | None) -> tuple[Array, float]
     query = x.axes[axis - 1] if axis else ()
     shown, counts = None, np.array([float(total)])
     if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total:
-        shown = mask.to(torch.float64).numpy()
+        shown = array_of(mask)
         counts = np.maximum(shown.sum(axis=-1), 1.0)
         if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
             counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Marginal, State, make_state, rescaled
@@ -36,7 +37,11 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     """Rows of a table: two positions have equal rows where they hold equal indices; looked up twice, they are one
     signal (both corners of a box in one table).
     """
-    known = (indices.shape, indices.cpu().numpy().tobytes()) if isinstance(indices, torch.Tensor) else call.value_of(1)
+    known = (
+        (indices.shape, array_of(indices, torch.int64).tobytes())
+        if isinstance(indices, torch.Tensor)
+        else call.value_of(1)
+    )
     key = ("rows", call.value_of(0), known)
     rows = looked_up(call, weight, indices)  # also where they are known: the weight's scale is chosen for every use
     found: State = rows if call.independent else call.run.memo.setdefault(key, rows)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import combine, linear
 from wellposed.signals.algebra.boxes import filtered
@@ -109,7 +110,7 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
     if matrix is None or matrix.is_complex() or not bool(torch.isfinite(matrix).all()):
         return None
     matrix = matrix if product.right_axes[1] == labels[0] else matrix.T
-    return mapped(data, axis, product.scale * matrix.detach().double().cpu().numpy(), pairs=True)
+    return mapped(data, axis, product.scale * array_of(matrix), pairs=True)
 
 
 def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
@@ -386,7 +387,7 @@ def _with_weights_of_their_own(
 def _loads(call: Call, experts: int) -> Array | int:
     """Return how many rows each expert gets, where that is known, else how many experts there are."""
     ends = call.graph.known.get(call.value_of(2) or -1)
-    return experts if ends is None else np.diff(ends.cpu().numpy().astype(np.float64), prepend=0.0)
+    return experts if ends is None else np.diff(array_of(ends), prepend=0.0)
 
 
 def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], loads: Array | int) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
 from wellposed.signals.algebra.dispatched import remember_pick
 from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
@@ -342,9 +343,7 @@ def picked_along(
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
     size = x.sizes[i]
-    places = (
-        None if names is None else np.where(names.cpu().numpy() < 0, names.cpu().numpy() + size, names.cpu().numpy())
-    )
+    places = None if names is None else array_of(names, torch.int64) % size
     if places is not None and _by_pair(x.corr, i, places, once):
         return reshape(mapped(x, axis, np.eye(size)[places], pairs=True), shape)
     if places is None:

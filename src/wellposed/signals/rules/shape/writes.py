@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
 from wellposed.signals.algebra.dispatched import put_back
 from wellposed.signals.algebra.maps import mapped
@@ -342,7 +343,7 @@ def _added(call: Call, target: State, source: State, dim: int, index: Any, kind:
         if len(index.shape) == 1:
             sums = put_back(call, call.node.args[2].value, call.node.args[3].value, source, sums, axis)
     else:
-        sums = _sums(call, source, axis, names.cpu().numpy().astype(np.intp), target.shape[axis], mean=kind == "mean")
+        sums = _sums(call, source, axis, array_of(names, torch.int64), target.shape[axis], mean=kind == "mean")
     if sums.shape != target.shape:
         sums = _mixed(call, filled(call, 0.0), sums, math.prod(sums.shape) / max(math.prod(target.shape), 1))
     return combine(call, target, sums, 1.0, 1.0)
