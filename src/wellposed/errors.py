@@ -81,3 +81,10 @@ def near_matches(received: str, known: Iterable[str]) -> str:
     if close:
         return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
     return "; known: " + ", ".join(repr(name) for name in options)
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Return up to ``limit`` names for a message, and how many more there are."""
+    shown = list(names)
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(repr(name) for name in shown[:limit]) + more

@@ -12,6 +12,7 @@ import numpy as np
 
 from wellposed.checks.chance import STEADY, Share
 from wellposed.checks.intervals import ERROR_RATE, log_normal_mean, std_range, student
+from wellposed.showing import Shown, Summary
 from wellposed.signals.signal import Signal, Tag
 
 Direction = Literal["forward", "backward"]
@@ -37,8 +38,8 @@ DOUBT = 1.0
 """Octaves beyond its tolerance from which on a miss is looked into, also where it may be chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """One signal, or the gradient with respect to one tensor: what was predicted and what was measured.
 
     Attributes:
@@ -113,6 +114,9 @@ class Comparison:
     def zero(self) -> bool:
         """Whether the signal is zero, as predicted: a zero-initialised gate or readout, or what it multiplies."""
         return self.predicted == self.measured == 0
+
+    def _summary(self) -> Summary:
+        return Summary(str(self))
 
     def __str__(self) -> str:
         what = "E[x²]" if self.direction == "forward" else "E[g²]"

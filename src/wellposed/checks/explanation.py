@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from wellposed.checks.comparison import TOLERANCE, log2_ratio
 from wellposed.checks.strict_json import to_json
+from wellposed.showing import ROWS, Shown, Summary, by_size, visible
 from wellposed.signals.signal import Tag
 
 Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "undecided"]
@@ -182,8 +183,8 @@ class Leaving:
         return f"{self.finding}: {both}; {misses}"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """Everything that is known of one node: see `wellposed.explain`.
 
     Attributes:
@@ -244,7 +245,25 @@ class Explanation:
         return text + (f". Inputs not as predicted: {'; '.join(unexpected)}" if unexpected else "")
 
     def __str__(self) -> str:
-        return self.summary()
+        return visible(self.summary())
+
+    def _summary(self) -> Summary:
+        """Return the finding, what enters and what leaves."""
+        entering = [
+            (f"enters: {e.name}", by_size(e.shape), str(e.predicted), "" if e.measured is None else str(e.measured))
+            for e in self.entering
+        ]
+        leaving = [
+            (f"leaves: {r.name}", by_size(r.shape), f"E[x²] {r.predicted:.3g}", f"E[x²] {r.measured:.3g}")
+            for r in self.leaving
+        ]
+        rows = (entering + leaving)[:ROWS]
+        return Summary(
+            f"{self.model}: {self.node} ({self.op}): {self.sentence}",
+            ("", "shape", "predicted", "measured"),
+            tuple(rows),
+            len(entering) + len(leaving) - len(rows),
+        )
 
     def summary(self) -> str:
         """Return all of it as plain text."""
@@ -258,14 +277,14 @@ class Explanation:
             *(f"weight: {fan}" for fan in self.fans),
         ]
         for item in self.entering:
-            lines.append(f"enters: {item.name} as {item.argument}, {item.kind} {_shape(item.shape)}")
+            lines.append(f"enters: {item.name} as {item.argument}, {item.kind} {by_size(item.shape)}")
             lines.append(f"  predicted {item.predicted}, {item.predicted.tag}{_correlated(item.predicted)}")
             if item.measured is not None:
                 lines.append(f"  measured  {item.measured}{_correlated(item.measured)}, {item.error:+.2f} octaves")
             if item.drawn:
                 lines.append(f"  {item.drawn}")
         for result in self.leaving:
-            lines.append(f"leaves: {result.name} {_shape(result.shape)}")
+            lines.append(f"leaves: {result.name} {by_size(result.shape)}")
             lines.append(
                 f"  predicted               E[x²] {result.predicted:.4g}, {result.error:+.2f} octaves, {result.tag}"
             )
@@ -297,10 +316,6 @@ class Explanation:
 def _excess(item: Leaving) -> float:
     excess = abs(item.error) - item.allowed
     return math.inf if math.isnan(excess) else excess
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape)) or "scalar"
 
 
 def _correlated(facts: Facts) -> str:

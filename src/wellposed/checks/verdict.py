@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from wellposed.checks.causes import Cause, find_causes
 from wellposed.checks.chance import STEADY, Share, shares, without_rounding
@@ -20,14 +19,15 @@ from wellposed.checks.strict_json import to_json
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
+from wellposed.showing import ROWS, Shown, Summary, cell, visible
 from wellposed.signals.signal import Signal, Signals
 
 SHOWN = 3
 """Causes that a summary names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict(Shown):
     """The outcome of `wellposed.check`.
 
     Attributes:
@@ -43,6 +43,7 @@ class Verdict:
         ended: the first node that not every pass came to, as a shape depends on values; what follows is unmatched.
         again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
         confirmed, dismissed: names of what they found off, and of what they did not.
+        remarks: what keeps the passes from showing the whole model, as the graph says it.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -56,6 +57,7 @@ class Verdict:
     again: int = 0
     confirmed: tuple[str, ...] = ()
     dismissed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -112,7 +114,24 @@ class Verdict:
         return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
     def __str__(self) -> str:
-        return self.summary()
+        return visible(self.summary())
+
+    def _summary(self) -> Summary:
+        """Return the outcome, and what is nearest to or beyond what is allowed."""
+        nearest = sorted(self.comparisons, key=lambda c: -c.excess)[:ROWS]
+        return Summary(
+            f"{'ok' if self.ok else 'not ok'}: {self.summary().partition(chr(10))[0]}",
+            ("node", "predicted", "measured", "octaves", "allowed", ""),
+            tuple(
+                (
+                    _named(c), f"{c.predicted:.3g}", f"{c.measured:.3g}", f"{c.error:+.2f}", f"{c.allowed:.2f}",
+                    "off" if c.off else "",
+                )
+                for c in nearest
+            ),
+            len(self.comparisons) - len(nearest),
+            "those nearest to or beyond what is allowed",
+        )  # fmt: skip
 
     def summary(self) -> str:
         """Return the outcome in words: what was compared, percentiles, what is off and from where, the conditioning."""
@@ -121,8 +140,10 @@ class Verdict:
         counted = f"{len(self.comparisons) - gradients} nodes" + (f" and {gradients} gradients" if gradients else "")
         lines = [
             f"{self.model}: {counted}, {self.draws} passes, {self.weights}: {self._outcome()}",
-            "error in octaves: " + ", ".join(f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100)),
         ]
+        if self.comparisons:
+            percentiles = (f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100))
+            lines.append(f"error in octaves: {', '.join(percentiles)}")
         if self.again:
             doubted = len(self.confirmed) + len(self.dismissed)
             lines.append(
@@ -159,6 +180,7 @@ class Verdict:
             )
         if self.ended:
             lines.append(f"not repeated from {self.ended} on: it depends on values how many elements meet there")
+        lines += [f"not seen whole: {remark}" for remark in self.remarks]
         if self.unmatched:
             lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
         return "\n".join(lines)
@@ -188,9 +210,8 @@ class Verdict:
         for c in sorted(self.comparisons, key=lambda c: -c.excess)[:limit]:
             style = "red" if c.off else None
             figures = (f"{c.predicted:.2g}", f"{c.measured:.2g}", f"{c.error:+.2f}", f"{c.allowed:.2f}", str(c.passes))
-            name = Text(c.name if c.direction == "forward" else f"∂/∂ {c.name}")
-            table.add_row(name, *figures[: len(columns)], style=style)
-        return Group(table, Text(self.summary()))
+            table.add_row(cell(_named(c)), *figures[: len(columns)], style=style)
+        return Group(table, cell(self.summary()))
 
     def to_json(self) -> str:
         """Return the verdict as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
@@ -218,6 +239,7 @@ class Verdict:
             "unmatched": self.unmatched,
             "heavy": self.heavy,
             "ended": self.ended,
+            "remarks": self.remarks,
             "nodes": nodes,
         }
         return to_json(document)
@@ -290,8 +312,9 @@ def compare(
         raise InputError("no signal is both predicted and measured; were both made from the same graph?")
     causes = find_causes(comparisons, graph)
     verdict = Verdict(
-        tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy), measured.ended
-    )
+        tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy), measured.ended,
+        remarks=() if graph is None else graph.remarks,
+    )  # fmt: skip
     return verdict if before is None else _after(before, verdict)
 
 
@@ -335,6 +358,10 @@ def _sides(
             )
             order = list(reversed(foreseen)) if field == "gradients" else foreseen
             yield "backward" if field else "forward", order, seen, scattered
+
+
+def _named(item: Comparison) -> str:
+    return item.name if item.direction == "forward" else f"∂/∂ {item.name}"
 
 
 def _spread(item: Comparison) -> float:

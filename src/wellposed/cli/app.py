@@ -101,7 +101,7 @@ def plan(
         return
     show.plan(planned, graph)
     if output is not None:
-        show.out().print(f"[dim]written to[/dim] {output}")
+        show.written(output)
 
 
 @app.command()

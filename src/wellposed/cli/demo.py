@@ -104,7 +104,7 @@ def _print_summary(
     )
     table.add_row("input", escape(plan.inputs))
     table.add_row("signals", show.tags(plan.coverage))
-    table.add_row("plan", f"{escape(plan.method)}: {show.actions(plan)}")
+    table.add_row("plan", f"{escape(plan.method)}: {plan.actions}")
     table.add_row("time", ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items()))
     console.print(table)
     console.print("[dim]second moment of the output of every weight, from input to output:[/]")

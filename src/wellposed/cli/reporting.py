@@ -108,9 +108,8 @@ def report(
     if output is None:
         show.out().print(made.table())
     else:
-        show.out().print(
-            f"{escape(made.judgement.sentence)}\n[dim]written to[/dim] {escape(str(output))}", soft_wrap=True
-        )
+        show.out().print(escape(made.judgement.sentence), soft_wrap=True)
+        show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)
 

@@ -6,16 +6,19 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from wellposed.errors import WellposedError
+from wellposed.showing import visible
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -39,19 +42,33 @@ TAG_STYLES = {
 _WIDE = 100
 
 
+class _Console(Console):
+    """A console that prints what is in names and files, and does not obey it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, with characters that a terminal would obey written out."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 def out() -> Console:
     """Return the console for results (standard output)."""
-    return Console(highlight=False)
+    return _Console(highlight=False)
 
 
 def err() -> Console:
     """Return the console for progress and errors (standard error)."""
-    return Console(stderr=True, highlight=False)
+    return _Console(stderr=True, highlight=False)
 
 
 def json_text(text: str) -> None:
     """Print JSON as it is: unwrapped and unstyled."""
     out().print(text, markup=False, soft_wrap=True)
+
+
+def written(path: Path) -> None:
+    """Print where a result was written to."""
+    out().print(f"[dim]written to[/dim] {escape(str(path))}", soft_wrap=True)
 
 
 def problem(raised: BaseException) -> int:
@@ -132,13 +149,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def actions(plan: Plan) -> str:
-    """Return what a plan does to the parameters in one line: ``"54 truncated_normal, 107 constant, 2 kept"``."""
-    words = {"keep": "kept", "tied": "tied"}
-    counts = Counter(words.get(item.action, item.distribution) for item in plan.prescriptions.values())
-    return ", ".join(f"{count} {word}" for word, count in counts.most_common())
-
-
 def tags(counts: Mapping[str, int]) -> str:
     """Return how signals were obtained, in markup: ``"120 exact, 43 approximate"``."""
     return ", ".join(f"[{TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.items() if count)
@@ -149,9 +159,10 @@ def plan(planned: Plan, graph: Graph) -> None:
     console = out()
     console.print(
         f"[bold]{escape(graph.model)}[/]: {plural(len(graph), 'operation')}, "
-        f"{plural(len(graph.parameters), 'parameter')}; {actions(planned)}"
+        f"{plural(len(graph.parameters), 'parameter')}; {planned.actions}"
     )
-    console.print(f"input {escape(planned.inputs)}; signals: {tags(planned.coverage)}")
+    if planned.inputs or planned.coverage:
+        console.print(f"input {escape(planned.inputs)}; signals: {tags(planned.coverage)}")
     console.print(planned.table(reasons=console.width >= _WIDE))
     for warning in planned.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
@@ -172,7 +183,7 @@ def explanation(why: Explanation) -> None:
     """Print why a node is off: the finding, its rule, what enters, and what leaves as predicted, and as measured."""
     console = out()
     place = " · ".join(part for part in (why.module, why.source) if part)
-    console.print(f"[bold]{escape(why.model)}: {escape(why.node)}[/] ({why.op}) [dim]{escape(place)}[/]")
+    console.print(f"[bold]{escape(why.model)}: {escape(why.node)}[/] ({escape(why.op)}) [dim]{escape(place)}[/]")
     console.print(escape(why.sentence), style="green" if why.finding == "as predicted" else "bold red")
     rule = f"rule {escape(why.rule)}" if why.rule else "no rule"
     console.print(f"{rule}, [{TAG_STYLES[why.rule_tag]}]{why.rule_tag}[/] [dim]{escape(why.rule_source)}[/]")
@@ -189,7 +200,7 @@ def explanation(why: Explanation) -> None:
     for item in why.entering:
         predicted, seen = item.predicted, item.measured
         table.add_row(
-            "enters", f"{escape(item.name)} as {item.argument}", f"{predicted.second_moment:.3g}",
+            "enters", f"{escape(item.name)} as {escape(item.argument)}", f"{predicted.second_moment:.3g}",
             f"{predicted.mean:.2g}", "" if seen is None else f"{item.error:+.2f}", _by_axis(predicted.correlations),
         )  # fmt: skip
         if seen is not None:
@@ -325,7 +336,7 @@ def agreement(scores: Agreement) -> None:
 def refinement(planned: Plan) -> None:
     """Print a refined plan: what it did to the gradients, and its scales."""
     console = out()
-    console.print(f"[bold]{escape(planned.model)}[/]: {escape(planned.method)}; {actions(planned)}")
+    console.print(f"[bold]{escape(planned.model)}[/]: {escape(planned.method)}; {planned.actions}")
     before, after = planned.figures.get("before"), planned.figures.get("after")
     if isinstance(before, dict) and isinstance(after, dict):
         table = Table(box=None, pad_edge=False, header_style="bold")

@@ -197,7 +197,7 @@ def refine(
         return
     show.refinement(planned)
     if output is not None:
-        show.out().print(f"[dim]written to[/dim] {output}")
+        show.written(output)
 
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from wellposed.alone import alone
 from wellposed.errors import GradientError, InputError, RankError
+from wellposed.gradients.contraction_derivatives import Factors
 from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
 from wellposed.graphs.restore import restored_attributes
@@ -63,6 +64,7 @@ class Problem:
         self.parameters: Tensors = {}
         self._frozen: Tensors = {}
         self._writes: bool | None = None  # whether a pass writes to parameters; None before the first
+        self._cheaply: bool = True  # whether second derivatives are taken the cheap way
         self._loss = loss_fn
         names: dict[int, str] = {}
         for name, parameter in parameters_by_name(self.model).items():
@@ -175,7 +177,11 @@ class Problem:
             return self._gradient(parameters, batch, part, differentiable, factors)
         except WrittenTo:
             self._writes = True
-            return self._gradient(parameters, batch, part, differentiable, factors)
+        except RuntimeError as error:  # the model takes gradients itself, by torch.func
+            if not (differentiable and self._cheaply and "saved tensor hooks" in str(error)):
+                raise
+            self._cheaply = False
+        return self._gradient(parameters, batch, part, differentiable, factors)
 
     def _gradient(
         self,
@@ -186,11 +192,11 @@ class Problem:
         factors: Mapping[str, Tensor] | None,
     ) -> tuple[float, Tensors]:
         leaves = dict(parameters) if differentiable else leaves_of(parameters)
-        if self._writes:
-            factors = None  # they belong to the leaves, and contracted are copies; the leaves' own slopes say it all
+        if self._writes or not self._cheaply:  # then not the leaves are contracted, or nobody looks at how
+            factors = None  # the leaves' own slopes say it all
         twins = leaves_of({name: leaves[name] for name in factors or ()})
         factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
-        with torch.enable_grad(), cheap_second_derivatives(factored) if differentiable else nullcontext():
+        with torch.enable_grad(), self._ways(differentiable, factored):
             loss = self._finite(leaves, batch, part)
             if not loss.requires_grad:
                 raise GradientError(
@@ -208,6 +214,10 @@ class Problem:
         return float(loss.detach()), {
             n: gradients[n] if n in gradients else torch.zeros_like(leaf) for n, leaf in leaves.items()
         }
+
+    def _ways(self, differentiable: bool, factored: Factors) -> AbstractContextManager[None]:
+        """Return the block in which a loss is run whose gradient may be differentiated again."""
+        return cheap_second_derivatives(factored) if differentiable and self._cheaply else nullcontext()
 
     def pure(self, buffers: Mapping[str, Tensor] | None = None) -> Callable[[Mapping[str, Tensor], Any], Tensor]:
         """Return the loss without checks, for `torch.func`: the model's mode and random state are the caller's.
@@ -296,10 +306,13 @@ class Batch:
         """Take a batch apart: the samples are along the first axis of its first tensor with axes.
 
         Raises:
-            InputError: the batch holds no tensor with axes.
+            InputError: the batch holds no tensor with axes, or one whose samples cannot be taken apart.
         """
         mapping = dict(batch) if isinstance(batch, Mapping) else batch  # transformers' collators give their own mapping
         leaves, spec = pytree.tree_flatten(mapping)
+        for leaf in leaves:
+            if isinstance(leaf, Tensor) and (why := _whole_only(leaf)):
+                raise InputError(f"a tensor of the batch is {why}")
         first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
         if first is None:
             raise InputError(
@@ -320,6 +333,19 @@ class Batch:
         """Return the batch of the samples from ``start`` to ``stop``, in the user's structure."""
         chosen = set(self.split)
         return self.rebuilt([leaf[start:stop] if i in chosen else leaf for i, leaf in enumerate(self.leaves)])
+
+
+def _whole_only(tensor: Tensor) -> str:
+    """Return why a tensor's samples cannot be taken apart, and what to do; ``""`` where they can."""
+    if tensor.is_nested:
+        return "nested: it has no single shape; give padded tensors and masks"
+    if tensor.is_meta:
+        return "on the meta device and has no values; give real data"
+    if tensor.layout != torch.strided:
+        return f"sparse ({str(tensor.layout).removeprefix('torch.')}); give it dense (Tensor.to_dense())"
+    if tensor.is_quantized:
+        return "quantised; give the numbers that it stands for (Tensor.dequantize())"
+    return ""
 
 
 def of_single(

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from wellposed import ranks
-from wellposed.errors import GradientError, PlanError
+from wellposed.errors import GradientError, PlanError, listed
 from wellposed.gradients.problem import Problem, Tensors, wide
 from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled, Tied, draw, keep
-from wellposed.plans.names import listed, parameters_by_name
+from wellposed.plans.names import parameters_by_name
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

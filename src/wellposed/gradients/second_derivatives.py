@@ -53,7 +53,7 @@ class _Functions(TorchFunctionMode):
         """Run ``func``, by the function here where there is one."""
         given = kwargs or {}
         result = None
-        if func in _FUNCTIONS and torch.is_grad_enabled():
+        if func in _FUNCTIONS and torch.is_grad_enabled() and not _within_transforms():
             x = args[0] if args else given["input"]
             if self._keeps() and not torch.is_autocast_enabled(x.device.type):
                 by = self._factored if func in _CONTRACTIONS else self._recomputed
@@ -64,6 +64,11 @@ class _Functions(TorchFunctionMode):
         """Whether what an operator keeps would come to us, and not to the hooks of activation checkpointing."""
         hooks = None if _INNERMOST_HOOKS is None else _INNERMOST_HOOKS(True)
         return hooks is not None and bool(hooks[0] == self._recomputed.pack)
+
+
+def _within_transforms() -> bool:
+    """Whether the model runs this under ``torch.func``: vmap and grad take no functions of ours."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 # Earlier releases of torch do not tell: there operators run as ever.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 import torch
 
+from wellposed.errors import listed
 from wellposed.graphs.graph import Graph, Node, Parameter, Value
 from wellposed.graphs.naming import node_names
 from wellposed.graphs.recorder import RawValue, Recorder
@@ -33,7 +34,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a tracing knows beside the recorder's nodes and values."""
+    """What a tracing knows beside the recorder's nodes and values; ``returned`` is the class of what forward returned,
+    None where it failed.
+    """
 
     model: str
     training: bool
@@ -44,6 +47,7 @@ class Facts:
     inputs: Sequence[int]
     example: Mapping[int, torch.Tensor]
     outputs: Sequence[int]
+    returned: str | None = None
 
 
 def build_graph(recorder: Recorder, facts: Facts) -> Graph:
@@ -79,6 +83,7 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
         parameters[name] = Parameter(
             name, tuple(held.names), held.value, held.tensor, held.module_class, used, held.values
         )
+    dead = _dead(nodes, facts.outputs)
     return Graph(
         nodes=nodes,
         values=values,
@@ -94,8 +99,37 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
         training=facts.training,
         model=facts.model,
         unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in facts.outputs),
-        dead_nodes=_dead(nodes, facts.outputs),
+        dead_nodes=dead,
+        remarks=tuple(_remarks(recorder, facts, parameters.values(), frozenset(dead))),
     )
+
+
+def _remarks(recorder: Recorder, facts: Facts, parameters: Iterable[Parameter], dead: frozenset[int]) -> Iterator[str]:
+    """Yield what keeps the graph from showing the whole model."""
+    if facts.returned is None:
+        return
+    what = f"the forward of {facts.model} returned an object of class {facts.returned}"
+    if facts.returned == "generator":
+        yield (
+            f"{what}: its body runs only as it is iterated, and nothing of it was seen; wrap the model in a module "
+            "that returns what it yields"
+        )
+    elif not recorder.nodes:
+        yield f"{what}, and ran no operation on tensors"
+    elif not facts.outputs:
+        yield f"{what}, which holds no tensor: what the loss receives is not known"
+    severed = [p.name for p in parameters if p.uses and dead.issuperset(p.uses)] if facts.outputs else []
+    if severed:
+        yield (
+            f"no output depends on {len(severed)} of the parameters that are used ({listed(severed)}): what is made of "
+            "them is not among the tensors that forward returns"
+        )
+    if recorder.left and (severed or recorder.came_back):
+        name, source = recorder.left[0]
+        yield (
+            f"values leave PyTorch at {source} (Tensor.{name}): what comes back of them as a tensor counts as a "
+            "constant of that one pass, and no signal or gradient is followed through it"
+        )
 
 
 def _value(identity: int, raw: RawValue, names: Sequence[str]) -> Value:

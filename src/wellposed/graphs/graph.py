@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from wellposed.errors import InputError, near_matches
+from wellposed.showing import ROWS, Shown, Summary, by_size
 
 Fact = TypeVar("Fact")
 ValueKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
@@ -131,8 +132,8 @@ class Parameter:
         return tuple(self.tensor.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+@dataclass(frozen=True, slots=True, repr=False)
+class Graph(Shown):
     """What one forward pass runs. Made by `wellposed.trace`; never changed.
 
     Attributes:
@@ -151,6 +152,8 @@ class Graph:
         model: the model's class name.
         unused_parameters: parameters that reach no operation of this pass.
         dead_nodes: nodes that reach no output.
+        remarks: what keeps the graph from showing the whole model, in words: values that leave PyTorch, parameters that
+            reach no output, an output without tensors.
         remembered: what follows from the structure alone, by the function that worked it out (`once`).
     """
 
@@ -169,6 +172,7 @@ class Graph:
     model: str
     unused_parameters: tuple[str, ...]
     dead_nodes: tuple[int, ...]
+    remarks: tuple[str, ...] = ()
     remembered: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -183,6 +187,21 @@ class Graph:
             if node.name == name:
                 return node
         raise InputError(f"the graph of {self.model} has no node {name!r}{near_matches(name, [n.name for n in self])}")
+
+    def _summary(self) -> Summary:
+        """Return the first and the last operations."""
+        mode = "training" if self.training else "evaluation"
+        elements = sum(parameter.tensor.numel() for parameter in self.parameters.values())
+        half = ROWS // 2
+        shown = self.nodes if len(self) <= ROWS else (*self.nodes[:half], *self.nodes[-half:])
+        return Summary(
+            f"Graph of {self.model}: {len(self):,} operations, {len(self.parameters):,} parameters of {elements:,} "
+            f"elements, {mode} mode" + "".join(f"; {remark}" for remark in self.remarks),
+            ("node", "operation", "output", "source"),
+            tuple((n.name, n.op_name, by_size(self.values[n.outputs[0]].shape), n.source) for n in shown),
+            len(self) - len(shown),
+            "the first and the last",
+        )
 
     def users(self) -> Mapping[int, Sequence[int]]:
         """Return, for every value id that is read, the indices of the nodes that read it."""

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wellposed.graphs.aliasing import Record
 from wellposed.graphs.execution import NeedsValuesError
+from wellposed.graphs.source import user_line
 
 _READERS: frozenset[Any] = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
 _PLACES: dict[Any, Any] = {
@@ -64,6 +65,24 @@ class PythonReads(TorchFunctionMode):
             if not record.base.known or record.real is None:
                 raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
             return func(record.real.clone(), *args[1:], **kwargs)
+
+
+class Leaving(TorchFunctionMode):
+    """Notes where real numbers that are not known beforehand are handed to NumPy or to a list."""
+
+    def __init__(self, find: Callable[[torch.Tensor], Record], left: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.find = find
+        self.left = left
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READERS and args[0].is_floating_point():
+            with _disable_current_modes():
+                if not self.find(args[0]).base.known:
+                    self.left.append((func.__name__, user_line()))
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def _is_there(tensor: torch.Tensor, *wanted: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -27,7 +27,7 @@ from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, 
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
 from wellposed.graphs.operators import ALIASES, PRODUCTS, require_numbers, whole
-from wellposed.graphs.reads import PythonReads
+from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
 _aten = torch.ops.aten
@@ -101,6 +101,10 @@ class Recorder(TorchDispatchMode):
     """Records operators into `nodes` and `values`; `Execution` runs them.
 
     Operators of higher order (``flex_attention``) are taken apart into those that their eager version runs.
+
+    Attributes:
+        left: where values that are not known beforehand were handed to Python (the method and ``file:line``).
+        came_back: whether real numbers came in as a constant after that.
     """
 
     supports_higher_order_operators = True
@@ -116,7 +120,10 @@ class Recorder(TorchDispatchMode):
         self.modules = modules
         self.meta: bool = engine == "meta"
         self.execution: Execution = Execution(self.meta)
-        self.reads: AbstractContextManager[Any] = PythonReads(self.find) if self.meta else nullcontext()
+        self.left: list[tuple[str, str]] = []
+        self.came_back: bool = False
+        self.reads: AbstractContextManager[Any]
+        self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left)
         self.constant_name = constant_name
         self.values_of = values_of
         self.nodes: list[RawNode] = []
@@ -165,6 +172,7 @@ class Recorder(TorchDispatchMode):
         """Record a tensor object that no operator has shown: another view of known memory, or a constant."""
         first = self.storages.get(memory(tensor))
         if first is None:
+            self.came_back |= bool(self.left) and tensor.is_floating_point()
             values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
             twin = meta_like(tensor) if self.meta and tensor.device.type != "meta" else tensor
             record = self.register("constant", self.constant_name(tensor), tensor, twin, values)

@@ -1,14 +1,16 @@
-"""Parameters that no graph can hold, refused before anything runs."""
+"""Parameters and inputs that no graph can hold, refused before anything runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from wellposed.errors import UnsupportedError
+from wellposed.errors import UnsupportedError, listed
+from wellposed.graphs.tree import input_tensors
 from wellposed.ranks import is_distributed
 
 
@@ -31,9 +33,20 @@ def check_parameters(model: nn.Module) -> None:
         return
     lines = []
     for fault, names in faults.items():
-        listed = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        lines.append(f"{listed}: {fault}")
+        lines.append(f"{listed(names)}: {fault}")
     raise UnsupportedError(f"{type(model).__name__} has parameters that cannot be traced: " + "; ".join(lines))
+
+
+def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedError` where an example input has no single shape, or no numbers of its own."""
+    for path, tensor in input_tensors(args, kwargs):
+        if tensor.is_nested:
+            raise UnsupportedError(
+                f"input {path!r} is a nested tensor, which has no single shape; use padded tensors and masks"
+            )
+        if tensor.is_quantized:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UnsupportedError(f"input {path!r} is quantised ({kind}); give the numbers that it stands for")
 
 
 def _fault(parameter: Any) -> str:

@@ -20,7 +20,7 @@ from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes
 from wellposed.graphs.source import error_line
-from wellposed.graphs.support import check_parameters
+from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.random_states import restored_random_state
@@ -62,12 +62,13 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
         TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
             exception is the cause.
         InputError: ``model`` is not a module.
-        UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, or an operator makes a
-            nested tensor.
+        UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, an input is nested or
+            quantised, or an operator makes a nested tensor.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
     check_parameters(model)
+    check_inputs(args, kwargs)
     resharded_(model)
     tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
     has_values = not flat_parameters(model) and all(map(is_held, tensors))
@@ -162,7 +163,7 @@ class _Tracing:
                     output = self.model(*args, **kwargs)
                 outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
                 recorder.put_back()
-                return build_graph(recorder, self._facts(mode, outputs))
+                return build_graph(recorder, self._facts(mode, outputs, type(output).__name__))
             except UnsupportedError:
                 recorder.put_back()
                 raise
@@ -175,7 +176,7 @@ class _Tracing:
             finally:
                 recorder.release()
 
-    def _facts(self, mode: bool, outputs: list[int]) -> Facts:
+    def _facts(self, mode: bool, outputs: list[int], returned: str | None = None) -> Facts:
         """Return what is known beside the recorder's nodes and values."""
         return Facts(
             model=class_name(self.model),
@@ -187,6 +188,7 @@ class _Tracing:
             inputs=self.inputs,
             example=self.example,
             outputs=outputs,
+            returned=returned,
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:

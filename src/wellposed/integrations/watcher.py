@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from wellposed import ranks
-from wellposed.errors import OptionError, PlanError, WellposedError
+from wellposed.errors import OptionError, PlanError, WellposedError, listed
 from wellposed.graphs import Graph, trace
 from wellposed.integrations.signals import Observed, Patterns
 from wellposed.integrations.start import is_sharded, planned, write_
@@ -22,7 +22,7 @@ from wellposed.integrations.updates import Figures, Updates, rate_figures
 from wellposed.methods import options_of
 from wellposed.options import check_integer
 from wellposed.plans import Plan
-from wellposed.plans.names import listed, parameters_by_name
+from wellposed.plans.names import parameters_by_name
 from wellposed.rates.guard import RatioGuard, guard, torch_optimizer
 from wellposed.signals import Signals
 

@@ -108,7 +108,7 @@ def plan(
         model=graph.model,
         inputs=draft.inputs,
         coverage=dict(draft.coverage),
-        warnings=(*draft.warnings, *warning_of(without)),
+        warnings=(*graph.remarks, *draft.warnings, *warning_of(without)),
         prescriptions=prescriptions,
     )
 

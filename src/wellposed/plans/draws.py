@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from wellposed.errors import PlanError
-from wellposed.plans.names import listed
+from wellposed.errors import PlanError, listed
 from wellposed.plans.plan import Plan
 from wellposed.plans.write import drawn_values
 from wellposed.ranks import is_held
@@ -41,8 +40,16 @@ def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, 
         model: its name, for messages.
 
     Raises:
-        PlanError: parameters that this process has no values of (on meta, or sharded) and that no plan draws.
+        PlanError: the plan draws another shape; or parameters that this process has no values of (on meta, or sharded)
+            and that no plan draws.
     """
+    planned = {} if plan is None else plan.prescriptions
+    other = [name for name, value in own.items() if name in planned and planned[name].shape != tuple(value.shape)]
+    if other:
+        raise PlanError(
+            f"the plan does not fit {model}: {other[0]!r} has shape {tuple(own[other[0]].shape)}, planned as "
+            f"{planned[other[0]].shape}; make a plan for this model"
+        )
     drawn = {} if plan is None else draw(plan, seed=seed, current=own)
     missing = [name for name, value in own.items() if not is_held(value) and name not in drawn]
     if missing:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from wellposed.errors import PlanError, UnsupportedError
-from wellposed.plans.names import listed, unwritable
+from wellposed.errors import PlanError, UnsupportedError, listed
+from wellposed.plans.names import unwritable
 from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.streams import furthest
 from wellposed.ranks import is_distributed

@@ -10,13 +10,14 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from wellposed.errors import OptionError, PlanError, UnsupportedError
+from wellposed.errors import OptionError, PlanError, UnsupportedError, listed
 from wellposed.options import check_not_negative, check_positive
 from wellposed.plans.fits import check_names, check_ties
-from wellposed.plans.names import listed, parameters_by_name
+from wellposed.plans.names import parameters_by_name
 from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
 from wellposed.plans.prescription import Prescription
 from wellposed.ranks import resharded_
+from wellposed.showing import cell
 
 AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]
@@ -165,8 +166,8 @@ def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:
         elements = sum(parameter.numel() for parameter in group["params"])
         names: Iterable[str] = group.get("param_names", ())
         table.add_row(
-            str(group.get("name", index)),
-            listed(names, 3),
+            cell(str(group.get("name", index))),
+            cell(listed(names, 3)),
             f"{elements:,}",
             f"{rate:.4g}",
             f"{decay:.4g}",

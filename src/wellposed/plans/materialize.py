@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from wellposed.errors import PlanError
-from wellposed.plans.names import listed, walk
+from wellposed.errors import PlanError, listed
+from wellposed.plans.names import walk
 from wellposed.ranks import is_distributed
 from wellposed.remaking import hook_of, remade, resets
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from wellposed.alone import alone
-from wellposed.errors import PlanError, near_matches
+from wellposed.errors import PlanError, listed, near_matches
 
 _SEGMENTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What torch.compile, FSDP1 and activation checkpointing insert; no user names an attribute so."""
@@ -93,13 +93,6 @@ def _nearest(pattern: str, names: Sequence[str]) -> str:
     """Return a hint of manageable length: the nearest names, or the first few."""
     hint = near_matches(pattern, names)
     return hint if len(hint) <= 200 else f"; the names are {listed(names)}"
-
-
-def listed(names: Iterable[str], limit: int = 5) -> str:
-    """Return up to ``limit`` names for a message, and how many more there are."""
-    shown = list(names)
-    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return ", ".join(repr(name) for name in shown[:limit]) + more
 
 
 def unwritable(parameter: torch.Tensor, *, in_parts: bool = False) -> str | None:

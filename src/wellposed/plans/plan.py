@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from wellposed.errors import PlanFileError
 from wellposed.plans.files import write_whole
 from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
-from wellposed.plans.show import Differences, differences, table
+from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
+from wellposed.showing import ROWS, Shown, Summary, by_size
 
 SCHEMA: Literal[1] = 1
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
@@ -33,7 +35,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-class Plan(BaseModel):
+class Plan(Shown, BaseModel):
     """How every parameter of a model is drawn. Plain data: it holds no tensor and no module, and compares by value.
 
     Attributes:
@@ -78,6 +80,24 @@ class Plan(BaseModel):
             if isinstance(prescription, Centering) and other.output_axis is None:
                 raise ValueError(f"{name!r} is centred on {target!r}, whose prescription has no output_axis")
         return self
+
+    @property
+    def actions(self) -> str:
+        """What is done to the parameters, in one line: ``"54 truncated_normal, 107 constant, 2 kept"``."""
+        return actions(self.prescriptions.values())
+
+    def _summary(self) -> Summary:
+        """Return the largest parameters, in the model's order."""
+        listed = list(self.prescriptions.values())
+        warned = f"; {len(self.warnings)} warning{'s' * (len(self.warnings) != 1)}" if self.warnings else ""
+        largest = sorted(range(len(listed)), key=lambda i: -math.prod(listed[i].shape))[:ROWS]
+        return Summary(
+            f"Plan of {self.model} by {self.method}, seed {self.seed}: {self.actions}{warned}",
+            ("parameter", "shape", "distribution", "fans"),
+            tuple((p.name, by_size(p.shape), p.how, fans(p)) for p in (listed[i] for i in sorted(largest))),
+            len(listed) - len(largest),
+            "the largest",
+        )
 
     def apply_(
         self,

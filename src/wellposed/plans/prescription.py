@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
@@ -26,6 +27,8 @@ Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "sca
 RANDOM: tuple[RandomDistribution, ...] = get_args(RandomDistribution)
 """The distributions that draw numbers; they are what a method's ``distribution`` option may name."""
 
+_MOST = 2**63 - 1
+"""Elements of the largest tensor that there can be."""
 _FIELDS = (
     "name", "shape", "action", "distribution", "mean", "std", "channel_std", "constant", "weight", "value",
     "output_axis", "groups", "lr_multiplier", "width_in", "width_out", "absorbed", "role", "op", "fan_in", "fan_out",
@@ -76,15 +79,15 @@ class Prescription(BaseModel):
     action: Action
     distribution: Distribution
     role: Role = "other"
-    output_axis: int | None = Field(default=None, ge=0)
-    groups: int = Field(default=1, ge=1)
+    output_axis: int | None = Field(default=None, ge=0, le=_MOST)
+    groups: int = Field(default=1, ge=1, le=_MOST)
     lr_multiplier: float = Field(default=1.0, ge=0.0)
-    width_in: int | None = Field(default=None, ge=1)
-    width_out: int | None = Field(default=None, ge=1)
+    width_in: int | None = Field(default=None, ge=1, le=_MOST)
+    width_out: int | None = Field(default=None, ge=1, le=_MOST)
     absorbed: float = Field(default=1.0, gt=0.0)
     op: str | None = None
-    fan_in: int | None = Field(default=None, ge=0)
-    fan_out: int | None = Field(default=None, ge=0)
+    fan_in: int | None = Field(default=None, ge=0, le=_MOST)
+    fan_out: int | None = Field(default=None, ge=0, le=_MOST)
     signal_before: float | None = None
     signal_after: float | None = None
     reason: str
@@ -145,7 +148,9 @@ class Prescription(BaseModel):
         return {name: value for name, value in fields.items() if name not in absent} if absent else fields
 
     @model_validator(mode="after")
-    def _check_axis(self) -> Self:
+    def _check_shape(self) -> Self:
+        if any(size < 0 for size in self.shape) or math.prod(self.shape) > _MOST:
+            raise ValueError(f"no tensor has shape {self.shape}")
         if self.output_axis is not None and self.output_axis >= len(self.shape):
             raise ValueError(f"output_axis {self.output_axis} is not an axis of shape {self.shape}")
         return self

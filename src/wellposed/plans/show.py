@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from wellposed.plans.prescription import Prescription
+from wellposed.showing import by_size, cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,25 @@ def _changes(parameter: str | None, left: Mapping[str, Any], right: Mapping[str,
 
 def table(title: str, prescriptions: Mapping[str, Prescription], *, reasons: bool) -> Table:
     """Return a rich table of prescriptions; long names and reasons fold, so that it fits any width."""
-    shown = Table(title=title, expand=False)
+    shown = Table(title=cell(title), expand=False)
     shown.add_column("parameter", overflow="fold", style="bold")
     for column in ("shape", "distribution", "fans"):
         shown.add_column(column, overflow="fold")
     if reasons:
         shown.add_column("reason", overflow="fold", style="dim")
     for name, prescription in prescriptions.items():
-        shape = "×".join(map(str, prescription.shape)) or "scalar"
-        fans = "" if prescription.fan_in is None else f"{prescription.fan_in} in, {prescription.fan_out} out"
-        why = [Text(prescription.reason)] if reasons else []
-        shown.add_row(name, shape, prescription.how, fans, *why)
+        cells = [name, by_size(prescription.shape), prescription.how, fans(prescription)]
+        shown.add_row(*map(cell, cells + [prescription.reason] * reasons))
     return shown
+
+
+def actions(prescriptions: Iterable[Prescription]) -> str:
+    """Return what is done to parameters in one line: ``"54 truncated_normal, 107 constant, 2 kept"``."""
+    words = {"keep": "kept", "tied": "tied"}
+    counts = Counter(words.get(item.action, item.distribution) for item in prescriptions)
+    return ", ".join(f"{count} {word}" for word, count in counts.most_common()) or "no parameters"
+
+
+def fans(prescription: Prescription) -> str:
+    """Return the fans of a weight in words; ``""`` where there are none."""
+    return "" if prescription.fan_in is None else f"{prescription.fan_in} in, {prescription.fan_out} out"

@@ -21,6 +21,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
+from wellposed.showing import cell
 from wellposed.signals.operators.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
@@ -109,7 +110,7 @@ class CoordinateCheck:
 
     def table(self) -> Table:
         """Return the changes after the last step, and their slopes, as a rich table."""
-        table = Table(title=str(self))
+        table = Table(title=cell(str(self)))
         table.add_column("activation", overflow="fold")
         for width in self.widths:
             table.add_column(str(width), justify="right")
@@ -118,7 +119,7 @@ class CoordinateCheck:
         for coordinate in self.coordinates:
             slope, error = coordinate.slopes[-1], coordinate.errors[-1]
             table.add_row(
-                coordinate.name,
+                cell(coordinate.name),
                 *(f"{change:.3g}" for change in coordinate.changes[-1]),
                 "" if slope is None else f"{slope:+.2f} ± {error:.2f}",
                 "off" if coordinate.excess(self.tolerance) > 0 else "",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from wellposed.reports.judge import moments_by_name
 from wellposed.reports.record import Initialisation, Record
 from wellposed.reports.structure import Operation, Structure
+from wellposed.showing import by_size
 from wellposed.signals import Signals
 
 Number = float | int | str | None
@@ -55,7 +56,7 @@ def _operation_columns(operations: Sequence[Operation]) -> dict[str, list[Any]]:
     return {
         "name": [operation.name for operation in operations],
         "op": [short_op(operation.op) for operation in operations],
-        "shape": [shape_text(operation.shape) for operation in operations],
+        "shape": [by_size(operation.shape) for operation in operations],
         "numel": [math.prod(operation.shape) for operation in operations],
         "group": [operation.group for operation in operations],
         "inputs": [operation.inputs for operation in operations],
@@ -74,11 +75,6 @@ def script_json(value: Any) -> str:
 def short_op(op: str) -> str:
     """Return an operator without its overload: ``conv2d``."""
     return op.partition(".")[0]
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as people write it: ``64×3×7×7``, ``scalar``."""
-    return "×".join(map(str, shape)) or "scalar"
 
 
 Direction = Literal["forward", "backward"]
@@ -144,7 +140,7 @@ def parameter_table(report: Record) -> dict[str, Any]:
     }  # fmt: skip
     rows = [
         (
-            row.name, shape_text(row.shape), (row.op or "").replace(".default)", ")"), row.fan_in, row.fan_out,
+            row.name, by_size(row.shape), (row.op or "").replace(".default)", ")"), row.fan_in, row.fan_out,
             row.distribution, number(row.std_now), number(row.std_planned), number(row.rate), number(row.layer_rate),
             row.reason,
         )

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wellposed.reports.record import Record
+from wellposed.showing import Shown, Summary
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 
-@dataclass(frozen=True, slots=True)
-class Report(Record):
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown, Record):
     """Everything that `wellposed.report` collected about a model before its first training step.
 
     Attributes:
@@ -31,6 +32,9 @@ class Report(Record):
         notes: what is missing and why, and the plan's warnings.
         provenance: how to make the report again.
     """
+
+    def _summary(self) -> Summary:
+        return Summary(f"Report of {self.model}: {self.judgement.sentence}")
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the report as one self-contained page that opens offline, and return its path.

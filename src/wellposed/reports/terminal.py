@@ -15,6 +15,7 @@ from wellposed.reports.judge import moment, moments_by_name, weighted_names
 from wellposed.reports.record import Initialisation, Record
 from wellposed.reports.sparkline import depth_lines
 from wellposed.reports.summary import check_summary, explain_command
+from wellposed.showing import cell
 from wellposed.signals import Signals
 
 WIDTH = 80
@@ -107,5 +108,5 @@ def _worst_table(report: Record, names: list[str]) -> Table:
                 shown.add_column(Text(f"{symbol}\n{item.title}"), justify="right", no_wrap=True)
     for name in names:
         cells = [f"{levels[name]:.2g}" if name in levels else "–" for levels in columns]
-        shown.add_row(Text(name), *cells)
+        shown.add_row(cell(name), *cells)
     return shown

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, overload
 
 from wellposed.errors import InputError, near_matches
+from wellposed.showing import ROWS, Shown, Summary, by_size
 
 Tag = Literal["exact", "approximate", "sampled", "assumed", "heavy", "measured"]
 
@@ -54,8 +56,8 @@ class Signal:
         return math.sqrt(self.second_moment)
 
 
-@dataclass(frozen=True, slots=True)
-class Signals(Sequence[Signal]):
+@dataclass(frozen=True, slots=True, repr=False)
+class Signals(Shown, Sequence[Signal]):
     """Signals in execution order; ``signals["layer1.0.conv2"]`` finds one by name.
 
     Attributes:
@@ -95,5 +97,38 @@ class Signals(Sequence[Signal]):
     def __iter__(self) -> Iterator[Signal]:
         return iter(self.items)
 
+    def _summary(self) -> Summary:
+        """Return the signals whose root mean squares are farthest from 1, in execution order."""
+        tags = Counter(signal.tag for signal in self.items)
+        counted = ", ".join(f"{count:,} {tag}" for tag, count in tags.items())
+        farthest = sorted(range(len(self)), key=lambda i: -_octaves(self.items[i]))[:ROWS]
+        further = [
+            name
+            for name, found in (
+                ("gradients", self.gradients),
+                ("gradients of parameters", self.parameter_gradients),
+                ("gradients of inputs", self.input_gradients),
+            )
+            if found is not None
+        ]
+        return Summary(
+            f"{len(self):,} signals ({counted}), {self.source}" + (f", with {', '.join(further)}" if further else ""),
+            ("name", "operation", "shape", "mean", "rms", "tag"),
+            tuple(
+                (s.name, s.op, by_size(s.shape), f"{s.mean:.3g}", f"{s.rms:.3g}", s.tag)
+                for s in (self.items[i] for i in sorted(farthest))
+            ),
+            len(self) - len(farthest),
+            "those farthest from a root mean square of 1",
+        )
+
     def __contains__(self, key: object) -> bool:
         return key in self._by_name if isinstance(key, str) else key in self.items
+
+
+def _octaves(signal: Signal) -> float:
+    """Return how far a second moment is from 1; 0 of zero, which stands for gates and padding."""
+    moment = signal.second_moment
+    if moment == 0.0:
+        return 0.0
+    return abs(math.log2(moment)) if math.isfinite(moment) else math.inf

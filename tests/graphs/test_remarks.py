@@ -1,0 +1,112 @@
+"""What keeps a graph from showing the whole model is said: in the graph, in plans, in verdicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wellposed as wp
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.relu(self.first(x)))
+
+
+class Generator(Net):
+    def forward(self, x: Tensor) -> Iterator[Tensor]:
+        yield self.first(x)
+
+
+class ByNumpy(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.from_numpy(np.tanh(self.first(x).detach().numpy())))
+
+
+class ByList(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tensor(self.first(x).tolist()))
+
+
+class BesideNumpy(Net):
+    """The path through the model is whole; a side path is not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.last(hidden + torch.from_numpy(np.tanh(hidden.detach().numpy())))
+
+
+class NotReturned(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.last(x)
+        return self.first(x)
+
+
+class Nothing(Net):
+    def forward(self, x: Tensor) -> None:
+        self.seen = super().forward(x)
+
+
+class Idle(Net):
+    def forward(self, x: Tensor) -> float:
+        return 3.0
+
+
+LEFT = r"values leave PyTorch at tests/graphs/test_remarks.py:\d+ \(Tensor.{}\): what comes back of them"
+SEVERED = r"no output depends on 2 of the parameters that are used \('{0}.weight', '{0}.bias'\)"
+SAID: dict[type[Net], tuple[str, ...]] = {
+    Generator: ("the forward of Generator returned an object of class generator: its body runs only as it is",),
+    ByNumpy: (SEVERED.format("first"), LEFT.format("numpy")),
+    ByList: (SEVERED.format("first"), LEFT.format("tolist")),
+    BesideNumpy: (LEFT.format("numpy"),),
+    NotReturned: (SEVERED.format("last"),),
+    Nothing: ("the forward of Nothing returned an object of class NoneType, which holds no tensor",),
+    Idle: ("the forward of Idle returned an object of class float, and ran no operation on tensors",),
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_what_is_not_seen_is_said(kind: type[Net]) -> None:
+    model = kind()
+    plan, verdict = wp.plan(model, X), wp.check(model, X)
+    assert len(wp.trace(model, X).remarks) == len(SAID[kind])
+    for place, words in enumerate(SAID[kind]):
+        assert re.match(words, plan.warnings[place])
+        assert re.match(words, verdict.remarks[place])
+        assert f"not seen whole: {verdict.remarks[place]}" in str(verdict)
+
+
+@pytest.mark.parametrize("kind", [Generator, Idle])
+def test_a_check_of_nothing_is_no_success(kind: type[Net]) -> None:
+    verdict = wp.check(kind(), X)
+    assert not verdict.ok
+    assert "nothing was compared" in str(verdict)
+    assert "percentile" not in str(verdict)
+
+
+class Logging(Net):
+    """Values are read, and nothing comes back of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x))
+        self.norms = hidden.detach().norm(dim=1).tolist()
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("kind", [Net, Logging])
+def test_models_that_are_seen_whole_are_not_remarked_on(kind: type[Net]) -> None:
+    assert wp.trace(kind(), X).remarks == ()
+    assert wp.plan(kind(), X).warnings == ()

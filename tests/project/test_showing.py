@@ -1,0 +1,112 @@
+"""Results show themselves in few lines, as they are: no markup, nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import wellposed as wp
+from wellposed.cli import show
+from wellposed.plans import Plan, groups_table
+from wellposed.showing import ROWS, visible
+
+LONG = 2_000
+"""Characters that no result exceeds: ten rows, however large the model."""
+HOSTILE = "[bold]a[/]\x1b[31m\x07<b>\u202e[/nonsense]"
+
+
+@pytest.fixture(scope="module")
+def deep() -> dict[str, object]:
+    model = nn.Sequential(*(layer for _ in range(100) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    x = torch.randn(8, 4)
+    graph = wp.trace(model, x)
+    verdict = wp.check(graph, draws=2)
+    return {
+        "graph": graph,
+        "plan": wp.plan(graph),
+        "signals": wp.propagate(graph, backward=True),
+        "verdict": verdict,
+        "comparison": verdict.comparisons[0],
+        "explanation": wp.explain(model, "198", x),
+    }
+
+
+KINDS = ["graph", "plan", "signals", "verdict", "comparison", "explanation"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_and_the_rows_that_matter(deep: dict[str, object], kind: str) -> None:
+    text, page = repr(deep[kind]), deep[kind]._repr_html_()
+    assert len(text) < LONG
+    assert len(page) < 2 * LONG
+    first, *rows = text.splitlines()
+    assert len(rows) <= ROWS + 2
+    assert page.count("<tr>") <= ROWS + 1
+    if kind not in ("comparison", "explanation"):
+        assert len(rows) == ROWS + 2
+        assert re.search(r"… \d+ more \(.* are shown\)$", rows[-1])
+        assert page.count("<tr>") == ROWS + 1
+    assert first
+
+
+def test_the_rows_are_those_that_matter(deep: dict[str, object]) -> None:
+    verdict, signals = deep["verdict"], deep["signals"]
+    worst = {c.name for c in sorted(verdict.comparisons, key=lambda c: -c.excess)[:ROWS]}
+    assert {line.split()[0] for line in repr(verdict).splitlines()[2:-1]} == worst
+    quietest = {s.name for s in sorted(signals, key=lambda s: s.second_moment)[:ROWS]}
+    assert {line.split()[0] for line in repr(signals).splitlines()[2:-1]} == quietest
+
+
+def test_a_report_shows_its_sentence() -> None:
+    report = wp.report(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4))
+    assert repr(report) == f"Report of Sequential: {report.judgement.sentence}"
+
+
+@pytest.mark.parametrize("text", ["plain", "größer × 3", "two\nlines", "日本語"])
+def test_text_for_people_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+
+
+def test_what_a_terminal_would_obey_is_written_out() -> None:
+    assert visible("\x1b[2Ja\rb\x9bc\u202ed\u2028e") == r"\x1b[2Ja\rb\x9bc\u202ed\u2028e"
+
+
+def hostile_model() -> nn.Module:
+    inside = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = nn.Module()
+    model.add_module(HOSTILE.replace(".", ""), inside)
+    model.forward = lambda x: inside(x)
+    model.__class__ = type(HOSTILE, (nn.Module,), {})
+    return model
+
+
+def printed(item: object) -> str:
+    stream = io.StringIO()
+    Console(file=stream, force_terminal=True, width=200, color_system="standard").print(item)
+    return stream.getvalue()
+
+
+def test_names_of_others_are_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = hostile_model(), torch.randn(4, 4)
+    plan, verdict = wp.plan(model, x), wp.check(model, x)
+    groups = plan.param_groups(model, lr=0.1)
+    texts = [repr(item) for item in (wp.trace(model, x), plan, wp.propagate(wp.trace(model, x)), verdict)]
+    texts += [str(verdict), str(wp.explain(model, wp.trace(model, x).nodes[0].name, x))]
+    texts += [printed(item) for item in (plan.table(), verdict.table(), groups_table(groups))]
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stdout", stream)
+    show.plan(plan, wp.trace(model, x))
+    show.verdict(verdict)
+    texts.append(stream.getvalue())
+    for text in texts:
+        assert "\\x1b[31m" in text.replace("\n", "")
+        assert not set("\x07\u202e") & set(text)
+        assert "\x1b[31m" not in text
+        assert "[bold]a[/]" in text
+    assert "<b>" not in plan._repr_html_()
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
