@@ -14,7 +14,9 @@ import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, TraceError
 from wellposed.reports import parts
 from wellposed.reports.html import page
-from wellposed.reports.summary import explain_command
+from wellposed.reports.judge import factor_text
+from wellposed.reports.summary import check_summary, depth_summary, explain_command
+from wellposed.reports.terminal import _series
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +71,9 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     assert before.judgement.sentence.startswith("Badly initialised: with its own weights, ")
     seen = before.initialisations[0].measured
     norms = [
-        math.sqrt(signal.second_moment * seen.gradients[signal.name].second_moment) * math.prod(signal.shape)
+        signal.second_moment * seen.gradients[signal.name].second_moment * math.prod(signal.shape) ** 2
         for signal in seen
-        if signal.name in seen.gradients
+        if signal.op == "linear.default"
     ]
     mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.sentence).groups()
     said = float(mantissa) * 10 ** int(exponent.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
@@ -80,6 +82,57 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     after = wp.report(model, example, draws=2)
     assert after.judgement.level == "good"
     assert after.judgement.sentence.startswith("Well initialised")
+
+
+@pytest.mark.parametrize(("model", "example"), [mlp(30), mlp(8), residual(), residual(40)])
+def test_the_sentence_says_what_the_charts_show(model, example):
+    report = wp.report(model, example, draws=2)
+    said = report.judgement.sentence.partition("; under the plan")[0]
+    for direction, word in (("forward", "signals"), ("backward", "gradients along the trunk")):
+        series = dict(_series(report, direction))["own init"]
+        factor = factor_text(max(series) / min(series))
+        assert re.search(rf"{word} (stay within|differ by) a factor of {re.escape(factor)} in ", said)
+        caption = depth_summary(report, direction).partition(". plan")[0]
+        low, high = factor_text(min(series)), factor_text(max(series))
+        assert re.search(rf"from {re.escape(low)} at \S+ to {re.escape(high)} at \S+$", caption)
+        if f"{word} differ" in said:
+            places = re.search(r" at (\S+) to \S+ at (\S+)$", caption).groups()
+            assert f"(from {low} at {places[0]} to {high} at {places[1]})" in said
+
+
+def test_inputs_that_become_alike_are_told_with_the_reason():
+    by_biases, example = mlp(15)
+    found = wp.report(by_biases, example, draws=1)
+    assert found.judgement.level == "bad"
+    said = r"inputs become alike \((\S+) of E\[x²\] differs at 30, and biases are what is left\); under the plan, "
+    assert re.search(said, found.judgement.sentence)
+    assert "alike" not in found.judgement.sentence.partition("under the plan")[2]
+    outputs = by_biases(torch.randn(4096, 32)).detach().double()
+    mean, square = outputs.mean(0).square().mean(), outputs.square().mean()
+    assert found.initialisations[0].differing.share == pytest.approx(float(1 - mean / square), rel=1.0)
+    by_shape = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(32, 32, bias=False), nn.Softplus())))
+    found = wp.report(by_shape, example, draws=1)
+    assert "inputs become alike" in found.judgement.sentence
+    assert "biases" not in found.judgement.sentence
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_inputs_that_are_alike_themselves_tell_nothing(rows):
+    model, example = mlp(15)
+    given = example[:1].expand(rows, -1)
+    found = wp.report(model, given, inputs=[given], draws=1)
+    assert found.initialisations[0].differing is None
+    assert "alike" not in found.judgement.sentence
+
+
+def test_one_pass_is_shown_and_not_said_to_be_missing():
+    model, example = mlp(2)
+    assert check_summary(wp.report(model, example, draws=1)) == [
+        "Nothing was compared: one real pass does not know its own error. What it showed is shown."
+    ]
+    assert check_summary(wp.report(model, example, draws=0)) == [
+        "Nothing was compared with real passes: what is shown is predicted."
+    ]
 
 
 def test_zero_initialised_gates_are_no_fault():

@@ -19,7 +19,7 @@ from wellposed.reports.data import number, page_data, script_json
 from wellposed.reports.html import page
 from wellposed.reports.judge import SIGNALS, factor_text, sensitivity, span
 from wellposed.reports.structure import GROUP
-from wellposed.signals import Signal
+from wellposed.signals import Signal, Signals
 
 HOSTILE = "</script><script>alert('&quot;\u2028')</script>"
 
@@ -296,7 +296,8 @@ def test_only_named_signals_count():
 
 
 def test_gradients_count_relative_to_their_signals():
-    found = sensitivity(signals(1.0, 1e9, 3.0), signals(2.0, 1e9, 5.0), {"n0", "n2"})
+    both = Signals(tuple(signals(1.0, 1e9, 3.0)), gradients=Signals(tuple(signals(2.0, 1e9, 5.0))))
+    found = sensitivity(both, {"n0", "n2"})
     assert (found.low, found.high) == ((8.0, "n0"), (60.0, "n2"))  # E[x²] E[g²] 2²
 
 

@@ -100,7 +100,7 @@ def report(
         with stages.stage("gradients"):
             agreement = agreement_of(model, loss_fn, batches, plan, training, seed, stages)
     draws = affordable(graph, draws, stages)
-    initialisations = signals_of(graph, plan, inputs, draws, seed, stages)
+    initialisations = signals_of(graph, structure, plan, inputs, draws, seed, stages)
     with stages.stage("learning rates"):
         rules, multipliers = ((), {}) if failure else rate_rows(graph, plan)
     with stages.stage("parameters"):

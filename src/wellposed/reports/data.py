@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from wellposed.reports.judge import moments_by_name
-from wellposed.reports.record import Initialisation, Record
+from wellposed.reports.record import Direction, Initialisation, Record
 from wellposed.reports.structure import Operation, Structure
 from wellposed.showing import by_size
 from wellposed.signals import Signals
@@ -77,7 +77,6 @@ def short_op(op: str) -> str:
     return op.partition(".")[0]
 
 
-Direction = Literal["forward", "backward"]
 Kind = Literal["predicted", "measured"]
 KINDS: tuple[tuple[Direction, Kind], ...] = (
     ("forward", "predicted"),

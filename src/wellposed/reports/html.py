@@ -150,12 +150,15 @@ def _signals(report: Record) -> str:
 <label>operations <select id="plot-which"><option value="main">outputs of weights, and sums</option>
 <option value="all">all</option></select></label>
 <label>module <select id="plot-module"><option value="0">whole model</option></select></label>
-<label>gradients <select id="plot-scale"><option value="element">per element, E[g²]</option>
+<label>gradients <select id="plot-scale">
+<option value="relative">times the signal, (‖x‖ ‖g‖)²</option><option value="element">per element, E[g²]</option>
 <option value="tensor">whole tensor, ‖g‖²</option></select></label></div>"""
     merges = '<div class="table" id="table-merges"></div>' if report.structure.merges else "<p>No branches meet.</p>"
     lead = (
         "Second moment of every signal over depth, on a logarithmic scale. Lines are predicted, circles are measured "
-        "on real passes; each branch of the network is a line of its own, from where it leaves to where it joins."
+        "on real passes; each branch of the network is a line of its own, from where it leaves to where it joins. "
+        "Gradients are shown times the signal, (‖x‖ ‖g‖)², which a change of scale between layers leaves alone: that, "
+        "along the trunk, is what the verdict at the top judges."
     )
     return _section(
         "signals",

@@ -6,14 +6,16 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from wellposed.reports.record import Initialisation, Judgement, Level
+from wellposed.reports.record import Direction, Initialisation, Judgement, Level
 from wellposed.reports.structure import Structure
 from wellposed.signals import Signal, Signals
 from wellposed.signals.context.call import OVERFLOW
 
 SIGNALS = (1e4, 1e8)
 """Ratios of the largest to the smallest second moment among weighted outputs from which on an initialisation is called
-uneven, and bad: factors of 100 and of 10,000 in the signals' own units, where half precision begins to lose them."""
+uneven, and bad: factors of 100 and of 10,000 in the signals' own units, where half precision begins to lose them. The
+same for the ratio of a second moment to the part of it that differs between inputs: own initialisations of nets that
+are known to train stay below 200, ten plain layers under PyTorch's defaults are above 10⁶."""
 GRADIENTS = (1e6, 1e10)
 """The same of (‖x‖ ‖g‖)² along the trunk. Own initialisations of nets that are known to train (with norms, or shallow)
 stay below a factor of 1,000 in ‖x‖ ‖g‖; 30 plain layers under PyTorch's defaults are above 100,000."""
@@ -64,23 +66,27 @@ def moments_by_name(signals: Iterable[Signal]) -> dict[str, float]:
     return {signal.name: moment(signal) for signal in signals}
 
 
+def figures(signals: Signals, direction: Direction) -> dict[str, float]:
+    """Return what a direction is judged by, by name: E[x²], or (‖x‖ ‖g‖)² (`sensitivity`)."""
+    moments = moments_by_name(signals)
+    if direction == "forward":
+        return moments
+    return {g.name: moment(g) * moments[g.name] * math.prod(g.shape) ** 2 for g in signals.gradients or ()}
+
+
 def span(signals: Iterable[Signal], names: Collection[str]) -> Span:
     """Return the span of the second moments of the signals of these names."""
     return span_of([(moment(signal), signal.name) for signal in signals if signal.name in names])
 
 
-def sensitivity(signals: Signals, gradients: Signals, names: Collection[str]) -> Span:
+def sensitivity(signals: Signals, names: Collection[str]) -> Span:
     """Return the span of (‖x‖ ‖g‖)² of the signals of these names: how much the loss feels a relative change of each.
 
     A gradient that is spread over more elements is smaller in each, and one with respect to a signal that a norm will
     rescale has the inverse of its scale; the product of the two norms has neither, so that it can be compared from
     layer to layer.
     """
-    moments = moments_by_name(signals)
-    return span_of(
-        [(moment(g) * moments[g.name] * math.prod(g.shape) ** 2, g.name) for g in gradients if g.name in names],
-        GRADIENTS,
-    )
+    return span_of([(value, name) for name, value in figures(signals, "backward").items() if name in names], GRADIENTS)
 
 
 def span_of(seen: Sequence[tuple[float, str]], bounds: tuple[float, float] = SIGNALS) -> Span:
@@ -104,9 +110,21 @@ def spans(structure: Structure, initialisation: Initialisation) -> tuple[Span | 
     source = initialisation.measured or initialisation.predicted
     if source is None:
         return None, None
-    back = source.gradients
-    signals = span(source, weighted_names(structure))
-    return signals, None if back is None else sensitivity(source, back, trunk_names(structure))
+    signals, gradients = judged_names(structure, "forward"), judged_names(structure, "backward")
+    return span(source, signals), None if source.gradients is None else sensitivity(source, gradients)
+
+
+def judged_names(structure: Structure, direction: Direction) -> frozenset[str]:
+    """Return the names of the operations that are judged: the outputs of weights, and, of gradients, what is shown of
+    the trunk (outputs of weights, sums, and the model's own outputs).
+    """
+    weighted = weighted_names(structure)
+    if direction == "forward":
+        return weighted
+    operations = structure.operations
+    shown = weighted | {operations[index].name for index in (*structure.merges, *structure.outputs)}
+    trunk = trunk_names(structure)
+    return trunk & shown or trunk
 
 
 def weighted_names(structure: Structure) -> frozenset[str]:
@@ -131,7 +149,8 @@ def trunk_names(structure: Structure) -> frozenset[str]:
 
 def judge(structure: Structure, initialisations: Sequence[Initialisation], failure: str | None) -> Judgement:
     """Return the verdict on a model."""
-    by_label = {item.label: spans(structure, item) for item in initialisations}
+    by_label = {item.label: _of_all(structure, item) for item in initialisations}
+    biases = {item.label for item in initialisations if item.differing is not None and item.differing.biases}
     own, plan = by_label.get("own"), by_label.get("plan")
     if failure is not None:
         seen = f"{len(structure.operations):,} operations ran before" if structure.operations else "nothing ran before"
@@ -141,48 +160,70 @@ def judge(structure: Structure, initialisations: Sequence[Initialisation], failu
     if own is None or own[0] is None:
         if plan is None or plan[0] is None:
             return Judgement("bad", "Nothing could be predicted or measured; the notes say why.")
-        return Judgement(_worse(plan), f"The model has no values yet; {_phrase(plan, 'under the plan')}.")
+        told = _phrase(plan, "under the plan", "plan" in biases)
+        return Judgement(_worse(plan), f"The model has no values yet; {told}.")
     level = _worse(own)
     word = {"good": "Well initialised", "fair": "Unevenly initialised", "bad": "Badly initialised"}[level]
-    sentence = f"{word}: {_phrase(own, 'with its own weights')}"
+    sentence = f"{word}: {_phrase(own, 'with its own weights', 'own' in biases)}"
     if plan is not None and plan[0] is not None:
-        sentence += f"; {_phrase(plan, 'under the plan')}"
+        sentence += f"; {_phrase(plan, 'under the plan', 'plan' in biases)}"
     return Judgement(level, sentence + ".")
 
 
-def _worse(pair: tuple[Span | None, Span | None]) -> Level:
-    levels = [item.level for item in pair if item is not None]
+Spans = tuple[Span | None, Span | None, Span | None]
+"""Of the signals, of the gradients along the trunk, and from all of a signal to what differs of it between inputs."""
+
+
+def _of_all(structure: Structure, item: Initialisation) -> Spans:
+    seen = item.differing
+    alike = None if seen is None else span_of([(max(seen.share, _ROUNDING), seen.name), (1.0, seen.name)])
+    return *spans(structure, item), alike
+
+
+_ROUNDING = 1e-14
+"""Share that is no more than the rounding of single precision, squared."""
+
+
+def _worse(all_of_them: Spans) -> Level:
+    levels = [item.level for item in all_of_them if item is not None]
     return max(levels, key=("good", "fair", "bad").index, default="good")
 
 
-def _phrase(pair: tuple[Span | None, Span | None], when: str) -> str:
-    words = ("signals", "gradients along the trunk")
-    parts = [_words(item, word) for item, word in zip(pair, words, strict=True) if item is not None]
-    return f"{when}, " + " and ".join(parts)
+def _phrase(all_of_them: Spans, when: str, biases: bool) -> str:
+    words = (("signals", "E[x²]"), ("gradients along the trunk", "(‖x‖ ‖g‖)²"))
+    parts = [_words(item, *word) for item, word in zip(all_of_them, words, strict=False) if item is not None]
+    alike = all_of_them[-1]
+    if alike is not None and alike.low is not None and alike.level != "good":
+        why = ", and biases are what is left" if biases else ""
+        parts.append(f"inputs become alike ({factor_text(alike.low[0])} of E[x²] differs at {alike.low[1]}{why})")
+    return f"{when}, " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
 
 
-def _words(seen: Span, word: str) -> str:
-    """Return what a span says: ``signals differ by a factor of 1.2e+09 (rms) from layer to layer, ...``."""
+def _words(seen: Span, word: str, measure: str) -> str:
+    """Return what a span says: ``signals differ by a factor of 1.2×10⁹ in E[x²] (from 0.29 at 0 to 2.4×10⁻¹⁰ at 58)``,
+    in the measure and with the figures that the charts show.
+    """
     if seen.broken:
         return f"{word} are infinite or NaN from {seen.broken[0 if word == 'signals' else -1]} on"
     if seen.count and seen.zeros == seen.count:
         return f"all {word} are zero"
     if seen.low is None or seen.high is None:
         return f"there are no {word}"
-    factor = math.sqrt(seen.ratio)
+    factor = f"a factor of {factor_text(seen.ratio)} in {measure}"
     if seen.level == "good":
-        return f"{word} stay within a factor of {factor_text(factor)}"
-    return f"{word} differ by a factor of {factor_text(factor)} (least at {seen.low[1]}, most at {seen.high[1]})"
+        return f"{word} stay within {factor}"
+    (low, least), (high, most) = seen.low, seen.high
+    return f"{word} differ by {factor} (from {factor_text(low)} at {least} to {factor_text(high)} at {most})"
 
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def factor_text(factor: float) -> str:
-    """Return a factor as people write it: ``1.3``, ``87``, ``4.5×10¹⁴``."""
+    """Return a number as people write it: ``1.3``, ``87``, ``4.5×10¹⁴``."""
     if not math.isfinite(factor):
         return "∞"
-    if factor < 1e4:
+    if 1e-3 <= factor < 1e4 or not factor:
         return f"{factor:.2g}" if factor < 10 else f"{factor:,.0f}"
     mantissa, _, exponent = f"{factor:.1e}".partition("e")
     return f"{mantissa}×10{str(int(exponent)).translate(_RAISED)}"

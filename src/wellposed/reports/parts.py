@@ -26,7 +26,10 @@ from wellposed.graphs import Graph, Node
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.ranks import is_held
 from wellposed.rates.relative import find_rate_rule
-from wellposed.reports.record import Initialisation, Label, ParameterRow, RateRow
+from wellposed.reports.judge import judged_names
+from wellposed.reports.likeness import differing
+from wellposed.reports.record import Differing, Initialisation, Label, ParameterRow, RateRow
+from wellposed.reports.structure import Structure
 from wellposed.signals import Signals, propagate
 from wellposed.signals.inputs import Described
 from wellposed.signals.operators.contraction import contractions
@@ -86,7 +89,7 @@ class Stages:
 
 
 def signals_of(
-    graph: Graph, plan: Plan | None, inputs: Inputs, draws: int, seed: int, stages: Stages
+    graph: Graph, structure: Structure, plan: Plan | None, inputs: Inputs, draws: int, seed: int, stages: Stages
 ) -> tuple[Initialisation, ...]:
     """Return the signals under the model's own weights, where it has any, and under the plan.
 
@@ -128,7 +131,8 @@ def signals_of(
             with stages.stage("measuring"):
                 ask = partial(predict, both, weights)
                 verdict = Trial(graph, source, weights, ask, seed, None, variances).verdict(draws, predicted, measured)
-        item = Initialisation(label, predicted, measured, verdict)
+        alike = _differing(graph, structure, weights, given[0], seed) if draws else None
+        item = Initialisation(label, predicted, measured, verdict, differing=alike)
         off = _explained(graph, [c.name for c in item.off if c.direction == "forward"], draws)
         if off:
             explain = partial(explain_nodes, graph, off, weights, given, assumed, seed)
@@ -136,6 +140,13 @@ def signals_of(
                 item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", explain) or ()))
         initialisations.append(item)
     return tuple(initialisations)
+
+
+def _differing(
+    graph: Graph, structure: Structure, plan: Plan | None, batch: Mapping[int, Tensor], seed: int
+) -> Differing | None:
+    """Return how little differs between the inputs of the first real pass."""
+    return differing(graph, judged_names(structure, "backward"), drawing(graph, plan, seed)(0), batch, seed)
 
 
 def _explained(graph: Graph, off: Sequence[str], draws: int) -> list[Node]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # scores take time to load, and most reports have none
 
 Label = Literal["own", "plan"]
 Level = Literal["good", "fair", "bad"]
+Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,21 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Differing:
+    """How little of the signals along the trunk differs between inputs, on a real pass.
+
+    Attributes:
+        share: the smallest share of a second moment that does.
+        name: where that is.
+        biases: whether what is alike there is made of biases; otherwise the nonlinearities make inputs alike.
+    """
+
+    share: float
+    name: str
+    biases: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Initialisation:
     """The signals under one way of drawing the weights.
 
@@ -42,6 +58,7 @@ class Initialisation:
         measured: the same on real passes; None where none were made.
         verdict: the one held against the other; None where one is missing.
         explanations: of the first operations whose signals are off, at most `wellposed.reports.parts.EXPLAINED`.
+        differing: where least differs between inputs; None where that was not seen.
     """
 
     label: Label
@@ -49,6 +66,7 @@ class Initialisation:
     measured: Signals | None
     verdict: Verdict | None
     explanations: tuple[Explanation, ...] = ()
+    differing: Differing | None = None
 
     @property
     def title(self) -> str:

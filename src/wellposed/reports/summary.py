@@ -5,31 +5,36 @@ from __future__ import annotations
 import math
 import shlex
 
-from wellposed.reports.data import Direction, Kind, signals_of
-from wellposed.reports.judge import span, weighted_names
-from wellposed.reports.record import Initialisation, Record
+from wellposed.reports.data import Kind, signals_of
+from wellposed.reports.judge import factor_text, figures, judged_names, span_of
+from wellposed.reports.record import Direction, Initialisation, Record
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
+_MEASURES: dict[Direction, tuple[str, str]] = {
+    "forward": ("E[x²]", "of the outputs of weights"),
+    "backward": ("(‖x‖ ‖g‖)²", "along the trunk"),
+}
 _WORDS = {"forward": "signals", "backward": "gradients"}
 
 
 def depth_summary(report: Record, direction: Direction) -> str:
     """Return what a plot over depth shows: the range of each initialisation, and where it breaks."""
-    names = weighted_names(report.structure)
+    names = judged_names(report.structure, direction)
+    measure, where = _MEASURES[direction]
     parts = []
     for item in report.initialisations:
         for kind in _KINDS:
-            signals = signals_of(item, direction, kind)
-            if signals is None:
+            signals = item.predicted if kind == "predicted" else item.measured
+            if signals is None or signals_of(item, direction, kind) is None:
                 continue
-            extremes = span(signals, names)
+            extremes = span_of([(value, name) for name, value in figures(signals, direction).items() if name in names])
             if extremes.low is not None and extremes.high is not None:
                 text = (
-                    f"{item.title} ({kind}): second moments of the outputs of weights from {extremes.low[0]:.3g} at "
-                    f"{extremes.low[1]} to {extremes.high[0]:.3g} at {extremes.high[1]}"
+                    f"{item.title} ({kind}): {measure} {where} from {factor_text(extremes.low[0])} at "
+                    f"{extremes.low[1]} to {factor_text(extremes.high[0])} at {extremes.high[1]}"
                 )
             else:
-                text = f"{item.title} ({kind}): no finite second moment above zero"
+                text = f"{item.title} ({kind}): no finite {measure} above zero {where}"
             if extremes.zeros:
                 text += f", {extremes.zeros} exactly zero"
             if extremes.broken:
@@ -53,7 +58,9 @@ def check_summary(report: Record) -> list[str]:
             + (f"{off:,} off" if off else "all as predicted")
             + (f"; 95 % within a factor of {2**octaves:.2g}" if math.isfinite(octaves) else "")
         )
-    if not lines and report.initialisations:
+    if not lines and any(item.measured is not None for item in report.initialisations):
+        lines.append("Nothing was compared: one real pass does not know its own error. What it showed is shown.")
+    elif not lines and report.initialisations:
         lines.append("Nothing was compared with real passes: what is shown is predicted.")
     return lines
 

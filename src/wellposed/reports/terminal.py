@@ -10,20 +10,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wellposed.reports.data import Direction, signals_of
-from wellposed.reports.judge import moment, moments_by_name, weighted_names
-from wellposed.reports.record import Initialisation, Record
+from wellposed.reports.judge import figures, judged_names, weighted_names
+from wellposed.reports.record import Direction, Initialisation, Record
 from wellposed.reports.sparkline import depth_lines
 from wellposed.reports.summary import check_summary, explain_command
 from wellposed.showing import cell
-from wellposed.signals import Signals
 
 WIDTH = 80
 WORST = 10
 _STYLES = {"good": ("✓", "green"), "fair": ("!", "yellow"), "bad": ("✗", "bold red")}
 _HEADINGS: dict[Direction, str] = {
     "forward": "signals over depth, E[x²] of the outputs of weights:",
-    "backward": "gradients over depth, E[g²] with respect to the outputs of weights:",
+    "backward": "gradients over depth, (‖x‖ ‖g‖)² along the trunk:",
 }
 
 
@@ -57,22 +55,24 @@ def table(report: Record) -> Group:
     return Group(*parts)
 
 
-def seen(item: Initialisation, direction: Direction) -> Signals | None:
-    """Return what was measured in a direction, or else what was predicted."""
-    return signals_of(item, direction, "measured") or signals_of(item, direction, "predicted")
+def seen(item: Initialisation, direction: Direction) -> dict[str, float]:
+    """Return what a direction is judged by, by name: as measured, or else as predicted."""
+    for signals in (item.measured, item.predicted):
+        if signals is not None and (found := figures(signals, direction)):
+            return found
+    return {}
 
 
 def _series(report: Record, direction: Direction) -> Iterator[tuple[str, list[float]]]:
-    names = weighted_names(report.structure)
+    names = judged_names(report.structure, direction)
     for item in report.initialisations:
-        signals = seen(item, direction)
-        levels = [moment(signal) for signal in signals or () if signal.name in names]
+        levels = [value for name, value in seen(item, direction).items() if name in names]
         if levels:
             yield item.title, levels
 
 
 def worst_operations(report: Record, limit: int) -> list[str]:
-    """Return the weighted operations whose signals lie farthest from second moment 1, or gradients from the median.
+    """Return the weighted operations whose E[x²] lies farthest from 1, or (‖x‖ ‖g‖)² from the median.
 
     Distances are in octaves, under the model's own weights where it has any; zeros that stand for a gate or a readout
     are no fault, and infinities and NaN come first.
@@ -80,12 +80,8 @@ def worst_operations(report: Record, limit: int) -> list[str]:
     names = weighted_names(report.structure)
     distances: dict[str, float] = {}
     for direction in _HEADINGS:
-        signals = seen(report.initialisations[0], direction) if report.initialisations else None
-        levels = {
-            signal.name: moment(signal) * (math.prod(signal.shape) if direction == "backward" else 1)
-            for signal in signals or ()
-            if signal.name in names
-        }
+        known = seen(report.initialisations[0], direction) if report.initialisations else {}
+        levels = {name: value for name, value in known.items() if name in names}
         proper = [level for level in levels.values() if math.isfinite(level) and level > 0]
         centre = 1.0 if direction == "forward" or not proper else statistics.median(proper)
         for name, level in levels.items():
@@ -100,11 +96,10 @@ def _worst_table(report: Record, names: list[str]) -> Table:
     shown.add_column("operation", overflow="fold", ratio=1)
     columns = []
     for direction in _HEADINGS:
-        symbol = "E[x²]" if direction == "forward" else "E[g²]"
+        symbol = "E[x²]" if direction == "forward" else "(‖x‖‖g‖)²"
         for item in report.initialisations:
-            signals = seen(item, direction)
-            if signals is not None:
-                columns.append(moments_by_name(signals))
+            if known := seen(item, direction):
+                columns.append(known)
                 shown.add_column(Text(f"{symbol}\n{item.title}"), justify="right", no_wrap=True)
     for name in names:
         cells = [f"{levels[name]:.2g}" if name in levels else "–" for levels in columns]

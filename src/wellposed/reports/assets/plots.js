@@ -57,7 +57,7 @@ function thinned(indices, levels, most) {
 }
 
 function depthTraces(direction, wanted) {
-  const whole = direction === "backward" && byId("plot-scale").value === "tensor";
+  const scale = direction === "backward" ? byId("plot-scale").value : "element";
   const order = [];
   for (let i = 0; i < COUNT; i++) if (wanted[i]) order.push(i);
   const paths = lines(wanted);
@@ -69,9 +69,13 @@ function depthTraces(direction, wanted) {
     for (const kind of ["predicted", "measured"]) {
       const column = item[direction + "_" + kind];
       if (!column) continue;
+      const signal = item["forward_" + kind];
       const level = (i) => {
         const v = value(column[i]);
-        return v === null ? null : whole ? v * OPERATIONS.numel[i] : v;
+        if (v === null || scale === "element") return v;
+        if (scale === "tensor") return v * OPERATIONS.numel[i];
+        const x = signal && value(signal[i]);
+        return x === null ? null : v * x * OPERATIONS.numel[i] ** 2;
       };
       const proper = (i) => { const v = level(i); return v !== null && Number.isFinite(v) && v > 0; };
       const name = `${item.title}, ${kind}`;
@@ -151,10 +155,10 @@ const SIGNS = { "circle-open": "○", "x-thin": "✕", "triangle-down": "▼" };
 
 function drawDepth(direction) {
   const { traces, range } = depthTraces(direction, chosen());
-  const whole = direction === "backward" && byId("plot-scale").value === "tensor";
   plotLegend(direction, traces.map((trace) => [trace.name, SIGNS[trace.marker.symbol] || "—",
     typeof trace.marker.color === "string" ? trace.marker.color : colour("--text")]));
-  const title = direction === "forward" ? "second moment E[x²]" : whole ? "squared norm ‖g‖²" : "second moment E[g²]";
+  const titles = { relative: "gradient times signal, (‖x‖ ‖g‖)²", element: "second moment E[g²]", tensor: "squared norm ‖g‖²" };
+  const title = direction === "forward" ? "second moment E[x²]" : titles[byId("plot-scale").value];
   Plotly.react("plot-" + direction, traces, layout({
     xaxis: { title: { text: "operation, in the order of the forward pass" }, zeroline: false },
     yaxis: { type: "log", title: { text: window.innerWidth < 640 ? "" : title }, range, exponentformat: "power",

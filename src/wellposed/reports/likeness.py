@@ -1,0 +1,90 @@
+"""How much of the signals differs between inputs: nets in which all inputs become alike cannot tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wellposed.graphs import Graph, Node, run
+from wellposed.reports.record import Differing
+from wellposed.signals.structure.roles import roles
+
+_ALIKE = 1e-3
+"""Share below which the inputs of a pass are alike themselves, and tell nothing of the net."""
+_LEFT = 0.01
+"""Share of a second moment that is left without biases, below which it is the biases' own."""
+_LOST = 1e-4
+"""Share from which on the biases are not asked about."""
+
+
+def differing(
+    graph: Graph,
+    names: Collection[str],
+    parameters: Mapping[str, Tensor],
+    batch: Mapping[int, Tensor],
+    seed: int,
+) -> Differing | None:
+    """Return the smallest share of a second moment that differs between the inputs of one real pass, and where.
+
+    Of an output x of B inputs, E[x²] is the mean over all, and E[x·x'] that over pairs of different inputs; the share
+    is 1 − E[x·x'] / E[x²]: 1 for inputs that have nothing in common, 0 where all give the same. A second pass, with all
+    biases at zero, tells whether what they share is the biases'.
+
+    Args:
+        graph: from `wellposed.trace`.
+        names: the outputs that are looked at.
+        parameters: the weights of the pass, by name.
+        batch: its inputs, by value id.
+        seed: of its random operators.
+
+    Returns:
+        None where that cannot be seen: one input alone, or inputs that are alike themselves.
+    """
+    values = [batch[value] for value in graph.inputs if value in batch and batch[value].ndim]
+    size = values[0].shape[0] if values else 0
+    if size < 2 or not any(_share(value) > _ALIKE for value in values if value.shape[0] == size):
+        return None
+    shares: dict[str, float] = {}
+    moments: dict[str, float] = {}
+
+    def look(into: dict[str, float], of: Callable[[Tensor], float], wanted: Collection[str]) -> None:
+        def observe(node: Node, outputs: Sequence[Tensor]) -> None:
+            for value, tensor in zip(node.outputs, outputs, strict=True):
+                name = graph.values[value].name
+                if name in wanted and tensor.ndim and tensor.shape[0] == size and tensor.is_floating_point():
+                    into[name] = of(tensor)
+
+        run(graph, parameters=weights, inputs=batch, observe=observe, seed=seed)
+
+    weights = dict(parameters)
+    look(shares, _share, names)
+    if not shares:
+        return None
+    name = min(shares, key=lambda known: shares[known])
+    biases = False
+    if shares[name] < _LOST:
+        look(moments, _second_moment, {name})
+        before = moments[name]
+        added = {known for known, role in roles(graph).items() if role in ("bias", "shift")}
+        weights |= {known: torch.zeros_like(value) for known, value in parameters.items() if known in added}
+        look(moments, _second_moment, {name})
+        biases = bool(moments[name] < _LEFT * before)
+    return Differing(shares[name], name, biases)
+
+
+def _share(tensor: Tensor) -> float:
+    """Return the share of a second moment that differs along the first axis; 1 for zero, and for what is not finite."""
+    if not tensor.is_floating_point():
+        return float(bool((tensor != tensor[:1]).any()))
+    x = tensor.double()
+    size = x.shape[0]
+    squares, whole = float(x.square().sum()), float(x.sum(0).square().sum())
+    if not 0.0 < squares < float("inf"):
+        return 1.0
+    return max(0.0, 1.0 - (whole / squares - 1.0) / (size - 1))
+
+
+def _second_moment(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean())
