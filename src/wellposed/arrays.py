@@ -14,6 +14,6 @@ def array_of(tensor: torch.Tensor, dtype: torch.dtype = torch.float64) -> npt.ND
     A storage that ``numpy()`` has shown to NumPy can never be resized again, which FSDP does to parameters and others
     to batches: what is the caller's is always copied.
     """
-    copy = tensor.detach().to("cpu", dtype, copy=True, memory_format=torch.contiguous_format)
+    copy = tensor.detach().to("cpu", dtype, copy=True)
     array: npt.NDArray[Any] = copy.numpy()
     return array

@@ -5,7 +5,7 @@ import torch
 from rich.cells import cell_len
 
 import wellposed as wp
-from wellposed.reports import parts
+from wellposed.reports import initialisations, parts
 
 MODELS = """
 import torch
@@ -94,7 +94,7 @@ def test_a_model_without_weights_is_predicted(run, net, monkeypatch):
         raise AssertionError("a measured pass")
 
     monkeypatch.setattr(parts, "LARGEST", 0)
-    monkeypatch.setattr(parts, "passes", refuses)
+    monkeypatch.setattr(initialisations, "passes", refuses)
     code, out, _ = run("report", net, "--meta")
     assert code == 0
     assert "The model has no values yet" in out

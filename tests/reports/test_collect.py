@@ -12,7 +12,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, TraceError
-from wellposed.reports import parts
+from wellposed.reports import initialisations, parts
 from wellposed.reports.html import page
 from wellposed.reports.judge import factor_text
 from wellposed.reports.summary import check_summary, depth_summary, explain_command
@@ -351,7 +351,7 @@ def test_what_is_off_is_explained(monkeypatch):
     text = console.export_text()
     assert "plan, first off: linear: made here: -" in text
     assert "more: wp.explain(model, 'linear', ..., plan=plan)" in text
-    monkeypatch.setattr(parts, "EXPLAINED", 1)
+    monkeypatch.setattr(initialisations, "EXPLAINED", 1)
     short = wp.report(Tied(), torch.randn(16, 64), draws=8)
     assert [len(item.explanations) for item in short.initialisations] == [1, 1]
     assert "why: <code>wp.explain(model, &#x27;mul&#x27;, ..., plan=plan)</code>" in page(short)

@@ -11,6 +11,7 @@ import torch
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref
 from wellposed.graphs.operators import traits, without_out
+from wellposed.limit import go_on
 from wellposed.random_states import seeded
 from wellposed.ranks import is_distributed
 
@@ -108,6 +109,7 @@ class Interpreter:
     def outputs(self) -> list[torch.Tensor]:
         """Run every node, freeing values after their last use."""
         for node in self.graph.nodes:
+            go_on()
             results = self._call(node)
             if len(results) != len(node.outputs):
                 raise RunError(

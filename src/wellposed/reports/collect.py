@@ -12,9 +12,10 @@ from wellposed.checks.batches import Inputs
 from wellposed.errors import OptionError, PlanError, TraceError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
-from wellposed.options import check_integer
+from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.reports.document import Report
+from wellposed.reports.initialisations import initialisations_of
 from wellposed.reports.judge import judge
 from wellposed.reports.parts import (
     Stages,
@@ -22,7 +23,6 @@ from wellposed.reports.parts import (
     agreement_of,
     parameter_rows,
     rate_rows,
-    signals_of,
     versions,
 )
 from wellposed.reports.record import Label, Provenance
@@ -31,6 +31,10 @@ from wellposed.reports.structure import structure_of
 if TYPE_CHECKING:
     from wellposed.gradients import Agreement
     from wellposed.gradients.problem import LossFunction
+
+
+BUDGET = 30.0
+"""Seconds of processor time that a report takes at most, where nothing else is asked for."""
 
 
 def report(
@@ -45,6 +49,7 @@ def report(
     inputs: Inputs = None,
     seed: int = 0,
     training: bool = True,
+    budget: float | None = BUDGET,
     progress: Callable[[str], None] | None = None,
     command: str | None = None,
     **kwargs: Any,
@@ -67,6 +72,9 @@ def report(
         inputs: as for `wellposed.measure`; the prediction assumes the same.
         seed: of the plan, and of weights, inputs and random operators of the real passes.
         training: the mode to trace in.
+        budget: processor time in seconds. What cannot be worked out until then is left out, the least important first:
+            rates, comparisons, predicted gradients, measured signals; the notes say what. Tracing, planning and scores
+            of gradients take the time that they take. None works out everything.
         progress: called with the name of each stage when it begins.
         command: what made the report, to be shown in it; by default the call in words.
         **kwargs: example inputs by keyword.
@@ -75,20 +83,23 @@ def report(
         A `Report`: ``.to_html(path)``, ``.table()``, or shown by itself in a notebook.
 
     Raises:
-        OptionError: an unknown method or option, options beside a finished plan, a negative number of draws, a loss
-            without batches (or batches without a loss), or a loss beside a graph.
+        OptionError: an unknown method or option, options beside a finished plan, a negative number of draws, a budget
+            that is no positive number, a loss without batches (or batches without a loss), or a loss beside a graph.
         InputError: inputs or batches that do not fit the model.
         PlanError: the plan does not fit the model, or ``method`` cannot plan it as asked.
         UnsupportedError: parameters of a kind that cannot be traced.
         TraceError: the model's forward fails before its first operation.
     """
     check_integer(0, draws=draws)
+    if budget is not None:
+        check_positive(budget=budget)
     _check_arguments(model, plan, options, loss_fn, batches)
     objects = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs}
     settings: dict[str, Any] = {"options": dict(options)} if options else {}
     settings |= {"method": method} if plan is None else {}
+    settings |= {"budget": budget} if budget != BUDGET else {}
     settings |= {"draws": draws, "seed": seed, "training": training}
-    stages = Stages(progress)
+    stages = Stages(progress, budget)
     graph, failure = _traced(model, args, kwargs, training, stages)
     structure = structure_of(graph)
     if plan is not None:
@@ -100,9 +111,9 @@ def report(
         with stages.stage("gradients"):
             agreement = agreement_of(model, loss_fn, batches, plan, training, seed, stages)
     draws = affordable(graph, draws, stages)
-    initialisations = signals_of(graph, structure, plan, inputs, draws, seed, stages)
+    initialisations = initialisations_of(graph, structure, plan, inputs, draws, seed, stages)
     with stages.stage("learning rates"):
-        rules, multipliers = ((), {}) if failure else rate_rows(graph, plan)
+        rules, multipliers = ((), {}) if failure else rate_rows(graph, plan, stages)
     with stages.stage("parameters"):
         parameters = parameter_rows(graph, plan, multipliers)
     return Report(
@@ -115,7 +126,7 @@ def report(
         rates=rules,
         agreement=agreement,
         failure=failure,
-        notes=(*stages.notes, *(plan.warnings if plan is not None else ())),
+        notes=(*stages.notes, *stages.shortened(), *(plan.warnings if plan is not None else ())),
         provenance=Provenance(
             versions=versions(),
             seed=seed,

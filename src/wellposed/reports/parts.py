@@ -6,34 +6,23 @@ import inspect
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
 from wellposed import rates
-from wellposed.checks.batches import Batches, Inputs
-from wellposed.checks.check import Trial
-from wellposed.checks.explain import explain_nodes, node_named
-from wellposed.checks.measure import drawing, passes
 from wellposed.checks.moments import moments
 from wellposed.errors import InputError, OptionError, WellposedError
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph
+from wellposed.limit import OutOfTime, until
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.ranks import is_held
 from wellposed.rates.relative import find_rate_rule
-from wellposed.reports.judge import judged_names
-from wellposed.reports.likeness import differing
-from wellposed.reports.record import Differing, Initialisation, Label, ParameterRow, RateRow
-from wellposed.reports.structure import Structure
-from wellposed.signals import Signals, propagate
-from wellposed.signals.inputs import Described
+from wellposed.reports.record import Label, ParameterRow, RateRow
 from wellposed.signals.operators.contraction import contractions
-from wellposed.signals.passes.propagation import cotangent_variances
 
 if TYPE_CHECKING:
     from wellposed.gradients import Agreement
@@ -43,10 +32,6 @@ LARGEST = 2**33
 """Bytes of parameters up to which real passes are made."""
 SLOW = 5e8
 """Multiplications of one pass up to which rule ``maximal_update``, which makes dozens of passes, is run."""
-EXPLAINED = 10
-"""Operations that are off and are explained, for each initialisation; others can be asked for."""
-LOOKED_AT = 2**25
-"""Elements of real passes that explanations are made from, for each initialisation."""
 OVERHEAD = 2.5e5
 """Multiplications that take as long as calling one operator."""
 
@@ -55,12 +40,21 @@ T = TypeVar("T")
 
 
 class Stages:
-    """What happens while a report is made: the time of each stage, and notes on what is missing."""
+    """What happens while a report is made: the time of each stage, and notes on what is missing.
 
-    def __init__(self, progress: Callable[[str], None] | None = None) -> None:
+    Attributes:
+        seconds: by stage.
+        notes: on what could not be worked out, and why.
+        left_out: what the budget of processor time was over for.
+    """
+
+    def __init__(self, progress: Callable[[str], None] | None = None, budget: float | None = None) -> None:
         self._progress = progress
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = []
+        self.left_out: list[str] = []
+        self._budget = budget
+        self.end: float | None = None if budget is None else time.process_time() + budget
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -74,100 +68,31 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def attempt(self, what: str, call: Callable[[], T]) -> T | None:
-        """Return what ``call`` does, or None with a note on ``what`` is missing and why.
+        """Return what ``call`` does within the budget, or None with a note on ``what`` is missing and why.
 
         Raises:
             OptionError, InputError: the request is at fault, and not the model.
         """
         try:
-            return call()
+            with until(self.end):
+                return call()
+        except OutOfTime:
+            self.left_out.append(what)
+            return None
         except (OptionError, InputError):
             raise
         except (WellposedError, RuntimeError, MemoryError) as error:  # what PyTorch raises are RuntimeErrors
             self.notes.append(f"{what}: {error}")
             return None
 
-
-def signals_of(
-    graph: Graph, structure: Structure, plan: Plan | None, inputs: Inputs, draws: int, seed: int, stages: Stages
-) -> tuple[Initialisation, ...]:
-    """Return the signals under the model's own weights, where it has any, and under the plan.
-
-    Raises:
-        InputError: inputs that do not fit the graph.
-    """
-    source = Batches(graph, inputs, seed)
-    given: Sequence[Mapping[int, Tensor]] = ()
-    if draws or not source.drawn:
-        given = list(source.take(range(max(draws, 1))))
-    assumed = source.description(given)
-    labels: list[tuple[Label, Plan | None]] = [("own", None)]
-    if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
-        stages.notes.append(
-            "own init: the model is on the meta device or sharded, and its parameters have no values to look at"
-        )
-        labels.clear()
-    if plan is not None:
-        labels.append(("plan", plan))
-    initialisations = []
-    for label, weights in labels:
-        title = "the plan" if weights is not None else "the model's own weights"
-
-        def predict(backward: bool, weights: Plan | None = weights, told: Described = assumed) -> Signals:
-            return propagate(graph, inputs=told, weights="current" if weights is None else weights, backward=backward)
-
-        def measure(backward: bool, weights: Plan | None = weights) -> Signals:
-            return passes(graph, given, drawing(graph, weights, seed), seed, cotangent_variances(graph, 1.0, backward))
-
-        with stages.stage("predicting"):
-            predicted = _both_ways(stages, f"predicted {{}} under {title}", predict)
-        measured, verdict = None, None
-        if draws:
-            with stages.stage("measuring"):
-                measured = _both_ways(stages, f"measured {{}} under {title}", measure)
-        if predicted is not None and measured is not None and draws > 1:  # one pass does not know its own error
-            both = predicted.gradients is not None and measured.gradients is not None
-            variances = cotangent_variances(graph, 1.0, both)
-            with stages.stage("measuring"):
-                ask = partial(predict, both, weights)
-                verdict = Trial(graph, source, weights, ask, seed, None, variances).verdict(draws, predicted, measured)
-        alike = _differing(graph, structure, weights, given[0], seed) if draws else None
-        item = Initialisation(label, predicted, measured, verdict, differing=alike)
-        off = _explained(graph, [c.name for c in item.off if c.direction == "forward"], draws)
-        if off:
-            explain = partial(explain_nodes, graph, off, weights, given, assumed, seed)
-            with stages.stage("explaining"):
-                item = replace(item, explanations=tuple(stages.attempt(f"explanations under {title}", explain) or ()))
-        initialisations.append(item)
-    return tuple(initialisations)
-
-
-def _differing(
-    graph: Graph, structure: Structure, plan: Plan | None, batch: Mapping[int, Tensor], seed: int
-) -> Differing | None:
-    """Return how little differs between the inputs of the first real pass."""
-    return differing(graph, judged_names(structure, "backward"), drawing(graph, plan, seed)(0), batch, seed)
-
-
-def _explained(graph: Graph, off: Sequence[str], draws: int) -> list[Node]:
-    """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
-    nodes: dict[int, Node] = {}
-    left = LOOKED_AT
-    for node in (node_named(graph, name) for name in off):
-        if node.index not in nodes:
-            left -= draws * sum(math.prod(graph.values[value].shape) for value in node.inputs)
-            if len(nodes) == EXPLAINED or (nodes and left < 0):
-                break
-            nodes[node.index] = node
-    return list(nodes.values())
-
-
-def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:
-    """Return signals with gradients, or without them where those fail, or None; with notes."""
-    both = stages.attempt(what.format("gradients"), lambda: call(True))
-    if both is not None:
-        return both
-    return stages.attempt(what.format("signals"), lambda: call(False))
+    def shortened(self) -> list[str]:
+        """Return a note on what was left out for time, if anything was."""
+        if not self.left_out:
+            return []
+        return [
+            f"left out, as the {self._budget:g} s of processor time were over: {'; '.join(self.left_out)}. "
+            "budget= gives more, and None works out everything"
+        ]
 
 
 def affordable(graph: Graph, draws: int, stages: Stages) -> int:
@@ -182,7 +107,7 @@ def affordable(graph: Graph, draws: int, stages: Stages) -> int:
     return 0
 
 
-def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Mapping[str, float]]:
+def rate_rows(graph: Graph, plan: Plan | None, stages: Stages) -> tuple[tuple[RateRow, ...], Mapping[str, float]]:
     """Return the result of every learning-rate rule under the plan's weights, and multipliers by parameter."""
     rows = []
     multipliers: Mapping[str, float] = {}
@@ -192,7 +117,12 @@ def rate_rows(graph: Graph, plan: Plan | None) -> tuple[tuple[RateRow, ...], Map
             continue
         drawn_by = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
         try:
-            rate = rates.relative(graph, rule=rule, plan=drawn_by, per_layer=rule == "ntk")
+            with until(stages.end):
+                rate = rates.relative(graph, rule=rule, plan=drawn_by, per_layer=rule == "ntk")
+        except OutOfTime:
+            stages.left_out.append(f"learning-rate rule {rule!r}")
+            rows.append(RateRow(rule, None, "left out: the time was over"))
+            continue
         except (WellposedError, RuntimeError) as error:
             rows.append(RateRow(rule, None, str(error)))
             continue

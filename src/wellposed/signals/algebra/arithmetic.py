@@ -241,7 +241,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     alike = alike_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
-    if cross is None and not gauss and not call.independent and mean.size:
+    if cross is None and not gauss and call.shapes and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
     sizes = STEADY_SIZES
     if not call.independent and kernels.average(mean * mean) <= little:

@@ -23,10 +23,13 @@ IMPRECISE = 1e-6
 count as strangers, so that a norm over samples finds what differs between them."""
 
 
-def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
-    """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5)."""
+def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: bool = False) -> State:
+    """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5).
+
+    With ``moments`` nobody asks for more than mean, variance and correlations of the result.
+    """
     if x.blocks and x.block_axis not in over:
-        means = [averaged(call, block, over, keepdim=keepdim) for block in x.blocks]
+        means = [averaged(call, block, over, keepdim=keepdim, moments=moments) for block in x.blocks]
         return concatenate(means, axis_after(x, over, keepdim=keepdim))
     x = pooled(x)
     key = ("mean", x.serial, x.axes, tuple(over), keepdim)
@@ -66,9 +69,11 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool) -> State:
         lever=None,
         tag=tag,
     )
-    if call.independent:
+    if call.independent or moments:
         return result
-    result = result.amended(spread=with_own_fluctuation(x, result), marginal=_marginal(x, result))
+    result = result.amended(spread=with_own_fluctuation(x, result))
+    if call.shapes:
+        result = result.amended(marginal=_marginal(x, result))
     result = result.amended(links=to_mean_of(x, dims))
     call.run.memo[key] = result = as_mean(x, dims, result)
     return result

@@ -33,6 +33,11 @@ class Adjoint(Call):
         self.wanted: Collection[int] = wanted
         self.target: tuple[int, ...] | None = target
 
+    @property
+    def shapes(self) -> bool:
+        """Nobody takes functions of gradients: sums and products are all that is made of them."""
+        return False
+
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape that a forward rule, used on gradients, is to return."""
         return super().shape(index) if self.target is None else self.target

@@ -138,6 +138,11 @@ class Call:
         """Whether the graph was traced in training mode."""
         return self.run.graph.training
 
+    @property
+    def shapes(self) -> bool:
+        """Whether somebody may ask for the shape of the result's distribution: functions do."""
+        return not self.run.independent
+
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape of one output of the node."""
         return self.graph.values[self.node.outputs[index]].shape

@@ -15,6 +15,7 @@ from wellposed.errors import InputError, OptionError, RuleError, UnsupportedErro
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
+from wellposed.limit import go_on
 from wellposed.signals.algebra.sizes import average_of_sizes
 from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of, unmade
 from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
@@ -68,6 +69,7 @@ def run_pass(
         entering = state_of(run, value)
         run.dependent[value] = 0 if entering is None else entering.roots
     for node in graph.nodes:
+        go_on()
         if any(graph.values[out].is_followed for out in node.outputs):
             if visit is not None:
                 visit(run, node)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -15,6 +15,9 @@ from wellposed.signals.context.weights import PlannedWeights, Prescribed, Prescr
 from wellposed.signals.inputs import Input
 from wellposed.signals.passes.forward import Assumptions, run_pass
 from wellposed.signals.signal import Signals
+
+if TYPE_CHECKING:
+    from wellposed.signals.passes.backward import Gradients
 
 Cotangents = float | Mapping[str, float]
 
@@ -57,12 +60,7 @@ def propagate(
         OptionError: unknown ``weights`` or ``state``; cotangents that are no variances of outputs; ``backward`` with
             ``state="independent"``, which says nothing of gradients.
     """
-    if isinstance(weights, str):
-        if weights not in ("current", "planned"):
-            raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
-        provider = Weights(graph) if weights == "current" else PlannedWeights(graph)
-    else:
-        provider = PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
+    provider = _provider(graph, weights)
     given = cotangent_variances(graph, cotangents, backward)
     if given is None:
         return run_pass(graph, provider, inputs=inputs, state=state, strict=strict)[0]
@@ -76,7 +74,35 @@ def propagate(
     if strict:
         require_adjoints(graph, given)
     signals, run = run_pass(graph, provider, inputs=inputs, state=state, strict=strict, keep=True)
-    back = gradients_of(run, given)
+    return _with(signals, gradients_of(run, given))
+
+
+def in_two_steps(
+    graph: Graph,
+    *,
+    inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
+    weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
+) -> tuple[Signals, Callable[[], Signals]]:
+    """Return what `propagate` does without gradients, and a function that goes on to what it does with them."""
+    signals, run = run_pass(graph, _provider(graph, weights), inputs=inputs, keep=True)
+
+    def backward() -> Signals:
+        from wellposed.signals.passes.backward import gradients_of
+
+        return _with(signals, gradients_of(run, cotangent_variances(graph, 1.0, backward=True)))
+
+    return signals, backward
+
+
+def _provider(graph: Graph, weights: Any) -> Weights:
+    if not isinstance(weights, str):
+        return PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
+    if weights not in ("current", "planned"):
+        raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
+    return Weights(graph) if weights == "current" else PlannedWeights(graph)
+
+
+def _with(signals: Signals, back: Gradients) -> Signals:
     return replace(signals, gradients=back.signals, parameter_gradients=back.parameters, input_gradients=back.inputs)
 
 

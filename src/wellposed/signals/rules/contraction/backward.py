@@ -191,7 +191,9 @@ def _along_weight(call: Adjoint, term: Term, outputs: Sequence[int]) -> float:
     over = [i for i in range(len(z.axes)) if i not in outputs]
     count = math.prod(z.shape[i] for i in over)
     parts = times_output(call, term, unit, z)
-    return level * count**2 * sum(averaged(call, part, over, keepdim=True).second_moment for part in parts)
+    return (
+        level * count**2 * sum(averaged(call, part, over, keepdim=True, moments=True).second_moment for part in parts)
+    )
 
 
 def _response(call: Adjoint, data: State, unit: State, product: Product) -> State | None:
@@ -216,7 +218,7 @@ def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[i
     shape = gradient.shape
     whole = multiply(call.into(shape), gradient.as_new(), response.as_new())
     over = [i for i in range(len(shape)) if i not in outputs]
-    mean = averaged(call, whole, over, keepdim=True)
+    mean = averaged(call, whole, over, keepdim=True, moments=True)
     count = math.prod(shape[i] for i in over)
     return mean.second_moment * count * count
 

@@ -1,0 +1,189 @@
+"""The signals of a report: under the model's own weights and under the plan, predicted, measured and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from wellposed.checks import Explanation, Verdict
+from wellposed.checks.batches import Batches, Inputs
+from wellposed.checks.check import Trial
+from wellposed.checks.explain import explain_nodes, node_named
+from wellposed.checks.measure import drawing, passes
+from wellposed.graphs import Graph, Node
+from wellposed.plans import Plan
+from wellposed.ranks import is_held
+from wellposed.reports.judge import judged_names
+from wellposed.reports.likeness import differing
+from wellposed.reports.parts import Stages
+from wellposed.reports.record import Differing, Initialisation, Label
+from wellposed.reports.structure import Structure
+from wellposed.signals import Signals, propagate
+from wellposed.signals.inputs import Described
+from wellposed.signals.passes.propagation import cotangent_variances, in_two_steps
+
+EXPLAINED = 10
+"""Operations that are off and are explained, for each initialisation; others can be asked for."""
+LOOKED_AT = 2**25
+"""Elements of real passes that explanations are made from, for each initialisation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What all initialisations are worked out from.
+
+    Attributes:
+        graph: of the model.
+        structure: of the graph.
+        source: of the batches.
+        given: the inputs of the first real passes, by value id; none where none are made.
+        assumed: what predictions assume of the inputs.
+        draws: real passes; 0 for none.
+        seed: of weights and random operators.
+    """
+
+    graph: Graph
+    structure: Structure
+    source: Batches
+    given: Sequence[Mapping[int, Tensor]]
+    assumed: Described
+    draws: int
+    seed: int
+
+
+def initialisations_of(
+    graph: Graph, structure: Structure, plan: Plan | None, inputs: Inputs, draws: int, seed: int, stages: Stages
+) -> tuple[Initialisation, ...]:
+    """Return the signals under the model's own weights, where it has any, and under the plan.
+
+    What matters most is worked out first, for both, as the time may run out: signals as predicted, then as measured,
+    then gradients as predicted, then how the one compares with the other.
+
+    Raises:
+        InputError: inputs that do not fit the graph.
+    """
+    source = Batches(graph, inputs, seed)
+    given: Sequence[Mapping[int, Tensor]] = ()
+    if draws or not source.drawn:
+        given = list(source.take(range(max(draws, 1))))
+    made = Passes(graph, structure, source, given, source.description(given), draws, seed)
+    labels: list[tuple[Label, Plan | None]] = [("own", None)]
+    if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
+        stages.notes.append(
+            "own init: the model is on the meta device or sharded, and its parameters have no values to look at"
+        )
+        labels.clear()
+    if plan is not None:
+        labels.append(("plan", plan))
+    begun = [_Begun(label, weights, made, stages) for label, weights in labels]
+    for work in (_Begun.predict, _Begun.measure, _Begun.predict_gradients, _Begun.compare):
+        for item in begun:
+            work(item)
+    return tuple([item.initialisation for item in begun])
+
+
+class _Begun:
+    """One way of drawing the weights, while its signals are worked out."""
+
+    def __init__(self, label: Label, plan: Plan | None, made: Passes, stages: Stages) -> None:
+        self.label, self.plan, self.made, self.stages = label, plan, made, stages
+        self.title = "the plan" if plan is not None else "the model's own weights"
+        self.predicted: Signals | None = None
+        self.measured: Signals | None = None
+        self.verdict: Verdict | None = None
+        self.differing: Differing | None = None
+        self.explanations: tuple[Explanation, ...] = ()
+        self._onwards: Callable[[], Signals] | None = None
+
+    @property
+    def initialisation(self) -> Initialisation:
+        """What was found out."""
+        return Initialisation(
+            self.label, self.predicted, self.measured, self.verdict, self.explanations, self.differing
+        )
+
+    @property
+    def _weights(self) -> Any:
+        return "current" if self.plan is None else self.plan
+
+    def predict(self) -> None:
+        """Predict signals."""
+        call = partial(in_two_steps, self.made.graph, inputs=self.made.assumed, weights=self._weights)
+        with self.stages.stage("predicting"):
+            found = self.stages.attempt(f"predicted signals under {self.title}", call)
+        if found is not None:
+            self.predicted, self._onwards = found
+
+    def predict_gradients(self) -> None:
+        """Predict gradients too, from where the prediction of signals ended."""
+        if self._onwards is None:
+            return
+        with self.stages.stage("predicting"):
+            both = self.stages.attempt(f"predicted gradients under {self.title}", self._onwards)
+        self.predicted, self._onwards = both or self.predicted, None
+
+    def measure(self) -> None:
+        """Measure signals and gradients on real passes, and what differs between their inputs."""
+        made = self.made
+        if not made.draws:
+            return
+        weights = drawing(made.graph, self.plan, made.seed)
+
+        def seen(backward: bool) -> Signals:
+            variances = cotangent_variances(made.graph, 1.0, backward)
+            return passes(made.graph, made.given, weights, made.seed, variances)
+
+        with self.stages.stage("measuring"):
+            self.measured = _both_ways(self.stages, f"measured {{}} under {self.title}", seen)
+            if self.measured is not None:
+                names = judged_names(made.structure, "backward")
+                look = partial(differing, made.graph, names, weights(0), made.given[0], made.seed)
+                self.differing = self.stages.attempt(f"what differs between inputs under {self.title}", look)
+
+    def compare(self) -> None:
+        """Hold the prediction against the measurement, and explain what is off."""
+        made = self.made
+        if self.predicted is None or self.measured is None or made.draws < 2:  # one pass does not know its own error
+            return
+        both = self.predicted.gradients is not None and self.measured.gradients is not None
+
+        def predict(told: Described) -> Signals:
+            return propagate(made.graph, inputs=told, weights=self._weights, backward=both)
+
+        trial = Trial(
+            made.graph, made.source, self.plan, predict, made.seed, None, cotangent_variances(made.graph, 1.0, both)
+        )
+        with self.stages.stage("measuring"):
+            ask = partial(trial.verdict, made.draws, self.predicted, self.measured)
+            self.verdict = self.stages.attempt(f"comparison under {self.title}", ask)
+        off = [c.name for c in self.initialisation.off if c.direction == "forward"]
+        if nodes := _explained(made.graph, off, made.draws):
+            explain = partial(explain_nodes, made.graph, nodes, self.plan, made.given, made.assumed, made.seed)
+            with self.stages.stage("explaining"):
+                self.explanations = tuple(self.stages.attempt(f"explanations under {self.title}", explain) or ())
+
+
+def _explained(graph: Graph, off: Sequence[str], draws: int) -> list[Node]:
+    """Return the nodes that are explained: the first, each once, as many as can be looked at in little time."""
+    nodes: dict[int, Node] = {}
+    left = LOOKED_AT
+    for node in (node_named(graph, name) for name in off):
+        if node.index not in nodes:
+            left -= draws * sum(math.prod(graph.values[value].shape) for value in node.inputs)
+            if len(nodes) == EXPLAINED or (nodes and left < 0):
+                break
+            nodes[node.index] = node
+    return list(nodes.values())
+
+
+def _both_ways(stages: Stages, what: str, call: Callable[[bool], Signals]) -> Signals | None:
+    """Return signals with gradients, or without them where those fail, or None; with notes."""
+    both = stages.attempt(what.format("gradients"), lambda: call(True))
+    if both is not None:
+        return both
+    return stages.attempt(what.format("signals"), lambda: call(False))
