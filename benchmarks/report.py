@@ -6,6 +6,7 @@ python benchmarks/report.py [--operations 1000 20000] [--models torchvision:resn
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,11 +24,13 @@ from wellposed import zoo
 COLUMNS = {
     "model": "model",
     "operations": "operations",
+    "budget": "budget (processor s)",
     "draws": "measured passes",
     "report_s": "finding out (processor s)",
     "page_s": "building the page (processor s)",
     "megabytes": "size (MB)",
     "open_s": "opening (processor s)",
+    "left_out": "left out",
 }
 
 
@@ -64,13 +67,13 @@ def opening(path: Path) -> float:
 
 
 def measured(
-    name: str, load: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], draws: int
+    name: str, load: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], draws: int, budget: float | None
 ) -> dict[str, Any]:
     """Return one row."""
     model, args, kwargs = load()
     start = time.process_time()
     report = wp.report(
-        model, *args, draws=draws, progress=lambda stage: print(f"{name}: {stage}", flush=True), **kwargs
+        model, *args, draws=draws, budget=budget, progress=lambda stage: print(f"{name}: {stage}", flush=True), **kwargs
     )
     found = time.process_time() - start
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +85,9 @@ def measured(
     return {
         "model": name,
         "operations": len(report.structure.operations),
+        "budget": budget,
         "draws": draws,
+        "left_out": next((note for note in report.notes if note.startswith("left out")), ""),
         "report_s": found,
         "page_s": built,
         "megabytes": size,
@@ -95,15 +100,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", type=int, nargs="*", default=[1000, 20_000])
     parser.add_argument("--models", nargs="*", default=["torchvision:resnet50"])
+    parser.add_argument("--budgets", type=float, nargs="*", default=[0.0, 30.0], help="seconds; 0 sets none")
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     model, args, _ = stack(5)
     wp.report(model, *args, draws=2)  # imports
-    rows = [measured(name, lambda name=name: zoo.load(name), options.draws) for name in options.models]
-    for count in options.operations:
+    rows = [measured(name, lambda name=name: zoo.load(name), options.draws, None) for name in options.models]
+    for count, budget in itertools.product(options.operations, options.budgets):
         name = f"residual network of {count:,} operations"
-        rows.append(measured(name, lambda count=count: stack(count), options.draws))
+        rows.append(measured(name, lambda count=count: stack(count), options.draws, budget or None))
     table = markdown(rows, COLUMNS)
     print(table)
     write("report", table, rows, options.out)

@@ -1,8 +1,10 @@
 """What a report finds out, what it says where something is missing, and that the model stays as it was."""
 
 import io
+import itertools
 import math
 import re
+import time
 
 import pytest
 import torch
@@ -133,6 +135,51 @@ def test_one_pass_is_shown_and_not_said_to_be_missing():
     assert check_summary(wp.report(model, example, draws=0)) == [
         "Nothing was compared with real passes: what is shown is predicted."
     ]
+
+
+def printed(report):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report.table())
+    return console.export_text()
+
+
+def test_what_the_budget_is_over_for_is_left_out_and_said_the_least_important_first(monkeypatch):
+    model, example = mlp(8)
+    whole = wp.report(model, example, draws=2, budget=None)
+    assert not any("left out" in note for note in whole.notes)
+    clock = itertools.count()
+    monkeypatch.setattr(time, "process_time", lambda: next(clock) * 1e-3)  # of every node that is visited
+    order, kept = ["measured", "signals", "gradients", "compared", "rates"], []
+    for budget in (0.004, 0.05, 0.13, 0.2, 0.5, 2.0):
+        clock = itertools.count()
+        found = wp.report(model, example, draws=2, budget=budget)
+        both = found.initialisations
+        there = {
+            "signals": all(item.predicted is not None for item in both),
+            "measured": all(item.measured is not None for item in both),
+            "gradients": all(item.predicted is not None and item.predicted.gradients is not None for item in both),
+            "compared": all(item.verdict is not None for item in both),
+            "rates": all(row.value is not None for row in found.rates),
+        }
+        assert [there[part] for part in order] == sorted([there[part] for part in order], reverse=True), budget
+        kept.append(sum(there.values()))
+        notes = [note for note in found.notes if note.startswith(f"left out, as the {budget:g} s of processor time")]
+        assert len(notes) == (kept[-1] < len(order))
+        assert len(found.parameters) == len(whole.parameters)
+        for part, word in (("signals", "predicted signals under the plan"), ("gradients", "predicted gradients under")):
+            assert there[part] or word in notes[0] or not there["signals"]
+        printed(found)
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (0, len(order))
+    assert len(set(kept)) >= 4
+    for mine, its in zip(found.initialisations, whole.initialisations, strict=True):
+        assert [signal.var for signal in mine.predicted.gradients] == [signal.var for signal in its.predicted.gradients]
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, math.nan])
+def test_a_budget_is_a_positive_number(budget):
+    with pytest.raises(OptionError, match="budget must be"):
+        wp.report(*mlp(2), budget=budget)
 
 
 def test_zero_initialised_gates_are_no_fault():

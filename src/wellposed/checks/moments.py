@@ -100,53 +100,51 @@ class Accumulator:
                 symmetry, and the second moment as the variance.
         """
         passes = self._means
+        kept = [entry for entry in entries if passes and all(entry[2] in seen for seen in passes)]
+        means, variances = (
+            np.array([[seen[value] for seen in held] for _, _, value in kept]).reshape(len(kept), len(passes))
+            for held in (self._means, self._variances)
+        )
+        with np.errstate(all="ignore"):  # infinities and NaN are results here
+            seconds = means**2 + variances
+            pooled = variances.mean(axis=1) + means.var(axis=1) if centred else seconds.mean(axis=1)
+            pooled[np.isinf(variances).any(axis=1) & ~np.isnan(variances).any(axis=1)] = math.inf
+            columns = (
+                means.mean(axis=1) if centred else np.zeros(len(kept)), pooled,
+                _log2_std(seconds), log2_error(seconds), np.log2(seconds).mean(axis=1),
+            )  # fmt: skip
         signals = [
-            self._signal(graph, entry, centred) for entry in entries if passes and all(entry[2] in p for p in passes)
+            Signal(graph.values[value].name, module, op, graph.values[value].shape, mean, var, "measured", *logarithms)
+            for (module, op, value), mean, var, *logarithms in zip(
+                kept, *(column.tolist() for column in columns), strict=True
+            )
         ]
         return Signals(tuple(signals), source=f"{len(passes)} real passes")
 
-    def _signal(self, graph: Graph, entry: Entry, centred: bool) -> Signal:
-        module, op, value = entry
-        means = np.array([seen[value] for seen in self._means])
-        variances = np.array([seen[value] for seen in self._variances])
-        with np.errstate(all="ignore"):  # infinities and NaN are results here
-            seconds = means**2 + variances
-            pooled = float(variances.mean() + means.var()) if centred else float(seconds.mean())
-            spread, error, level = _log2_std(seconds), log2_error(seconds), float(np.log2(seconds).mean())
-        return Signal(
-            name=graph.values[value].name,
-            module=module,
-            op=op,
-            shape=graph.values[value].shape,
-            mean=float(means.mean()) if centred else 0.0,
-            var=math.inf if np.isinf(variances).any() and not np.isnan(variances).any() else pooled,
-            tag="measured",
-            log2_std=spread,
-            log2_error=error,
-            log2_mean=level,
-        )
+
+def _log2_std(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard deviation of log2 of the draws' second moments ``[signals, draws]``; NaN for one draw, 0
+    where all are equal (also all 0).
+    """
+    if seconds.shape[1] < 2:
+        return np.full(len(seconds), math.nan)
+    alike = (seconds == seconds[:, :1]).all(axis=1)
+    return np.where(alike, 0.0, np.log2(seconds).std(axis=1, ddof=1))
 
 
-def _log2_std(seconds: NDArray[np.float64]) -> float:
-    """Standard deviation of log2 of the draws' second moments; NaN for one draw, 0 where all are equal (also all 0)."""
-    if len(seconds) < 2:
-        return math.nan
-    if np.all(seconds == seconds[0]):
-        return 0.0
-    return float(np.log2(seconds).std(ddof=1))
-
-
-def log2_error(seconds: NDArray[np.float64]) -> float:
-    """Standard error of log2 of the mean of ``seconds`` (one second moment per draw), by the jackknife.
+def log2_error(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard error of log2 of the mean over draws of ``seconds`` ``[..., draws]``, by the jackknife.
 
     The jackknife (Efron & Tibshirani 1993, eq. 11.5) leaves out one draw at a time, so that a mean that hangs on a
     single draw, as in ill-conditioned nets, has the large error that it deserves. NaN for one draw; 0 where all draws
     are equal.
     """
-    draws = len(seconds)
+    draws = seconds.shape[-1]
     if draws < 2:
-        return math.nan
-    if np.all(seconds == seconds[0]):
-        return 0.0
-    others = np.log2([np.delete(seconds, draw).mean() for draw in range(draws)])
-    return float(np.sqrt((draws - 1) / draws * np.square(others - others.mean()).sum()))
+        return np.full(seconds.shape[:-1], math.nan)
+    alike = (seconds == seconds[..., :1]).all(axis=-1)
+    others = np.stack([np.delete(seconds, draw, axis=-1).mean(axis=-1) for draw in range(draws)], axis=-1)
+    with np.errstate(all="ignore"):  # zeros that are alike
+        logarithms = np.log2(others)
+        spread = np.square(logarithms - logarithms.mean(axis=-1, keepdims=True)).sum(axis=-1)
+    return np.where(alike, 0.0, np.sqrt((draws - 1) / draws * spread))

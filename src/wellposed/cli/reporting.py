@@ -43,6 +43,10 @@ def report(
     draws: Annotated[
         int, typer.Option("--draws", min=0, help="Real passes that are measured for each initialisation; 0 predicts.")
     ] = 4,
+    budget: Annotated[
+        float,
+        typer.Option("--budget", min=0.0, help="Seconds of processor time; what does not fit is left out. 0: all."),
+    ] = 30.0,
     meta: Annotated[
         bool, typer.Option("--meta", help="Build MODEL without weights, however large it is: predictions alone.")
     ] = False,
@@ -97,6 +101,7 @@ def report(
             loss_fn=loss_fn,
             batches=batches,
             draws=draws,
+            budget=budget or None,
             seed=seed,
             progress=status.update,
             command=_command(context),

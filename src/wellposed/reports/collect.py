@@ -72,9 +72,10 @@ def report(
         inputs: as for `wellposed.measure`; the prediction assumes the same.
         seed: of the plan, and of weights, inputs and random operators of the real passes.
         training: the mode to trace in.
-        budget: processor time in seconds. What cannot be worked out until then is left out, the least important first:
-            rates, comparisons, predicted gradients, measured signals; the notes say what. Tracing, planning and scores
-            of gradients take the time that they take. None works out everything.
+        budget: processor time in seconds. What cannot be worked out until then is left out, and the notes say what:
+            rates first, then comparisons, predicted gradients, predictions for the model's own weights, and real passes
+            but the first. Tracing, planning and scores of gradients take the time that they take. None works out
+            everything.
         progress: called with the name of each stage when it begins.
         command: what made the report, to be shown in it; by default the call in words.
         **kwargs: example inputs by keyword.

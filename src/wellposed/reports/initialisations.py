@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ from wellposed.signals import Signals, propagate
 from wellposed.signals.inputs import Described
 from wellposed.signals.passes.propagation import cotangent_variances, in_two_steps
 
+SHARE = 0.1
+"""Share of the budget that real passes under one way of drawing the weights may take; one is made anyhow."""
 EXPLAINED = 10
 """Operations that are off and are explained, for each initialisation; others can be asked for."""
 LOOKED_AT = 2**25
@@ -61,8 +64,9 @@ def initialisations_of(
 ) -> tuple[Initialisation, ...]:
     """Return the signals under the model's own weights, where it has any, and under the plan.
 
-    What matters most is worked out first, for both, as the time may run out: signals as predicted, then as measured,
-    then gradients as predicted, then how the one compares with the other.
+    What tells most in little time comes first, as the time may run out: real passes under the model's own weights,
+    what the plan is predicted to do, real passes under it, then the prediction for the model's own weights, then the
+    gradients that are predicted, which take longest, then how the one compares with the other.
 
     Raises:
         InputError: inputs that do not fit the graph.
@@ -81,9 +85,17 @@ def initialisations_of(
     if plan is not None:
         labels.append(("plan", plan))
     begun = [_Begun(label, weights, made, stages) for label, weights in labels]
-    for work in (_Begun.predict, _Begun.measure, _Begun.predict_gradients, _Begun.compare):
-        for item in begun:
-            work(item)
+    for item in begun:
+        if item.plan is None:
+            item.measure()
+    for item in reversed(begun):
+        item.predict()
+        if item.plan is not None:
+            item.measure()
+    for item in begun:
+        item.predict_gradients()
+    for item in begun:
+        item.compare()
     return tuple([item.initialisation for item in begun])
 
 
@@ -98,6 +110,7 @@ class _Begun:
         self.verdict: Verdict | None = None
         self.differing: Differing | None = None
         self.explanations: tuple[Explanation, ...] = ()
+        self.draws = 0
         self._onwards: Callable[[], Signals] | None = None
 
     @property
@@ -136,7 +149,7 @@ class _Begun:
 
         def seen(backward: bool) -> Signals:
             variances = cotangent_variances(made.graph, 1.0, backward)
-            return passes(made.graph, made.given, weights, made.seed, variances)
+            return passes(made.graph, self._while_there_is_time(), weights, made.seed, variances)
 
         with self.stages.stage("measuring"):
             self.measured = _both_ways(self.stages, f"measured {{}} under {self.title}", seen)
@@ -145,10 +158,22 @@ class _Begun:
                 look = partial(differing, made.graph, names, weights(0), made.given[0], made.seed)
                 self.differing = self.stages.attempt(f"what differs between inputs under {self.title}", look)
 
+    def _while_there_is_time(self) -> Iterator[Mapping[int, Tensor]]:
+        """Yield the inputs of one pass after the other, as long as all of them take no more than their share."""
+        begun, share = time.process_time(), self.stages.share(SHARE)
+        self.draws = 0
+        for batch in self.made.given:
+            spent = time.process_time() - begun
+            if self.draws and share is not None and spent * (self.draws + 1) / self.draws > share:
+                self.stages.left_out.append(f"{len(self.made.given) - self.draws} real passes under {self.title}")
+                return
+            self.draws += 1
+            yield batch
+
     def compare(self) -> None:
         """Hold the prediction against the measurement, and explain what is off."""
         made = self.made
-        if self.predicted is None or self.measured is None or made.draws < 2:  # one pass does not know its own error
+        if self.predicted is None or self.measured is None or self.draws < 2:  # one pass does not know its own error
             return
         both = self.predicted.gradients is not None and self.measured.gradients is not None
 
@@ -159,7 +184,7 @@ class _Begun:
             made.graph, made.source, self.plan, predict, made.seed, None, cotangent_variances(made.graph, 1.0, both)
         )
         with self.stages.stage("measuring"):
-            ask = partial(trial.verdict, made.draws, self.predicted, self.measured)
+            ask = partial(trial.verdict, self.draws, self.predicted, self.measured)
             self.verdict = self.stages.attempt(f"comparison under {self.title}", ask)
         off = [c.name for c in self.initialisation.off if c.direction == "forward"]
         if nodes := _explained(made.graph, off, made.draws):

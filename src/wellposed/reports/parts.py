@@ -37,6 +37,8 @@ OVERHEAD = 2.5e5
 
 _PACKAGES = ("wellposed", "torch", "numpy", "scipy", "plotly", "torchvision", "timm", "transformers")
 T = TypeVar("T")
+_KEPT = 0.8
+"""Share of a budget that signals and rates may take; the rest is for what every report has."""
 
 
 class Stages:
@@ -54,7 +56,11 @@ class Stages:
         self.notes: list[str] = []
         self.left_out: list[str] = []
         self._budget = budget
-        self.end: float | None = None if budget is None else time.process_time() + budget
+        self.end: float | None = None if budget is None else time.process_time() + _KEPT * budget
+
+    def share(self, part: float) -> float | None:
+        """Return a part of the budget, in seconds; None where there is none."""
+        return None if self._budget is None else part * self._budget
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
