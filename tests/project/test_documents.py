@@ -125,6 +125,7 @@ def registries():
 @documents_with("python")
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     write_titled(document, tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     if "torch.optim.Muon" in document.read_text(encoding="utf-8") and not hasattr(torch.optim, "Muon"):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.project.test_documents import differences
+from tests.project.test_documents import differences, write_titled
 from tests.versions import PINNED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +34,14 @@ def test_every_file_is_run_here_and_listed_in_the_index():
     assert linked == {path.name for path in (*SCRIPTS, *NOTEBOOKS)}
 
 
+NEEDS = {"large_ray.py": "ray"}
+"""What an example needs that the tests' environment does not have."""
+
+
 @by_name(SCRIPTS)
 def test_script_runs(path, tmp_path):
+    if path.name in NEEDS:
+        pytest.importorskip(NEEDS[path.name], reason=f"{NEEDS[path.name]} is not installed")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -43,6 +49,16 @@ def test_script_runs(path, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert not list(tmp_path.iterdir()), "an example leaves files behind"
+
+
+def test_the_ranks_of_the_walk_through_write_and_save_their_shards(tmp_path):
+    write_titled(ROOT / "docs" / "large.md", tmp_path)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "write.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^2 ranks, a loss of \d\.\d$", done.stdout, re.M)
+    assert (tmp_path / "checkpoint" / ".metadata").exists()
 
 
 @by_name(SCRIPTS)

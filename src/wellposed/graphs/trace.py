@@ -261,8 +261,8 @@ class _Tracing:
 
         Small sharded tensors (gains, biases) are put together, by messages of all ranks; large ones stay unknown.
         """
-        if is_distributed(tensor):
-            if tensor.is_meta or tensor.numel() > _GATHERED:
+        if is_distributed(tensor) and not tensor.is_meta:
+            if tensor.numel() > _GATHERED:
                 return None
             sharded: Any = tensor
             with torch.inference_mode(False), torch.no_grad():

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.distributions import Distribution
 
+from wellposed.remaking import authored
+
 _INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names under which ``torch.compile``, FSDP and activation wrappers register the module that they wrap."""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -95,10 +97,7 @@ def eager() -> Iterator[None]:
 
 def class_name(module: nn.Module) -> str:
     """Return the name of the module's class, as its author wrote it: FSDP and parametrizations derive classes."""
-    kind = type(module)
-    if any(base.__name__ == "FSDPModule" for base in kind.__mro__[1:]):
-        kind = next(base for base in kind.__mro__[1:] if base.__name__ != "FSDPModule")
-    return kind.__name__
+    return authored(type(module)).__name__
 
 
 def _distributed(hook: Any) -> bool:

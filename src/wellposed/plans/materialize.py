@@ -12,6 +12,7 @@ from torch import nn
 
 from wellposed.errors import PlanError, listed
 from wellposed.plans.names import walk
+from wellposed.plans.shards import local_parts
 from wellposed.ranks import is_distributed
 from wellposed.remaking import hook_of, remade, resets
 
@@ -37,8 +38,8 @@ class _Slot:
             setattr(self.module, self.name, tensor)  # recurrent modules keep a second list of their parameters
 
 
-def _slots(model: nn.Module) -> list[_Slot]:
-    """Return every place that holds a tensor on meta: parameters, buffers and plain attributes."""
+def _slots(model: nn.Module, *, on_meta: bool = True) -> list[_Slot]:
+    """Return every place that holds a tensor on meta (or not): parameters, buffers and plain attributes."""
     slots = []
     seen: set[int] = set()
     for path, module in walk(model):
@@ -48,7 +49,7 @@ def _slots(model: nn.Module) -> list[_Slot]:
         prefix = f"{path}." if path else ""
         for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
             for name, tensor in held.items():
-                if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                if isinstance(tensor, torch.Tensor) and tensor.is_meta == on_meta:
                     slots.append(_Slot(module, name, prefix + name, kind))
     return slots
 
@@ -70,13 +71,16 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
     are too large for that, the module that holds them is asked to restore them in place, by its own method
     (``reset_parameters``, transformers' ``_init_weights``, ...), twice, over two different fillings: what comes out the
     same was written. The random state of the process is left as it was. On any error, here or in the body, the model
-    gets its meta tensors back.
+    gets its meta tensors back. Of a sharded model every rank gets memory for what it holds.
 
     Raises:
-        PlanError: a tensor cannot be restored, or is sharded.
+        PlanError: a tensor cannot be restored.
     """
     slots = _slots(model)
-    _refuse_sharded(model, slots)
+    if any(is_distributed(slot.tensor) for slot in slots):
+        with _shards(model, slots, written, device, seed):
+            yield
+        return
     before = [(slot, slot.tensor) for slot in slots]
     created: dict[int, torch.Tensor] = {}
     for _, tensor in before:
@@ -106,13 +110,43 @@ def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> 
             tensor.detach().copy_(value)
 
 
-def _refuse_sharded(model: nn.Module, slots: Collection[_Slot]) -> None:
-    sharded = [slot.path for slot in slots if is_distributed(slot.tensor)]
-    if sharded:
+@contextmanager
+def _shards(
+    model: nn.Module, slots: list[_Slot], written: Collection[str], device: torch.device, seed: int
+) -> Iterator[None]:
+    """Do the same for a sharded model: its wrapper keeps lists of its own, so that it allocates by ``to_empty``."""
+    planned = {id(slot.tensor) for slot in slots if slot.path in written}
+    kept = [slot for slot in slots if id(slot.tensor) not in planned]
+    made = remade(model, seed) if kept else {}
+    values = [(slot, _values(made, slot.tensor)) for slot in kept]
+    missing = [slot.path for slot, value in values if value is None]
+    if missing:
         raise PlanError(
-            f"{listed(sharded)} of {type(model).__name__} are sharded, and their wrapper keeps a list of its own; "
-            "allocate them with model.to_empty(device=...), fill the buffers, and call apply_ without materialize"
+            f"{listed(missing)} of {type(model).__name__} are written neither by the plan nor by means of the model "
+            "that work for shards (a constructor whose arguments it keeps, reset_parameters, _init_weights); allocate "
+            "it with model.to_empty(device=...), fill them, and call apply_ without materialize"
         )
+    others = [slot for slot in _slots(model, on_meta=False) if slot.kind != "attribute"]  # to_empty empties them, too
+    held = [(slot, [part.clone() for _, part in local_parts(slot.tensor)]) for slot in others]
+    plain = [(slot, slot.tensor) for slot in slots if slot.kind == "attribute"]
+    try:
+        model.to_empty(device=device)
+        for slot, tensor in plain:
+            slot.set(_allocated(tensor, device))
+        with torch.no_grad():
+            for slot, value in values:
+                assert value is not None
+                for box, part in local_parts(slot.tensor):
+                    part.copy_(value[tuple(slice(*ends) for ends in box)] if value.ndim == part.ndim else value)
+            for slot, parts in held:
+                for (_, part), old in zip(local_parts(slot.tensor), parts, strict=True):
+                    part.copy_(old)
+        yield
+    except BaseException:
+        model.to_empty(device=torch.device("meta"))
+        for slot, tensor in plain:
+            slot.set(tensor)
+        raise
 
 
 def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh: Collection[int], seed: int) -> None:

@@ -37,7 +37,7 @@ def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
     the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
-    which what they leave out can be told.
+    which what they leave out can be told. A sharded model on meta must be constructed again as a whole.
 
     Args:
         model: any module.
@@ -49,7 +49,7 @@ def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
     """
     tensors = list(_tensors(model))
     held = [(place, kind, tensor) for place, kind, tensor in tensors if tensor.is_meta]
-    if not held or any(is_distributed(tensor) for *_, tensor in tensors):
+    if not held or any(is_distributed(tensor) and not tensor.is_meta for *_, tensor in tensors):
         return {}
     by_place = _by_place(model, tensors, seed)
     values: dict[int, torch.Tensor] = {}
@@ -148,7 +148,10 @@ class _Remaking:
         torch.manual_seed(seed)
         numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from it
         random.seed(seed)
-        made = self.made(self.model, None)
+        sharded = any(is_distributed(parameter) for parameter in self.model.parameters())
+        made = self._constructed(self.model) if sharded else self.made(self.model, None)
+        if made is None:
+            return {}
         found = {}
         for place, _, tensor in _tensors(made):
             values = self.sketch.values(tensor)

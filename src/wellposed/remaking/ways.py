@@ -71,10 +71,11 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
     """
     if module in MAKERS:
         return MAKERS[module]
-    if type(module).__module__.startswith("torch.nn."):
+    kind = authored(type(module))
+    if kind.__module__.startswith("torch.nn."):
         return None
     try:
-        parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     except (TypeError, ValueError):
         return None
     arguments: dict[str, Any] = {}
@@ -87,7 +88,14 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
         if not kept or not is_plain(kept[0]):
             return None
         arguments[parameter.name] = kept[0]
-    return lambda: type(module)(**copy.deepcopy(arguments))
+    return lambda: kind(**copy.deepcopy(arguments))
+
+
+def authored(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of a module as its author wrote it: FSDP2 derives a class of each that it wraps."""
+    if any(base.__name__ == "FSDPModule" for base in kind.__mro__[1:]):
+        return next(base for base in kind.__mro__[1:] if base.__name__ != "FSDPModule")
+    return kind
 
 
 def _kept_arguments(module: nn.Module, parameter: inspect.Parameter) -> list[Any]:
@@ -115,7 +123,7 @@ def is_plain(value: Any, depth: int = _DEPTH) -> bool:
 
 def described(model: nn.Module) -> list[Any]:
     """Return what two makings of a model have alike: modules, tensors' shapes, numbers and words."""
-    return [(path, *_named(type(module)), _described(module)) for path, module in model.named_modules()]
+    return [(path, *_named(authored(type(module))), _described(module)) for path, module in model.named_modules()]
 
 
 def _named(kind: type) -> tuple[str, str]:
@@ -128,7 +136,7 @@ def _described(module: nn.Module) -> tuple[Any, ...]:
     attributes = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, (bool, int, float, str)) and name != "training" and not name.startswith("_is_")
+        if isinstance(value, (bool, int, float, str)) and name != "training" and not name.startswith(("_is_", "_fsdp_"))
     }
     return attributes, *(dict(shapes(held)) for held in (module._parameters, module._buffers))
 
