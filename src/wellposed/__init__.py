@@ -105,8 +105,11 @@ def __getattr__(name: str) -> Any:
         return public
     from wellposed.errors import near_matches
 
-    public = near_matches(name, __all__) if not name.startswith("_") else ""  # what others ask for, whoever is asked
-    raise AttributeError(f"module 'wellposed' has no attribute {name!r}{public}")
+    if name.startswith("_"):  # what others ask for, whoever is asked
+        raise AttributeError(f"module 'wellposed' has no attribute {name!r}")
+    inside = next((module for module in _MODULES if name in getattr(_imported(module), "__all__", ())), None)
+    where = near_matches(name, __all__) if inside is None else f"; it is wellposed.{inside}.{name}"
+    raise AttributeError(f"module 'wellposed' has no attribute {name!r}{where}")
 
 
 def _imported(name: str) -> Any:

@@ -110,6 +110,7 @@ def test_an_error_leaves_the_model_on_meta(ranks: tuple[int, int], monkeypatch: 
     model = on_meta()
     plan = wp.plan(model, X)
     shard(model, ranks[0])
+    model.frequencies = torch.full((7,), 3.0)  # one that has values already keeps them, whatever happens
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a full memory")
@@ -119,5 +120,7 @@ def test_an_error_leaves_the_model_on_meta(ranks: tuple[int, int], monkeypatch: 
         with pytest.raises(RuntimeError, match="a full memory"):
             plan.apply_(model, materialize="cpu")
     assert all(parameter.is_meta for parameter in model.parameters())
+    assert torch.equal(model.frequencies, torch.full((7,), 3.0))
     plan.apply_(model, materialize="cpu")
+    assert torch.equal(model.frequencies, torch.full((7,), 3.0))
     assert not any(parameter.is_meta for parameter in model.parameters())

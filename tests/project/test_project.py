@@ -10,6 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import wellposed
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = {
@@ -91,3 +93,13 @@ def test_license_is_apache():
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("lsuv", "it is wellposed.gradients.lsuv"), ("find_max_lr", "it is wellposed.rates.find_max_lr"),
+     ("chek", "did you mean 'check'")],
+)  # fmt: skip
+def test_names_that_are_elsewhere_are_told(name, where):
+    with pytest.raises(AttributeError, match=f"module 'wellposed' has no attribute '{name}'; {re.escape(where)}"):
+        getattr(wellposed, name)

@@ -146,6 +146,9 @@ def _shards(
         model.to_empty(device=torch.device("meta"))
         for slot, tensor in plain:
             slot.set(tensor)
+        for slot, (old, *_) in held:
+            whole = isinstance(slot.tensor, nn.Parameter)
+            slot.set(nn.Parameter(old, slot.tensor.requires_grad) if whole else old)
         raise
 
 
