@@ -1,23 +1,31 @@
-"""Speed: trace + plan + apply, against constructing the same model with PyTorch's defaults, in the same process.
+"""Speed: trace + plan + apply, against constructing the same model with PyTorch's defaults, in the same process; and
+how fast numbers are drawn, beside NumPy and PyTorch.
 
-python benchmarks/speed.py [--models resnet50 ...] [--repeats 3]
+    python benchmarks/speed.py [--models resnet50 ...] [--repeats 5] [--out docs/results]
+
+Processor time of one thread. Constructing, planning and writing take turns, so that load meets them alike, and the
+least time of each counts. Writing goes on as many threads as PyTorch uses, constructing does not: the second table has
+numbers for each second of the wall on one thread and on two.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from common import RESULTS, markdown, seconds, write
-from nets.libraries import llama, torchvision_net
+from common import RESULTS, markdown, seconds, seconds_in_turn, write
+from nets.libraries import llama, torchvision_net, transformer
 from nets.plain import mlp
+from wellposed.plans import Plan
 
 Recipe = tuple[Callable[[], nn.Module], Callable[[], Tensor]]
 COLUMNS = {
@@ -28,6 +36,16 @@ COLUMNS = {
     "apply_s": "apply (s)",
     "ratio": "ratio",
 }
+DRAWN = {
+    "who": "who draws",
+    "what": "what",
+    "core": "numbers (million) for each second of a core",
+    "one": "of the wall, one thread",
+    "two": "of the wall, two threads",
+}
+NUMBERS = 1 << 25
+LARGE = 4e8
+"""Parameters from which on a model has its turn twice alone."""
 
 
 def pictures(size: int = 224) -> Tensor:
@@ -35,52 +53,117 @@ def pictures(size: int = 224) -> Tensor:
     return torch.zeros(2, 3, size, size)
 
 
+def tokens() -> Tensor:
+    """Return a batch of one text of 128 different tokens."""
+    return torch.arange(128).view(1, 128)
+
+
+PICTURES = [
+    "resnet18",
+    "resnet50",
+    "resnet152",
+    "densenet121",
+    "densenet201",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "convnext_tiny",
+    "convnext_base",
+    "swin_t",
+    "swin_b",
+    "vit_b_16",
+    "vit_l_16",
+]
 MODELS: dict[str, Recipe] = {
-    "resnet50": (lambda: torchvision_net("resnet50"), pictures),
-    "resnet152": (lambda: torchvision_net("resnet152"), pictures),
-    "vit_b_16": (lambda: torchvision_net("vit_b_16"), pictures),
-    "swin_t": (lambda: torchvision_net("swin_t"), pictures),
-    "llama-1b": (lambda: llama(2048, 8192, 16, 32, tied=True), lambda: torch.zeros(1, 128, dtype=torch.int64)),
+    **{name: (lambda name=name: torchvision_net(name), pictures) for name in PICTURES},  # type: ignore[misc]
+    "bert-base": (lambda: transformer("Bert", "ForMaskedLM"), tokens),
+    "gpt2": (lambda: transformer("GPT2", "LMHeadModel"), tokens),
+    "mixtral-0.5b": (
+        lambda: transformer(
+            "Mixtral",
+            "ForCausalLM",
+            vocab_size=32000,
+            hidden_size=768,
+            intermediate_size=1536,
+            num_hidden_layers=12,
+            num_attention_heads=12,
+            num_key_value_heads=4,
+        ),
+        tokens,
+    ),
+    "llama-1b": (lambda: llama(2048, 8192, 16, 32, tied=True), tokens),
 }
 
 
 def compare(name: str, repeats: int) -> dict[str, Any]:
-    """Return the medians over ``repeats`` of both ways, for one model."""
+    """Return the least processor time of both ways, for one model."""
     build, example = MODELS[name]
-    construct = seconds(build, repeats)
     model, inputs = build(), example()
-    plan = seconds(lambda: wp.plan(model, inputs), repeats)
     made = wp.plan(model, inputs)
-    write_ = seconds(lambda: made.apply_(model), repeats)
-    construct_s, plan_s, apply_s = map(statistics.median, (construct, plan, write_))
+    count = sum(p.numel() for p in model.parameters())
+    calls = (build, lambda: wp.plan(model, inputs), lambda: made.apply_(model))
+    construct_s, plan_s, apply_s = seconds_in_turn(calls, repeats if count < LARGE else 2)
     return {
         "model": name,
-        "parameters": sum(p.numel() for p in model.parameters()) / 1e6,
+        "parameters": count / 1e6,
         "construct_s": construct_s,
         "plan_s": plan_s,
         "apply_s": apply_s,
         "ratio": (plan_s + apply_s) / construct_s,
-        "all": {"construct": construct, "plan": plan, "apply": write_},
     }
+
+
+def drawing(repeats: int) -> list[dict[str, Any]]:
+    """Return how many numbers are drawn in a second: by plans, and into the same memory by NumPy and PyTorch."""
+    model = nn.Linear(1 << 13, NUMBERS >> 13, bias=False)
+    memory = model.weight.detach()
+    array = memory.view(-1).numpy()
+    normals = np.random.Generator(np.random.SFC64(0))
+
+    def written(distribution: str) -> Callable[[], Plan]:
+        made = wp.plan(model, torch.zeros(1, 1 << 13), distribution=distribution)
+        return lambda: made.apply_(model)
+
+    calls: list[tuple[str, str, Callable[[], Any]]] = [
+        ("wellposed", "normal cut at 2", written("truncated_normal")),
+        ("wellposed", "normal", written("normal")),
+        ("wellposed", "uniform", written("uniform")),
+        ("NumPy", "normal", lambda: normals.standard_normal(dtype=np.float32, out=array)),
+        ("PyTorch", "normal cut at 2", lambda: nn.init.trunc_normal_(memory)),
+        ("PyTorch", "normal", lambda: memory.normal_()),
+        ("PyTorch", "uniform", lambda: memory.uniform_()),
+    ]
+    rows = []
+    for who, what, call in calls:
+        call()
+        found = {"core": min(seconds(call, repeats, time.process_time)), "one": min(seconds(call, repeats))}
+        torch.set_num_threads(2)
+        found["two"] = min(seconds(call, repeats))
+        torch.set_num_threads(1)
+        rows.append({"who": who, "what": what, **{key: NUMBERS / 1e6 / value for key, value in found.items()}})
+    return rows
 
 
 def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), metavar="MODEL")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     wp.initialize_(mlp("relu", depth=2, width=8), torch.zeros(2, 8))  # what is built once per process, on either side
     rows = []
     for name in options.models:
         rows.append(compare(name, options.repeats))
         print(markdown(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+    numbers = drawing(options.repeats)
     ratios = [row["ratio"] for row in rows]
     told = (
-        f"Median ratio {statistics.median(ratios):.2f}, largest {max(ratios):.2f}; medians of {options.repeats} runs."
+        f"Median ratio {statistics.median(ratios):.2f}, largest {max(ratios):.2f}; processor time of one thread, least "
+        f"of {options.repeats} turns."
     )
-    write("speed", f"{told}\n\n{markdown(rows, COLUMNS)}", rows, options.out)
+    text = f"{told}\n\n{markdown(rows, COLUMNS)}\n\n{markdown(numbers, DRAWN)}"
+    write("speed", text, rows, options.out, drawing=numbers)
 
 
 if __name__ == "__main__":

@@ -63,3 +63,12 @@ def llama(width: int, hidden: int, layers: int, heads: int, tied: bool) -> nn.Mo
     )
     model: nn.Module = LlamaForCausalLM(config)
     return model
+
+
+def transformer(family: str, head: str, **options: Any) -> nn.Module:
+    """Build ``<family><head>`` of transformers with random weights, from ``<family>Config(**options)``."""
+    import_extras()
+    import transformers
+
+    model: nn.Module = getattr(transformers, family + head)(getattr(transformers, f"{family}Config")(**options))
+    return model

@@ -147,39 +147,46 @@ def test_centred_biases_are_those_of_one_process(axis, dtype):
             assert torch.equal(model.b.to_local(), sharded(whole.b.detach(), mesh, (Shard(0),)).to_local())
 
 
-def test_only_what_a_part_needs_is_drawn(monkeypatch):
+@pytest.mark.parametrize(
+    ("shape", "box", "blocks"),
+    [
+        ((64, BLOCK), ((16, 32), (0, BLOCK)), 16),
+        ((64, BLOCK), ((0, 64), (5, 1005)), 64),
+        ((64, BLOCK), ((3, 5), (BLOCK // 2, BLOCK)), 2),
+        ((1024, 2048), ((256, 512), (0, 2048)), 4),
+        ((1024, 2048), ((0, 1024), (512, 1024)), 4),
+        ((4, 256, 2048), ((2, 3), (0, 256), (1024, 2048)), 2),
+        ((1024, 2048), ((255, 257), (511, 513)), 4),
+    ],
+)
+def test_only_what_a_part_needs_is_drawn(monkeypatch, shape, box, blocks):
     drawn: list[int] = []
-    fill = Stream.block
+    fill = Stream.numbers
 
-    def counted(stream, index, out, *chosen):
+    def counted(stream, bits, out):
         drawn.append(out.size)
-        fill(stream, index, out, *chosen)
+        fill(stream, bits, out)
 
-    monkeypatch.setattr(Stream, "block", counted)
-    said = Drawn(name="w", shape=(64, BLOCK), distribution="truncated_normal", std=0.1, reason="test")
-    for box, blocks in ((((16, 32), (0, BLOCK)), 16), (((0, 64), (5, 1005)), 64), (((3, 5), (BLOCK // 2, BLOCK)), 2)):
-        drawn.clear()
-        out = torch.empty([end - first for first, end in box])
-        with workers(1) as crew:
-            finish(start_(out, said, 0, crew, box))
-        assert len(drawn) == blocks
-        assert sum(drawn) == out.numel()  # of a block that is needed in part, only that is worked out
+    monkeypatch.setattr(Stream, "numbers", counted)
+    said = Drawn(name="w", shape=shape, distribution="truncated_normal", std=0.1, reason="test")
+    out = torch.empty([end - first for first, end in box])
+    with workers(1) as crew:
+        finish(start_(out, said, 0, crew, box))
+    assert len(drawn) == blocks
+    assert sum(drawn) == out.numel()  # of a block that is needed in part, only that is worked out
 
 
 @pytest.mark.parametrize(
     "box", [((0, 3), (1, 4), (0, 5)), ((1, 3), (0, 4), (2, 3)), ((0, 3), (0, 4), (0, 5)), ((2, 2), (0, 4), (0, 5))]
 )
-def test_runs_are_the_elements_of_a_box_in_order(box, monkeypatch):
-    monkeypatch.setattr("wellposed.plans.places.BLOCK", 7)
+def test_runs_are_the_elements_of_a_box_in_order(box):
     array = torch.arange(60).view(3, 4, 5)
     wanted = array[tuple(slice(*side) for side in box)].flatten().tolist()
     found: list[int] = []
-    for piece in Runs((3, 4, 5), box).pieces():
+    for piece in Runs((3, 4, 5), box).stretches(7):
         assert piece.first == len(found)
-        block = array.flatten()[7 * piece.block : 7 * piece.block + 7]
-        parts = piece.chosen if isinstance(piece.chosen, list) else [piece.chosen]
-        for part in parts:
-            found += block[: piece.count].tolist() if part is None else block[part].tolist()
+        tile = array.flatten()[7 * piece.tile : 7 * piece.tile + 7]
+        found += tile[piece.chosen].tolist()
         assert len(found) == piece.first + piece.count
     assert found == wanted
 

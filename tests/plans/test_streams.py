@@ -10,7 +10,8 @@ from scipy import special, stats
 
 from wellposed.plans import Centering, Constant, Drawn, Plan, draw, parts
 from wellposed.plans.filling import by_output, finish, start_, workers
-from wellposed.plans.streams import BLOCK, TRUNCATED_STD, Stream, stream_key
+from wellposed.plans.places import TILE
+from wellposed.plans.streams import BLOCK, TRUNCATED_STD, Stream, furthest, stream_key, stream_of
 
 # The probability that one of these tests fails by chance, were its seed not fixed.
 ALPHA = 1e-4
@@ -82,9 +83,10 @@ def test_tails_are_finite_and_symmetric_in_law(distribution):
     assert abs((values > 0).double().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(values.numel())
 
 
-@pytest.mark.parametrize("std", [1e-12, 1e6])
-def test_extreme_scales_make_no_outliers(std):
-    values = drawn(said("truncated_normal", (400, 400), std=std)).double() / std
+@pytest.mark.parametrize("std", [1e-34, 1e-12, 1e6])
+@pytest.mark.parametrize("distribution", ["truncated_normal", "uniform"])
+def test_extreme_scales_make_no_outliers(distribution, std):
+    values = drawn(said(distribution, (400, 400), std=std)).double() / std
     assert values.abs().max() < 2.3
     assert values.std().item() == pytest.approx(1.0, abs=4 / math.sqrt(values.numel()))
 
@@ -96,6 +98,8 @@ def test_zero_std_is_the_mean():
 def test_names_seeds_and_blocks_are_independent():
     n = BLOCK
     a = drawn(said("normal", (2 * n,), std=1.0))
+    tiles = drawn(said("normal", (512, 1024), std=1.0)).view(2, 256, 2, 512).transpose(1, 2).reshape(4, n)
+    assert (tiles @ tiles.T / n - torch.eye(4)).abs().max() < 6 / math.sqrt(n)
     b = drawn(said("normal", (2 * n,), std=1.0, name="v"))
     c = drawn(said("normal", (2 * n,), std=1.0), seed=1)
     for left, right in ((a, b), (a, c), (a[:n], a[n:])):
@@ -130,14 +134,35 @@ def test_a_longer_tensor_starts_with_the_same_numbers():
 def test_numbers_are_pinned():
     """The stream is part of the format: a plan made today must give the same weights with the next version."""
     key = stream_key(0, "w")
-    values = drawn(said("uniform", (BLOCK + 4,))).numpy()
-    for index, found in ((0, values[:4]), (1, values[BLOCK:])):
-        words = np.random.SFC64(np.random.SeedSequence(key, spawn_key=(index,))).random_raw(2)
-        halves = [int(word) >> shift & 0xFFFFFFFF for word in words for shift in (0, 32)]
-        signed = [half - (half >> 31 << 32) for half in halves]
-        expected = [((number >> 8) + 0.5) * 2.0**-23 * math.sqrt(3.0) * 0.1 for number in signed]
-        np.testing.assert_allclose(found, expected, rtol=2e-7)
     assert key == 0xBA53F0EA2A2D112F78425673768829B0
+
+    def block(index, count):
+        words = np.random.SFC64(np.random.SeedSequence(key, spawn_key=(index,))).random_raw(-(-count // 2))
+        halves = [int(word) >> shift & 0xFFFFFFFF for word in words for shift in (0, 32)]
+        signed = np.array([half - (half >> 31 << 32) for half in halves[:count]], dtype=np.float64)
+        return signed * 2.0**-31 * math.sqrt(3.0) * 0.1
+
+    flat = drawn(said("uniform", (BLOCK + 4,))).numpy()
+    np.testing.assert_allclose(flat[:4], block(0, 4), rtol=3e-7)
+    np.testing.assert_allclose(flat[BLOCK:], block(1, 4), rtol=3e-7)
+    tiled = drawn(said("uniform", (2, 150, 1025))).numpy().reshape(300, 1025)  # tiles of 512, 512 and 1 columns
+    np.testing.assert_allclose(tiled[:256, :512].ravel(), block(0, 256 * 512), rtol=3e-7)
+    np.testing.assert_allclose(tiled[:2, 512:1024].ravel(), block(1, 1024), rtol=3e-7)
+    np.testing.assert_allclose(tiled[:256, 1024], block(2, 256), rtol=3e-7)
+    np.testing.assert_allclose(tiled[256:258, :512].ravel(), block(3, 1024), rtol=3e-7)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform"])
+def test_the_outermost_integers_become_finite_numbers(distribution):
+    stream = stream_of(said(distribution, (4,), std=1.0), 0)
+    bits = np.array([[-(2**31), 2**31 - 1, 0, 1]], dtype=np.int32)
+    out = np.empty((1, 4), np.float32)
+    stream.numbers(bits, out)
+    assert np.isfinite(out).all()
+    assert out[0, 0] == -out[0, 1]
+    assert 0.999 * furthest(said(distribution, (4,))) * (0.985 if distribution == "normal" else 1.0) < out[0, 1]
+    assert out[0, 1] <= furthest(said(distribution, (4,))) * (1 + 1e-6)
+    assert out[0, 2] == 0.0 < out[0, 3] < 1e-8
 
 
 @pytest.mark.parametrize("distribution", ["normal", "truncated_normal"])
@@ -226,7 +251,10 @@ def taken(shape, generator):
     return tuple(index)
 
 
-SHAPES = [(), (7,), (3, 5, 7), (700, 500), (2 * BLOCK + 3,), (3, BLOCK + 1), (40, 3, 9000), (2, 3, 1, 5, 2)]
+SHAPES = [
+    (), (7,), (3, 5, 7), (700, 500), (2 * BLOCK + 3,), (3, BLOCK + 1), (40, 3, 9000), (2, 3, 1, 5, 2), (600, 1100),
+    (3, 200, 600), (256, 512), (257, 3, 513), (255, 2000),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -257,15 +285,15 @@ def test_what_depends_on_the_whole_is_cut_from_it():
 def blocks_drawn(part, index):
     """How many blocks of a stream a part takes, and how many NumPy holds at most meanwhile."""
     seen = []
-    fill = Stream.block
+    fill = Stream.bits
 
-    def counted(stream, index, out, *chosen):
-        seen.append(len(out))
-        fill(stream, index, out, *chosen)
+    def counted(stream, block, count):
+        seen.append(count)
+        return fill(stream, block, count)
 
     tracemalloc.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stream, "block", counted)
+        patch.setattr(Stream, "bits", counted)
         part(index)
     peak = tracemalloc.get_traced_memory()[1] / (4 * BLOCK)
     tracemalloc.stop()
@@ -274,14 +302,20 @@ def blocks_drawn(part, index):
 
 def test_a_part_takes_the_work_and_the_memory_of_the_part(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    rows, shards = 64, 16
-    part = parts(plan_of(said("truncated_normal", (rows, BLOCK))), "w")
-    share = rows // shards
+    shards = 4
+    rows, columns = 2 * shards * TILE[0], 2 * shards * TILE[1]
+    part = parts(plan_of(said("truncated_normal", (rows, columns))), "w")
     for number in range(shards):
-        count, held = blocks_drawn(part, (slice(number * share, (number + 1) * share),))
-        assert count == share
-        assert held < 8  # a block and what it is computed with
-    # Along the last axis every row's block is needed, but they are not held at the same time.
-    count, held = blocks_drawn(part, (slice(None), slice(0, BLOCK // shards)))
-    assert count == rows
+        for cut in (
+            (slice(number * rows // shards, (number + 1) * rows // shards),),
+            (slice(None), slice(number * columns // shards, (number + 1) * columns // shards)),
+        ):
+            count, held = blocks_drawn(part, cut)
+            assert count * BLOCK == rows * columns // shards
+            assert held < 8  # a block and what it is computed with
+    # Of few rows each is blocks in order; along the last axis every row's are needed, but not at the same time.
+    part = parts(plan_of(said("truncated_normal", (16, BLOCK))), "w")
+    assert blocks_drawn(part, (slice(4, 8),))[0] == 4
+    count, held = blocks_drawn(part, (slice(None), slice(0, BLOCK // 16)))
+    assert count == 16
     assert held < 8

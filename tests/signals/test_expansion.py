@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.special import roots_genlaguerre
 from torch import nn
 
 import wellposed as wp
 from wellposed.errors import PlanError
 from wellposed.signals.distributions.expansion import (
+    BINS,
+    MOST,
     carried_spread,
     clip_unseen_tails,
     expand,
@@ -145,3 +148,25 @@ def test_a_fluctuation_is_no_less_than_zero():
     linear = np.eye(10)[1]
     assert fluctuation(linear, np.array([1.0, -1.0 / 3.0]), np.ones(1), (4,)) == pytest.approx(0.0, abs=1e-15)
     assert fluctuation(linear, np.array([1.0, -1.0 / 3.0 - 1e-12]), np.ones(1), (4,)) == 0.0
+
+
+@pytest.mark.parametrize("unlike", ["both", "stds", "few", "decades", "late"])
+def test_positions_in_groups_are_nearly_what_each_makes_by_itself(unlike):
+    """Of few groups each is integrated; of many, bins. ``late``: one position in a thousand differs, the last ones."""
+    rng = np.random.default_rng(0)
+    means, stds = {
+        "both": (rng.normal(size=(60, 90)), 0.5 + rng.random((60, 90))),
+        "stds": (np.zeros((1, 1)), 0.5 + rng.random((100, 100))),
+        "few": (rng.integers(0, 3, (70, 70)).astype(float), np.ones((1, 1))),
+        "decades": (np.zeros((1, 1)), np.exp(4.0 * rng.normal(size=(50, 50)))),
+        "late": (np.zeros((1, 1)), np.r_[np.ones(8000), np.linspace(1.0, 2.0, 100)][None]),
+    }[unlike]
+    relu = Pointwise(("shifted relu",), lambda x: (x - 0.1).clamp(min=0.0))
+    found = expand(relu, means, stds)
+    bins = BINS if unlike == "both" else MOST
+    # the function changes by no more than its mean does, and by the density at its centre times its deviation
+    width = 1e-3 if unlike == "few" else (np.ptp(means) + np.ptp(stds) * stats.norm.pdf(0.0)) / bins
+    means, stds = np.broadcast_arrays(means - 0.1, stds)
+    exact = means * stats.norm.cdf(means / stds) + stds * stats.norm.pdf(means / stds)
+    assert np.abs(found.mean - exact).max() <= width
+    assert found.mean.mean() == pytest.approx(exact.mean(), rel=1e-2)

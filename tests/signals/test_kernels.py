@@ -261,6 +261,9 @@ def test_kernels_by_pair_agree_with_sums_over_all_pairs() -> None:
     np.testing.assert_allclose(
         kernels.mean_at_pairs(values, (nodes**2, 1)).ravel(), (0.5 * (values + values.T)).ravel()
     )
+    wide = rng.normal(size=(nodes, channels))
+    ends = (0.5 * (wide[:, None] + wide[None])).mean(axis=2)
+    np.testing.assert_allclose(kernels.mean_at_pairs(wide, (nodes**2, 1)).ravel(), ends.ravel(), atol=1e-15)
     longer = kernels.promote(np.array([[1.0], [0.3]]), (nodes**2, 1))
     np.testing.assert_allclose(longer.reshape(nodes, nodes), 0.3 + 0.7 * np.eye(nodes))
     maps = rng.normal(size=(nodes, channels))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from wellposed.plans.memory import Memory
-from wellposed.plans.places import Box, Piece, Runs, whole
+from wellposed.plans.places import Box, Piece, Tiles, whole
 from wellposed.plans.prescription import ByChannel, Constant, Drawn
 from wellposed.plans.rescale import rescaled
-from wellposed.plans.streams import BLOCK, Floats, Stream, standard_stream, stream_key, stream_of
+from wellposed.plans.streams import Floats, Stream, standard_stream, stream_key, stream_of
 
 T = TypeVar("T")
 
@@ -123,25 +123,25 @@ def _start_elements_(out: Tensor, stream: Stream, shape: tuple[int, ...], crew: 
         with torch.inference_mode(True) if out.is_inference() else nullcontext():
             out.copy_(_drawn_elements(stream, shape, box))
         return []
-    runs, memory = Runs(shape, box), Memory(out)
+    tiles = Tiles(shape, box)
+    memory = Memory(out, tiles.rows, tiles.columns)
 
     def draw(piece: Piece) -> None:
-        numbers = memory.range(piece.first, piece.count)
-        stream.block(piece.block, numbers, piece.chosen)
-        memory.done(piece.first, numbers)
+        numbers = memory.part(piece.rows.first, piece.rows.count, piece.columns.first, piece.columns.count)
+        piece.draw(stream, numbers)
+        memory.done(piece.rows.first, piece.columns.first, numbers)
 
-    return crew.share(runs.pieces(), draw)
+    return crew.share(tiles.pieces(), draw)
 
 
 def _drawn_elements(stream: Stream, shape: tuple[int, ...], box: Box) -> Tensor:
     """Return a part of what a stream makes of a parameter, drawn in this thread."""
     out = blank(tuple(end - first for first, end in box))
-    numbers: Floats = out.view(-1).numpy()
-    if numbers.size == math.prod(shape) <= BLOCK:
-        stream.block(0, numbers)
-        return out
-    for piece in Runs(shape, box).pieces():
-        stream.block(piece.block, numbers[piece.first : piece.first + piece.count], piece.chosen)
+    tiles = Tiles(shape, box)
+    numbers: Floats = out.view(tiles.rows, tiles.columns).numpy()
+    for piece in tiles.pieces():
+        rows, columns = piece.rows, piece.columns
+        piece.draw(stream, numbers[rows.first : rows.first + rows.count, columns.first : columns.first + columns.count])
     return out
 
 

@@ -17,39 +17,48 @@ _local = threading.local()
 
 
 class Memory:
-    """A tensor that is written in ranges of its elements, in row-major order, by several threads.
+    """A tensor that is written in parts of a matrix of all its elements, in row-major order, by several threads.
 
     The storage of a tensor that is handed to NumPy by ``numpy()`` can never be resized again, which FSDP does; so it is
     reached by its address.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, rows: int, columns: int) -> None:
         self.tensor: torch.Tensor = tensor
-        self._flat: torch.Tensor | None = tensor.view(-1) if tensor.is_contiguous() else None
+        self._columns = columns
+        self._matrix: torch.Tensor | None = tensor.view(rows, columns) if tensor.is_contiguous() else None
         on_cpu = tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter)
         self._array: Floats | None = None
-        if on_cpu and tensor.dtype == torch.float32 and self._flat is not None and tensor.numel():
-            self._array = np.asarray(_Address(tensor))
+        if on_cpu and tensor.dtype == torch.float32 and self._matrix is not None and tensor.numel():
+            self._array = np.asarray(_Address(tensor)).reshape(rows, columns)
         if self._array is not None and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)  # autograd does not see what NumPy writes
 
-    def range(self, first: int, count: int) -> Floats:
-        """Return where the numbers of a range are to be written, for `done`: the memory itself, or a buffer."""
-        return _buffer(self.tensor.device)[:count] if self._array is None else self._array[first : first + count]
+    def part(self, row: int, rows: int, column: int, columns: int) -> Floats:
+        """Return where the numbers of a part are to be written, for `done`: the memory itself, or a buffer."""
+        if self._array is None:
+            return _buffer(self.tensor.device)[: rows * columns].reshape(rows, columns)
+        return self._array[row : row + rows, column : column + columns]
 
-    def done(self, first: int, numbers: Floats) -> None:
-        """Put the numbers in their places, unless they are there."""
+    def done(self, row: int, column: int, numbers: Floats) -> None:
+        """Put the numbers in their places, from a row and a column on, unless they are there."""
         if self._array is not None:
             return
+        rows, columns = numbers.shape
+        high, wide = max(1, _CHUNK // max(columns, 1)), min(columns, _CHUNK)
         with torch.inference_mode(self.tensor.is_inference()), torch.no_grad():
-            for begin in range(0, numbers.size, _CHUNK):
-                self._copy(first + begin, torch.from_numpy(numbers[begin : begin + _CHUNK]))
+            for down in range(0, rows, high):
+                for along in range(0, columns, wide):
+                    part = numbers[down : down + high, along : along + wide]
+                    self._copy(row + down, column + along, torch.from_numpy(part))
 
-    def _copy(self, first: int, values: torch.Tensor) -> None:
-        if self._flat is not None:
-            self._flat[first : first + values.numel()].copy_(values)
+    def _copy(self, row: int, column: int, values: torch.Tensor) -> None:
+        rows, columns = values.shape
+        if self._matrix is not None:
+            self._matrix[row : row + rows, column : column + columns].copy_(values)
             return
-        places = torch.unravel_index(torch.arange(first, first + values.numel()), self.tensor.shape)
+        at = torch.arange(row, row + rows)[:, None] * self._columns + torch.arange(column, column + columns)
+        places = torch.unravel_index(at, self.tensor.shape)
         self.tensor[tuple(place.to(self.tensor.device) for place in places)] = values.to(self.tensor)
 
 

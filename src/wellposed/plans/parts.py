@@ -29,8 +29,9 @@ def parts(plan: Plan, name: str, *, seed: int | None = None) -> Callable[[Index]
     that index, the same bits.
 
     Only the part is held, and only the blocks of the random stream that it meets are drawn: in time that grows with the
-    part where that is cut along the first axes. A parameter whose elements depend on one another is drawn whole, once:
-    an orthogonal one, one whose channels are brought to a scale each, and a bias that is centred on a weight.
+    part where that is cut along the first axes or the last one. A parameter whose elements depend on one another is
+    drawn whole, once: an orthogonal one, one whose channels are brought to a scale each, and a bias that is centred on
+    a weight.
 
     Args:
         plan: the plan.

@@ -1,4 +1,8 @@
-"""Where a part of a parameter lies in its stream: runs of neighbouring elements, and the blocks that they meet."""
+"""Where a part of a parameter lies in its stream: runs of neighbouring elements, and the blocks that they meet.
+
+A block of a stream is a tile of the parameter, seen as a matrix whose columns are the last axis; so that what is cut
+along rows and what is cut along columns both meet few blocks beyond their own.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,51 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.plans.streams import BLOCK, Chosen
+from wellposed.plans.streams import BLOCK, Floats, Stream
 
 Box: TypeAlias = Sequence[tuple[int, int]]
 """First index and the one after the last, for each axis."""
 
-_FEW = 256
-"""Runs in a block up to which they are cut out one by one."""
+
+Chosen: TypeAlias = slice | npt.NDArray[np.int64]
+"""Rows or columns of a tile, in order: of one range, or by index."""
+
+TILE = (256, 512)
+"""Rows and columns of a tile where a parameter has as many; part of the format, as `BLOCK` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a part has of one tile along rows, or along columns.
+
+    Attributes:
+        tile: its number.
+        first: where the stretch begins in the part.
+        count: how many rows (columns) it has.
+        chosen: which of the tile's they are.
+    """
+
+    tile: int
+    first: int
+    count: int
+    chosen: Chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a part of a parameter has of one block.
-
-    Attributes:
-        block: its number.
-        first: where the piece begins in the part, in row-major order.
-        count: its elements.
-        chosen: these elements of the block; None for its first ``count`` ones.
-    """
+    """What a part of a parameter has of one block: some rows and columns of a tile ``width`` columns wide."""
 
     block: int
-    first: int
-    count: int
-    chosen: Chosen | None
+    width: int
+    rows: Stretch
+    columns: Stretch
+
+    def draw(self, stream: Stream, out: Floats) -> None:
+        """Write the numbers of the piece; ``out`` is as many rows and columns."""
+        last = self.rows.chosen
+        reach = int(last.stop if isinstance(last, slice) else last[-1] + 1)
+        bits = stream.bits(self.block, reach * self.width).reshape(reach, self.width)
+        stream.numbers(bits[self.rows.chosen][:, self.columns.chosen], out)
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -83,24 +108,48 @@ class Runs:
             at += index * stride
         return at
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield what the box has of each block that it meets, in order."""
+    def stretches(self, size: int) -> Iterator[Stretch]:
+        """Yield what the box has of each tile of ``size`` elements of the array that it meets, in order."""
         every, at = range(self.count), 0
         while (run := bisect_right(every, at, key=self.end)) < self.count:
-            begin = max(at, self.start(run)) // BLOCK * BLOCK
-            at = begin + BLOCK
+            begin = max(at, self.start(run)) // size * size
+            at = begin + size
             behind = bisect_left(every, at, lo=run, key=self.start)
             starts = self.starts(run, behind)
-            lows, highs = np.maximum(starts - begin, 0), np.minimum(starts + self.length - begin, BLOCK)
+            lows, highs = np.maximum(starts - begin, 0), np.minimum(starts + self.length - begin, size)
             first = run * self.length + int(lows[0] - (starts[0] - begin))
-            yield Piece(begin // BLOCK, first, int((highs - lows).sum()), _chosen(lows, highs))
+            yield Stretch(begin // size, first, int((highs - lows).sum()), _chosen(lows, highs))
 
 
-def _chosen(lows: npt.NDArray[np.int64], highs: npt.NDArray[np.int64]) -> Chosen | None:
+def _chosen(lows: npt.NDArray[np.int64], highs: npt.NDArray[np.int64]) -> Chosen:
     """Return the elements of the ranges that begin at ``lows`` and end before ``highs``."""
     if len(lows) == 1:
-        return None if lows[0] == 0 else slice(int(lows[0]), int(highs[0]))
-    if len(lows) <= _FEW:
-        return [slice(low, high) for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
+        return slice(int(lows[0]), int(highs[0]))
     widths = highs - lows
     return np.repeat(lows - np.cumsum(widths) + widths, widths) + np.arange(int(widths.sum()))
+
+
+class Tiles:
+    """A box of a parameter as a matrix of ``rows`` and ``columns``, and the pieces of blocks that make it.
+
+    A parameter with fewer rows or columns than a tile is one row, which the blocks follow in order.
+    """
+
+    def __init__(self, shape: Sequence[int], box: Box) -> None:
+        high, wide = TILE
+        cut = max(len(shape) - 1, 0)
+        if math.prod(shape[:cut]) < high or math.prod(shape[cut:]) < wide:
+            cut, high, wide = 0, 1, BLOCK
+        self._rows, self._columns = Runs(shape[:cut], box[:cut]), Runs(shape[cut:], box[cut:])
+        self._high, self._wide, self._width = high, wide, math.prod(shape[cut:])
+        self.rows: int = self._rows.count * self._rows.length
+        self.columns: int = self._columns.count * self._columns.length
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield what the box has of each block that it meets, in order."""
+        across = -(-self._width // self._wide)
+        columns = list(self._columns.stretches(self._wide))
+        for rows in self._rows.stretches(self._high):
+            for each in columns:
+                width = min(self._wide, self._width - each.tile * self._wide)
+                yield Piece(rows.tile * across + each.tile, width, rows, each)

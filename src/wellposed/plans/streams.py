@@ -1,4 +1,5 @@
-"""Random streams: one for each parameter, from (seed, name), cut into blocks that can be drawn in any order.
+"""Random streams: one for each parameter, from (seed, name), cut into blocks that can be drawn in any order
+(`places.py` says which block an element is in).
 
 Each block has a generator of its own, SFC64, seeded from a hash of (seed, name) and the number of the block; NumPy
 guarantees its stream and the seeding. Blocks are therefore independent of each other and of the number of threads;
@@ -22,12 +23,12 @@ import torch
 from wellposed.plans.prescription import Drawn
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-Chosen: TypeAlias = slice | list[slice] | npt.NDArray[np.int64]
-"""Elements of a block, in order: of one range, of several, or by index."""
+Bits: TypeAlias = npt.NDArray[np.int32]
 
 BLOCK = 1 << 17
 """Elements in one block. Part of the format: another size gives other numbers."""
 
+_INNER = 1.0 - 2.0**-24
 _CUT = 2.0
 _MASS = math.erf(_CUT / math.sqrt(2.0))
 _DENSITY = math.exp(-_CUT * _CUT / 2.0) / math.sqrt(2.0 * math.pi)
@@ -66,30 +67,29 @@ class Stream:
     scale: float
     mean: float = 0.0
 
-    def block(self, index: int, out: Floats, chosen: Chosen | None = None) -> None:
-        """Write a block, its first elements where ``out`` is shorter, or the ``chosen`` ones of it."""
-        generator = np.random.SFC64(np.random.SeedSequence(self.key, spawn_key=(index,)))
-        count = out.size if chosen is None else _reach(chosen)
-        # Integers k of 24 bits become the midpoints of 2^24 cells of (-1, 1), (k + 1/2) 2^-23: symmetric, never ±1.
-        bits = generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<i4")[:count]
-        if isinstance(chosen, list):
-            bits = np.concatenate([bits[part] for part in chosen])
-        elif chosen is not None:
-            bits = bits[chosen]
-        bits >>= 8
-        np.add(bits, np.float32(0.5), out=out, dtype=np.float32, casting="unsafe")
-        out *= np.float32(self.width * 2.0**-23)
+    def bits(self, block: int, count: int) -> Bits:
+        """Return the first ``count`` integers of a block, of 32 bits each."""
+        generator = np.random.SFC64(np.random.SeedSequence(self.key, spawn_key=(block,)))
+        return generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<i4")[:count]
+
+    def numbers(self, bits: Bits, out: Floats) -> None:
+        """Write what integers become; ``out`` has their shape, in any layout.
+
+        An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
+        """
+        u = np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), dtype=np.float32, casting="unsafe")
         if not self.gaussian:
-            out *= np.float32(self.scale)
+            np.multiply(u, np.float32(self.scale), out=out)
         elif self.width <= _MASS:
-            _to_gaussian_(out, self.scale)
+            _to_gaussian(u, self.scale, out)
         else:
-            far = np.flatnonzero(np.abs(out) > np.float32(_MASS))
-            tail = torch.from_numpy(out[far])
+            flat = u.reshape(-1)
+            far = np.flatnonzero(np.abs(flat) > np.float32(_MASS))
+            tail = torch.from_numpy(flat[far])
             for part in tail.split(_TAIL):
                 part.erfinv_()
-            _to_gaussian_(out, self.scale)
-            out[far] = tail.numpy() * np.float32(self.scale)
+            _to_gaussian(u, self.scale, out)
+            out[np.unravel_index(far, out.shape)] = tail.numpy() * np.float32(self.scale)
         if self.mean:
             out += np.float32(self.mean)
 
@@ -115,29 +115,25 @@ def stream_of(prescription: Drawn, seed: int) -> Stream:
             raise ValueError(f"{prescription.name}: the elements of an orthogonal matrix are not drawn one by one")
 
 
-def _reach(chosen: Chosen) -> int:
-    """Return how many elements of a block have to be drawn for the chosen ones."""
-    last = chosen[-1] if isinstance(chosen, list) else chosen
-    return int(last.stop if isinstance(last, slice) else last[-1] + 1)
-
-
-def _to_gaussian_(block: npt.NDArray[np.float32], scale: float) -> None:
-    """Turn u into ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
+def _to_gaussian(u: Floats, scale: float, out: Floats) -> None:
+    """Write ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
     constant, (first, shift), *rest = _INVERSE_ERF
-    squares = block * block
-    factor = np.zeros_like(block)
-    for a, b in reversed([(scale * first, shift), *rest]):
+    (last, last_shift), *others = reversed([(scale * first, shift), *rest])
+    squares = u * u
+    factor = squares + np.float32(last_shift)
+    np.divide(np.float32(last), factor, out=factor)
+    for a, b in others:
         factor += squares
         factor += np.float32(b)
         np.divide(np.float32(a), factor, out=factor)
     factor += np.float32(scale * constant)
-    block *= factor
+    np.multiply(u, factor, out=out)
 
 
 def furthest(prescription: Drawn) -> float:
     """Return how far from the mean a number can lie, in standard deviations.
 
-    Of normal numbers it is what the outermost of the 2^24 cells gives; of an orthogonal matrix the square root of its
+    Of normal numbers it is what the outermost u gives, 5.4; of an orthogonal matrix the square root of its
     longer side at most.
     """
     match prescription.distribution:

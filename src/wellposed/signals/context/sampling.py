@@ -280,7 +280,10 @@ def _told_apart(state: State, unit: Array, atom: int) -> State:
 
 
 def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
-    """Whether means of some powers differ by position along an axis beyond sampling error (chi-squared, 6 sigma)."""
+    """Whether means of some powers differ by position along an axis beyond sampling error (chi-squared, 6 sigma).
+
+    The error is that of all positions: of one, as few draws as there are tell too little.
+    """
     draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
     if draws < 8 or size > 4096:
         return False
@@ -288,10 +291,11 @@ def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
     for power in powers:
         each = power.mean(dim=over) if over else power
         error2 = each.var(dim=0) / draws
-        off = (each.mean(dim=0) - each.mean()) ** 2
-        statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), torch.zeros(())).sum())
-        if statistic > size + 6.0 * math.sqrt(2.0 * size):
-            return True
+        pooled = float(error2.mean())
+        if pooled > 0.0:
+            off = float(((each.mean(dim=0) - each.mean()) ** 2).sum()) / pooled
+            if off > size + 6.0 * math.sqrt(2.0 * float((error2**2).sum())) / pooled:
+                return True
     return False
 
 

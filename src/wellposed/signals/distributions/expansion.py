@@ -249,6 +249,12 @@ def sign_of(x: State) -> int:
 BINS = 12
 """Bins per direction (mean, standard deviation) when more positions differ than are worth an integral each."""
 
+MOST = 3 * BINS
+"""Groups of positions that are worth an integral each, and bins where one direction varies alone."""
+
+SEEN = 4096
+"""Positions that mostly tell that there are more groups, before all are sorted."""
+
 DECADES = 30.0
 """How far positions may differ before they are put into bins by their logarithm."""
 
@@ -279,22 +285,36 @@ def _places(mean: Array, std: Array) -> _Places:
     mean, std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
     if mean.size == 1:
         return _Places(mean, std, np.ones(1), np.zeros(1, np.int64), shape)
-    pairs = np.stack([mean, std], axis=1)
-    scale = np.maximum(np.abs(pairs).max(axis=0), 1e-300)
-    keys = np.rint(pairs / scale * 1e9).astype(np.int64)
-    groups, inverse, counts = np.unique(keys[:, 0] * (1 << 31) + keys[:, 1], return_inverse=True, return_counts=True)
-    if len(groups) > 3 * BINS:
-        both = bool((np.ptp(pairs, axis=0) > 1e-9 * scale).all())
-        # over decades (the frequencies of an embedding of time) the bins are as many to each
-        small = np.quantile(np.abs(pairs), 0.1, axis=0)
-        at = np.where(scale > DECADES * small, np.arcsinh(pairs / np.maximum(small, 1e-6 * scale)), pairs)
-        low, width = at.min(axis=0), np.maximum(np.ptp(at, axis=0), 1e-12 * np.abs(at).max(axis=0).clip(1e-300))
-        cells = np.minimum(((at - low) / width * (BINS if both else 3 * BINS)).astype(np.int64), 3 * BINS - 1)
-        _, inverse, counts = np.unique(cells[:, 0] * 64 + cells[:, 1], return_inverse=True, return_counts=True)
-    inverse = inverse.ravel()
+    both = np.stack([mean, std])
+    scale = np.maximum(np.abs(both).max(axis=1, keepdims=True), 1e-300)
+    keys = np.rint(both / scale * 1e9).astype(np.int64)
+    joined = keys[0] * (1 << 31) + keys[1]
+    grouped = None
+    if joined.size <= SEEN or len(np.unique(joined[:SEEN])) <= MOST:
+        groups, *told = np.unique(joined, return_inverse=True, return_counts=True)
+        grouped = told if len(groups) <= MOST else None
+    inverse, counts = grouped or _binned(both, scale)
     means = np.bincount(inverse, mean) / counts
     stds = np.sqrt(np.bincount(inverse, std * std) / counts)
     return _Places(means, stds, counts / mean.size, inverse, shape)
+
+
+def _binned(both: Array, scale: Array) -> tuple[Indices, Indices]:
+    """Return the bin of each position, given means and standard deviations (a row each), and how many are in each."""
+    extent = np.ptp(both, axis=1, keepdims=True)
+    # over decades (the frequencies of an embedding of time) the bins are as many to each
+    small = np.quantile(np.abs(both), 0.1, axis=1, keepdims=True)
+    at = np.where(scale > DECADES * small, np.arcsinh(both / np.maximum(small, 1e-6 * scale)), both)
+    least = 1e-12 * np.abs(at).max(axis=1, keepdims=True).clip(1e-300)
+    low, width = at.min(axis=1, keepdims=True), np.maximum(np.ptp(at, axis=1, keepdims=True), least)
+    bins = BINS if bool((extent > 1e-9 * scale).all()) else MOST
+    cells = np.minimum(((at - low) / width * bins).astype(np.int64), MOST - 1)
+    joined = cells[0] * MOST + cells[1]
+    counts = np.bincount(joined)
+    used = np.flatnonzero(counts)
+    number = np.zeros(len(counts), np.int64)
+    number[used] = np.arange(len(used))
+    return number[joined], counts[used]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

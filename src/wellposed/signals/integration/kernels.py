@@ -504,15 +504,14 @@ def _ends(size: int, length: int) -> Array:
 
 def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
     """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
+    values = mean_over(values, [dim for dim, length in enumerate(lengths) if length == 1])
     for dim, length in enumerate(lengths):
         size = values.shape[dim]
         if size > 1 and positions(length):
             ends = np.moveaxis(values, dim, -1)
             values = by_pair(0.5 * (ends[..., :, None] + ends[..., None, :]), dim)
-        elif size > 1 and length > 1:
-            values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
         elif size > 1:
-            values = mean_over(values, (dim,))
+            values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
     return values
 
 
