@@ -11,7 +11,7 @@ import torch
 from wellposed.plans.streams import BLOCK, Floats
 
 _CHUNK = 1 << 14
-"""Elements that PyTorch converts at a time: so few it leaves to one thread, and its own would only get in the way."""
+"""Elements that PyTorch converts at a time on the CPU: so few it leaves to one thread; its own would get in the way."""
 
 _local = threading.local()
 
@@ -45,7 +45,8 @@ class Memory:
         if self._array is not None:
             return
         rows, columns = numbers.shape
-        high, wide = max(1, _CHUNK // max(columns, 1)), min(columns, _CHUNK)
+        most = _CHUNK if self.tensor.device.type == "cpu" else numbers.size
+        high, wide = max(1, most // columns), min(columns, most)
         with torch.inference_mode(self.tensor.is_inference()), torch.no_grad():
             for down in range(0, rows, high):
                 for along in range(0, columns, wide):

@@ -121,16 +121,21 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     features = round(1.0 / state.even) if state.gauss and state.even > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     if not features or not channels or features * math.prod(positions) > FEATURES:
-        return _expected(state.moments, sizes, generator)
+        return _expected(state.moments, sizes, generator).double()
     of_features = tuple(1 if i in channels else n for i, n in enumerate(sizes))
     of_features = (*of_features[: channels[0]], features, *of_features[channels[0] + 1 :])
     drawn = _expected(_of_one_size(state.moments, features), of_features, generator).movedim(channels[0], -1)
     drawn = drawn / drawn.norm(dim=-1, keepdim=True)
     made = [sizes[i] for i in channels]
-    weight = torch.randn(features, math.prod(made), generator=generator, dtype=torch.float64)
-    products = (drawn.reshape(-1, features) @ weight).reshape(*positions, *made)
+    weight = _normals((features, math.prod(made)), generator)
+    products = (drawn.reshape(-1, features) @ weight).reshape(*positions, *made).double()
     result: torch.Tensor = products.movedim(tuple(range(-len(made), 0)), tuple(channels))
     return result
+
+
+def _normals(sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw independent standard normal elements, in float32: PyTorch takes five times as long for those in float64."""
+    return torch.randn(tuple(sizes), generator=generator, dtype=torch.float32)
 
 
 @lru_cache(maxsize=4)
@@ -146,7 +151,7 @@ def _of_one_size(moments: Moments, features: int) -> Moments:
 def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Draw standard Gaussian elements with the expected correlations."""
     corr = moments.corr
-    noise = torch.randn(sizes, generator=generator, dtype=torch.float64)
+    noise = _normals(sizes, generator)
     paired = [i for i, n in enumerate(corr.shape) if kernels.positions(n)]
     profiles = [i for i, n in enumerate(corr.shape) if n > 2]
     if not paired and len(profiles) == 1 and sizes[profiles[0]] <= kernels.MOST:
@@ -157,7 +162,7 @@ def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generat
     result: torch.Tensor = max(1.0 - sum(shares.values()), 0.0) ** 0.5 * noise
     for along, share in shares.items():
         common = [1 if i in along else n for i, n in enumerate(sizes)]
-        result = result + share**0.5 * torch.randn(common, generator=generator, dtype=torch.float64)
+        result = result + share**0.5 * _normals(common, generator)
     return result
 
 
@@ -188,7 +193,7 @@ def _noise_by_pair(moments: Moments, noise: torch.Tensor, atom: int, generator: 
     if shared is None:
         return result
     common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(sizes)]
-    return result + _coloured(torch.randn(common, generator=generator, dtype=torch.float64), shared, atom)
+    return result + _coloured(_normals(common, generator), shared, atom)
 
 
 def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:
@@ -217,7 +222,7 @@ def _roots(moments: Moments, sizes: tuple[int, ...], atom: int) -> tuple[torch.T
 def _root(covariance: Array) -> torch.Tensor:
     """Return a root of a covariance (what of it is no covariance, being rounded, is left out)."""
     values, vectors = np.linalg.eigh(covariance)
-    return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0))).float()
 
 
 def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:

@@ -199,14 +199,15 @@ def _signals(run: Pass, node: Node, moments: bool) -> Iterator[Signal]:
         if known is None:
             continue
         mean, var, spread = math.nan, math.nan, 0.0
-        asked = moments or isinstance(known, State) or known.spread is not STEADY
-        if asked and (state := run.state(out)) is not None:
+        if (moments or isinstance(known, State)) and (state := run.state(out)) is not None:
             second = state.second_moment
             if moments:
                 mean = state.pooled_mean
                 var = max(0.0, second - mean * mean)
             if second > 0.0:  # zeros stay zeros
                 spread = state.spread.variance + average_of_sizes(state)
+        elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
+            spread = known.spread.variance
         yield Signal(
             value.name, node.module, node.op_name, value.shape, mean, var, known.tag, math.sqrt(spread) / math.log(2.0)
         )
