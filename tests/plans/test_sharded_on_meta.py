@@ -102,7 +102,9 @@ def test_what_no_means_restore_is_refused_and_nothing_changes(ranks: tuple[int, 
     plan = wp.plan(model, X, skip="norm.*")
     shard(model, ranks[0])
     tensors = {name: id(parameter) for name, parameter in model.named_parameters()}
-    with pytest.raises(PlanError, match=r"'frequencies' of FSDPForgetful are written neither by the plan"):
+    with pytest.raises(
+        PlanError, match=r"'frequencies' of FSDPForgetful are written neither by the plan.*model.to_empty\(device"
+    ):
         plan.apply_(model, materialize="cpu")
     assert {name: id(parameter) for name, parameter in model.named_parameters()} == tensors
     assert all(parameter.is_meta for parameter in model.parameters())

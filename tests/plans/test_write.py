@@ -331,20 +331,18 @@ def test_fully_sharded_on_meta(process_group):
     from torch.distributed.fsdp import fully_shard
 
     with torch.device("meta"):
-        model = net()
+        model, other = net(), net()
     plan = plan_for(model)
-    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(
-        PlanError, match=r"'1.running_mean', .* neither by the plan nor by .*model.to_empty\(device=...\)"
-    ):
-        plan.apply_(model, materialize=True)
-    assert all(parameter.is_meta for parameter in model.parameters())
-    model.to_empty(device="cpu")
-    model[1].reset_running_stats()
-    plan.apply_(model)
-    assert_same({name: p.full_tensor() for name, p in model.named_parameters()}, draw(plan))
-    with torch.no_grad():
-        assert model(torch.ones(2, 3, 10, 10)).isfinite().all()
+    for sharded in (model, other):
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+    plan.apply_(model, materialize=True)
+    other.to_empty(device="cpu")
+    other[1].reset_running_stats()
+    plan.apply_(other)
+    for sharded in (model, other):
+        assert_same({name: p.full_tensor() for name, p in sharded.named_parameters()}, draw(plan))
+        with torch.no_grad():
+            assert sharded(torch.ones(2, 3, 10, 10)).isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore:FSDP:UserWarning", "ignore:.*FSDP.*:FutureWarning")
