@@ -14,9 +14,10 @@ from tests.versions import needs_newer_torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+from wellposed.alone import alone
 from wellposed.errors import PlanError, UnsupportedError
+from wellposed.interruption import postponed_interruption
 from wellposed.plans import Drawn, Plan, draw
-from wellposed.plans.interruption import postponed_interruption
 from wellposed.plans.streams import Stream
 
 # ---- what is written ------------------------------------------------------------------------------------------------
@@ -565,28 +566,13 @@ def test_handlers_of_the_callers_own_stay():
     before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
     try:
         model = nn.Linear(3, 3)
-        with postponed_interruption() as interrupted:
+        with alone(), postponed_interruption() as interrupted:
             signal.raise_signal(signal.SIGINT)
             plan_for(model).apply_(model)
         assert seen == [1]
         assert not interrupted()
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def twice(reached):
-    with postponed_interruption() as interrupted:
-        signal.raise_signal(signal.SIGINT)
-        reached.append(interrupted())
-        signal.raise_signal(signal.SIGINT)
-        reached.append("after")
-
-
-def test_a_second_interruption_is_obeyed_at_once():
-    reached = []
-    with pytest.raises(KeyboardInterrupt):
-        twice(reached)
-    assert reached == [True]
 
 
 # ---- on meta --------------------------------------------------------------------------------------------------------

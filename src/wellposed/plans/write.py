@@ -15,10 +15,10 @@ from torch.nn.utils import parametrize
 
 from wellposed.alone import alone
 from wellposed.errors import PlanError
+from wellposed.interruption import postponed_interruption
 from wellposed.plans.centring import Sums, centred, sums_drawn, sums_of
 from wellposed.plans.filling import Crew, blank, finish, start_, workers
 from wellposed.plans.fits import check_kinds, check_memory, check_meta, check_names, check_ties, check_values
-from wellposed.plans.interruption import postponed_interruption
 from wellposed.plans.materialize import materialized
 from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.places import Box
