@@ -549,6 +549,24 @@ def test_an_interruption_leaves_each_parameter_old_or_new(monkeypatch, at):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_what_waits_for_a_thread_is_left_alone(monkeypatch):
+    """Also of the last few parameters, which have all been handed to the threads."""
+    model = nn.Sequential(*[nn.Linear(300, 300, bias=False) for _ in range(4)])
+    plan = plan_for(model)
+    fill = Stream.block
+
+    def interrupted(*args):
+        monkeypatch.undo()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.5)  # the main thread hears of it
+        fill(*args)
+
+    monkeypatch.setattr(Stream, "block", interrupted)
+    monkeypatch.setattr("wellposed.plans.filling._WORKERS", 1)
+    with pytest.raises(KeyboardInterrupt, match="1 of 4 parameters are written"):
+        plan.apply_(model)
+
+
 def test_an_interruption_is_obeyed_within_a_second():
     """The plan takes longer, and much of it has not begun."""
     model = nn.Sequential(*[nn.Linear(3000, 3000) for _ in range(40)])
