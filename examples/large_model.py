@@ -52,7 +52,6 @@ def on_meta(size):
 
 def write(size, folder):
     """Shard a model over the ranks, write its plan, save it, compare it, and take a step."""
-    dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model, plan = on_meta(size)
     for layer in model.model.layers:
@@ -94,7 +93,6 @@ def write(size, folder):
         optimizer.step()
         if rank == 0:
             print(f"one step of AdamW in {len(groups)} groups, from a loss of {loss.item():.2f}")
-    dist.destroy_process_group()
 
 
 def main():
@@ -102,8 +100,14 @@ def main():
     parser.add_argument("--size", choices=SIZES, default="small", help="what is written under torchrun")
     parser.add_argument("--checkpoint", help="where it is saved; by default in a folder that is removed")
     options = parser.parse_args()
-    if "RANK" in os.environ:  # one of torchrun's processes
-        write(options.size, options.checkpoint)
+    if "RANK" in os.environ:  # one of torchrun's processes, which share a folder
+        with tempfile.TemporaryDirectory() as own:
+            dist.init_process_group("gloo")
+            shared = [options.checkpoint or own]
+            dist.broadcast_object_list(shared, src=0)
+            write(options.size, shared[0])
+            dist.barrier()  # the folder of rank 0 is removed behind this
+            dist.destroy_process_group()
         return
 
     start = time.process_time()
@@ -113,9 +117,9 @@ def main():
     print(f"{count:,} parameters planned in {time.process_time() - start:.1f} s, with {gigabytes:.1f} GB of memory")
     print(plan)
 
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
-        subprocess.run([*command, "--size", options.size, "--checkpoint", options.checkpoint or folder], check=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    folder = ["--checkpoint", options.checkpoint] if options.checkpoint else []
+    subprocess.run([*command, "--size", options.size, *folder], check=True)
 
 
 if __name__ == "__main__":

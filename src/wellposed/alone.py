@@ -8,18 +8,53 @@ model's parameters, waits until all is as it was. The caller's own code does not
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
+from types import TracebackType
+
+from wellposed.interruption import Watch, watched
 
 _lock = threading.RLock()
+_PAUSE = 0.1
+"""Seconds between two looks at whether Ctrl-C was pressed, while another thread is waited for."""
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Run a block, or a function that this decorates, in one thread of the process at a time; it may be nested."""
-    with _lock:
-        yield
+class alone(ContextDecorator):
+    """Run a block, or a function that this decorates, in one thread of the process at a time; it may be nested.
+
+    Ctrl-C does not interrupt it where something is set or put back (`wellposed.interruption`).
+    """
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._held = _lock
+
+    def _recreate_cm(self) -> alone:
+        return alone()
+
+    def __enter__(self) -> None:
+        self._held = _lock
+        watch = watched(sys._getframe(1))
+        try:
+            while not self._held.acquire(timeout=_PAUSE):
+                if watch is not None and watch.pressed:
+                    raise KeyboardInterrupt
+        except BaseException:
+            if watch is not None:
+                watch.close()
+            raise
+        if watch is not None:
+            watch.taken_over = False
+        self._watch = watch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.release()
+        pressed = self._watch is not None and self._watch.close()
+        if pressed and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt
 
 
 def _renew() -> None:

@@ -103,6 +103,19 @@ def test_keywords_go_to_the_method_that_knows_them_and_else_to_forward(build):
     assert made.prescriptions["linear.weight"].std == pytest.approx(3.0 / 3**0.5)
 
 
+class Ids(Masked):
+    def forward(self, input_ids):  # reads like the option ``inputs``
+        return super().forward(input_ids, mask=1.0)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")])
+def test_wrappers_take_the_arguments_of_what_they_wrap(wrap):
+    model, x = wrap(Ids()), torch.zeros(2, 3)
+    assert plan(model, input_ids=x) == plan(Ids(), input_ids=x)
+    with pytest.raises(OptionError, match=r"'input_id' is no option of .* nor an argument of Ids.forward"):
+        plan(model, input_id=x)
+
+
 @pytest.mark.parametrize("build", [Masked, Anything])
 def test_misspelt_options_are_not_passed_on(build):
     message = "'distributoin' is no option of method 'kaiming' nor an argument of .*; did you mean 'distribution'"

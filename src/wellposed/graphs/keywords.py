@@ -11,6 +11,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs.graph import Graph
+from wellposed.graphs.unwrap import class_name, unwrap
 
 
 def split_keywords(
@@ -22,7 +23,7 @@ def split_keywords(
 
     Args:
         what: what has the options, for messages: ``method 'autoinit'``.
-        model: the model, or a graph, which takes no arguments.
+        model: the model, whose wrappers take what it takes, or a graph, which takes no arguments.
         given: what the user gave.
         known: the options' names.
         own: further names that a misspelt one may have meant.
@@ -35,6 +36,7 @@ def split_keywords(
     accepted: set[str] = set()
     anything = False
     if isinstance(model, nn.Module):
+        model = unwrap(model)
         try:
             parameters = inspect.signature(model.forward).parameters.values()
         except ValueError:  # traced by torch.jit: no signature says what it takes
@@ -46,6 +48,6 @@ def split_keywords(
     for key in rest:
         if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
             continue
-        where = f" nor an argument of {type(model).__name__}.forward" if isinstance(model, nn.Module) else ""
+        where = f" nor an argument of {class_name(model)}.forward" if isinstance(model, nn.Module) else ""
         raise OptionError(f"{key!r} is no option of {what}{where}{near_matches(key, everything)}")
     return options, rest

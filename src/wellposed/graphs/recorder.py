@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -245,13 +245,17 @@ class Recorder(TorchDispatchMode):
             self.overwritten.append((base, base.root.tensor.clone()))
         base.borrowed = False
 
-    def put_back(self) -> None:
-        """Give the user's tensors that operators wrote to their earlier contents (real engine)."""
-        with torch.no_grad():
-            for base, before in self.overwritten:
-                for record in base.records:
-                    record.real = None if record.real is None else record.real.clone()
-                base.root.tensor.copy_(before)
+    @contextmanager
+    def putting_back(self) -> Iterator[None]:
+        """Give the user's tensors that operators wrote to in the block their earlier contents (real engine)."""
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for base, before in self.overwritten:
+                    for record in base.records:
+                        record.real = None if record.real is None else record.real.clone()
+                    base.root.tensor.copy_(before)
 
     def release(self) -> None:
         """Let go of every tensor of the model's run at once, without waiting for Python's garbage collector."""

@@ -157,18 +157,16 @@ class _Tracing:
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name, self._values)
             try:
-                args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
-                self._swap_tensors(recorder)
-                with modules.watch(), recorder.reads, recorder:
-                    output = self.model(*args, **kwargs)
-                outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
-                recorder.put_back()
+                with recorder.putting_back():
+                    args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
+                    self._swap_tensors(recorder)
+                    with modules.watch(), recorder.reads, recorder:
+                        output = self.model(*args, **kwargs)
+                    outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
                 return build_graph(recorder, self._facts(mode, outputs, type(output).__name__))
             except UnsupportedError:
-                recorder.put_back()
                 raise
             except Exception as error:
-                recorder.put_back()
                 failure = self._error(error, modules)
                 if recorder.nodes:
                     failure.partial = build_graph(recorder, self._facts(mode, recorder.unread()))

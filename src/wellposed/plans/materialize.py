@@ -114,7 +114,7 @@ def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> 
 def _shards(
     model: nn.Module, slots: list[_Slot], written: Collection[str], device: torch.device, seed: int
 ) -> Iterator[None]:
-    """Do the same for a sharded model: its wrapper keeps lists of its own, so that it allocates by ``to_empty``."""
+    """Do the same for a sharded model, whose wrapper keeps lists of its own of what is sharded."""
     planned = {id(slot.tensor) for slot in slots if slot.path in written}
     kept = [slot for slot in slots if id(slot.tensor) not in planned]
     made = remade(model, seed) if kept else {}
@@ -126,30 +126,33 @@ def _shards(
             "that work for shards (a constructor whose arguments it keeps, reset_parameters, _init_weights); allocate "
             "it with model.to_empty(device=...), fill them, and call apply_ without materialize"
         )
-    others = [slot for slot in _slots(model, on_meta=False) if slot.kind != "attribute"]  # to_empty empties them, too
-    held = [(slot, [part.clone() for _, part in local_parts(slot.tensor)]) for slot in others]
-    plain = [(slot, slot.tensor) for slot in slots if slot.kind == "attribute"]
+    sharded = {id(slot.tensor): (slot.tensor, dict(vars(slot.tensor))) for slot in slots if is_distributed(slot.tensor)}
+    plain = [(slot, slot.tensor) for slot in slots if id(slot.tensor) not in sharded]
+    created = {id(tensor): _allocated(tensor, device) for tensor in {id(t): t for _, t in plain}.values()}
     try:
-        model.to_empty(device=device)
         for slot, tensor in plain:
-            slot.set(_allocated(tensor, device))
+            slot.set(created[id(tensor)])
+        _move_(model, sharded, device)
         with torch.no_grad():
             for slot, value in values:
                 assert value is not None
                 for box, part in local_parts(slot.tensor):
                     part.copy_(value[tuple(slice(*ends) for ends in box)] if value.ndim == part.ndim else value)
-            for slot, parts in held:
-                for (_, part), old in zip(local_parts(slot.tensor), parts, strict=True):
-                    part.copy_(old)
         yield
     except BaseException:
-        model.to_empty(device=torch.device("meta"))
         for slot, tensor in plain:
             slot.set(tensor)
-        for slot, (old, *_) in held:
-            whole = isinstance(slot.tensor, nn.Parameter)
-            slot.set(nn.Parameter(old, slot.tensor.requires_grad) if whole else old)
+        _move_(model, sharded, torch.device("meta"))
         raise
+
+
+def _move_(
+    model: nn.Module, sharded: Mapping[int, tuple[torch.Tensor, Mapping[str, object]]], device: torch.device
+) -> None:
+    """Give these sharded tensors other memory, by the one way that the wrapper hears of; they stay who they are."""
+    model._apply(lambda tensor: torch.empty_like(tensor, device=device) if id(tensor) in sharded else tensor)
+    for tensor, attributes in sharded.values():
+        vars(tensor).update(attributes)
 
 
 def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh: Collection[int], seed: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch.nn.utils import parametrize
 
 from wellposed.alone import alone
 from wellposed.errors import PlanError
+from wellposed.interruption import postponed_interruption
 from wellposed.plans.centring import Sums, centred, sums_drawn, sums_of
 from wellposed.plans.filling import Crew, blank, finish, start_, workers
 from wellposed.plans.fits import check_kinds, check_memory, check_meta, check_names, check_ties, check_values
-from wellposed.plans.interruption import postponed_interruption
 from wellposed.plans.materialize import materialized
 from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.places import Box
@@ -31,6 +31,8 @@ Patterns = str | Sequence[str] | None
 
 _AHEAD = 4
 """Parameters that are begun while another one is being written."""
+_LOOK = 0.05
+"""Seconds between two looks at whether Ctrl-C was pressed, while a parameter is being written."""
 
 
 def drawn_values(
@@ -110,22 +112,27 @@ def _write_all_(
         return sums_of(_whole(weight), prescriptions[bias.weight])
 
     with torch.no_grad(), postponed_interruption() as interrupted, workers() as crew:
+
+        def wait_for_all_but(most: int) -> None:
+            while len(pending) > most and not interrupted():
+                if not wait(pending[0], _LOOK).not_done:
+                    finish(pending.popleft())
+            if interrupted() and (begun < len(written) or not all(f.done() for work in pending for f in work)):
+                raise _interruption(begun - _cancelled(pending), len(written))
+
         # Biases come last: they are centred on what the others have become.
         for prescription in sorted(written, key=lambda p: isinstance(p, Centering)):
             parameter = parameters[prescription.name]
             if isinstance(prescription, Centering):
-                while pending:
-                    finish(pending.popleft())
+                wait_for_all_but(0)
                 pending.append(_start_centring_(parameter, prescription, sums(prescription), crew))
             elif isinstance(prescription, Drawn | Constant | Rescaled):
                 pending.append(_start_one_(parameter, prescription, seed, crew))
             begun += 1
-            while len(pending) > _AHEAD:
-                finish(pending.popleft())
-            if interrupted():
-                raise _interruption(begun - _cancelled(pending), len(written))
-        while pending:
-            finish(pending.popleft())
+            wait_for_all_but(_AHEAD)
+        wait_for_all_but(0)
+        for work in pending:
+            finish(work)
 
 
 def _cancelled(pending: Iterable[list[Future[None]]]) -> int:

@@ -222,11 +222,8 @@ def _arguments(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[tup
     hook = model.register_forward_pre_hook(
         lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True, prepend=True
     )
-    try:
-        with torch.no_grad(), restored_random_state():
-            loss_fn(model, batch)
-    finally:
-        hook.remove()
+    with torch.no_grad(), restored_random_state(), hook:
+        loss_fn(model, batch)
     if not calls:
         raise RateError("loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets)")
     return calls[0]

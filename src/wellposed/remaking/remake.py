@@ -20,7 +20,7 @@ from torch import nn
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed
 from wellposed.remaking.sketch import LARGEST, Sketch
-from wellposed.remaking.ways import MAKERS, constructor, described, hook_of, resets
+from wellposed.remaking.ways import MAKERS, authored, constructor, described, hook_of, resets
 
 _ROOM = 2**22
 """Elements of all parameters together that are made for real, the smallest parameters first."""
@@ -37,7 +37,7 @@ def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
     the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
-    which what they leave out can be told. A sharded model on meta must be constructed again as a whole.
+    which what they leave out can be told. Sharded tensors on meta are made whole.
 
     Args:
         model: any module.
@@ -148,12 +148,8 @@ class _Remaking:
         torch.manual_seed(seed)
         numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from it
         random.seed(seed)
-        sharded = any(is_distributed(parameter) for parameter in self.model.parameters())
-        made = self._constructed(self.model) if sharded else self.made(self.model, None)
-        if made is None:
-            return {}
         found = {}
-        for place, _, tensor in _tensors(made):
+        for place, _, tensor in _tensors(self.made(self.model, None)):
             values = self.sketch.values(tensor)
             if values is not None:
                 found[place] = values
@@ -192,7 +188,8 @@ class _Remaking:
         """Copy a module, with blank memory in the place of its tensors, and let it initialise itself."""
         if isinstance(module, torch.jit.ScriptModule):
             return module
-        twin = module.__new__(type(module))
+        kind = authored(type(module))
+        twin = kind.__new__(kind)
         for name, value in vars(module).items():
             vars(twin)[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
         for name, child in module._modules.items():
@@ -213,8 +210,12 @@ class _Remaking:
     def _twin(self, tensor: torch.Tensor, limit: int) -> torch.Tensor:
         """Return blank memory for a tensor: one for each tensor, however many places hold it."""
         if id(tensor) not in self.twins:
-            blank = self.sketch.blank(tensor, limit)
-            if isinstance(tensor, nn.Parameter):
+            sharded = is_distributed(tensor)
+            like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") if sharded else tensor
+            blank = self.sketch.blank(like, limit)
+            if sharded and isinstance(tensor, nn.Parameter):
+                blank = nn.Parameter(blank, tensor.requires_grad)
+            elif isinstance(tensor, nn.Parameter):
                 parameter = type(tensor)(blank, tensor.requires_grad)
                 vars(parameter).update(vars(tensor))
                 blank = parameter

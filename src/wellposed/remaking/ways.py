@@ -24,6 +24,8 @@ _RESETS = (
 """Names that modules give to methods without arguments that initialise them; of each group the first is called."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.Size, torch.memory_format)
 _DEPTH = 8
+_LATER = ("_is_", "_fsdp_", "_distribute_")
+"""How names of attributes begin that wrappers and libraries set once a module is made."""
 MAKERS: WeakKeyDictionary[nn.Module, Callable[[], nn.Module]] = WeakKeyDictionary()
 """How modules were made, where that was noted."""
 
@@ -136,9 +138,14 @@ def _described(module: nn.Module) -> tuple[Any, ...]:
     attributes = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, (bool, int, float, str)) and name != "training" and not name.startswith(("_is_", "_fsdp_"))
+        if isinstance(value, (bool, int, float, str)) and not _is_set_later(name)
     }
     return attributes, *(dict(shapes(held)) for held in (module._parameters, module._buffers))
+
+
+def _is_set_later(name: str) -> bool:
+    """Whether an attribute is one that users switch, or wrappers set, once a module is made."""
+    return name == "training" or name.endswith("checkpointing") or name.startswith(_LATER)
 
 
 def shapes(held: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...] | None]]:

@@ -9,7 +9,8 @@ operator in between on the same draws. What is made of the results alone, or wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -493,24 +494,37 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     return True
 
 
-def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
-    """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
-    # torch has no public switch for it: where it is on, operators that take no batch are looped over, and warn of it
+@contextmanager
+def _not_looping() -> Iterator[bool]:
+    """Let `torch.vmap` raise, in the block, where an operator takes no batch; torch has no public switch for it.
+
+    Where it is on, it loops over such operators, and warns of it. The block is given whether it could be put off.
+    """
     looping, loop = (getattr(torch._C._functorch, f"_{verb}_vmap_fallback_enabled", None) for verb in ("is", "set"))
     if looping is None or loop is None:
-        return None
+        yield False
+        return
     before = looping()
     try:
-        stacked = [
-            torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
-            for column in columns.values()
-        ]
         loop(False)
-        made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
-    except FAILURES:
-        return None
+        yield True
     finally:
         loop(before)
+
+
+def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
+    """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
+    with _not_looping() as known:
+        if not known:
+            return None
+        try:
+            stacked = [
+                torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
+                for column in columns.values()
+            ]
+            made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+        except FAILURES:
+            return None
     return [list(each.unbind()) for each in made]
 
 
