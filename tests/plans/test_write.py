@@ -334,7 +334,9 @@ def test_fully_sharded_on_meta(process_group):
         model = net()
     plan = plan_for(model)
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(PlanError, match=r"'1.running_mean', .* neither by the plan nor by .*model.to_empty\(device=...\)"):
+    with pytest.raises(
+        PlanError, match=r"'1.running_mean', .* neither by the plan nor by .*model.to_empty\(device=...\)"
+    ):
         plan.apply_(model, materialize=True)
     assert all(parameter.is_meta for parameter in model.parameters())
     model.to_empty(device="cpu")
