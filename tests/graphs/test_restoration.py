@@ -195,3 +195,46 @@ def test_the_first_use_moves_no_random_generator():
     """Modules that are loaded on first use may draw as they load."""
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tracing_needs_no_compiler():
+    """Its import takes longer than tracing most models."""
+    script = """
+import sys, torch, wellposed
+wellposed.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_forward_may_load_the_compiler():
+    script = """
+import torch, wellposed
+class Compiling(torch.nn.Linear):
+    def forward(self, x):
+        return torch.compile(lambda y: torch.relu(y) * 2.0, backend="eager")(super().forward(x))
+for _ in range(2):
+    graph = wellposed.trace(Compiling(2, 2), torch.zeros(1, 2))
+    assert [node.op_name for node in graph] == ["linear.default", "relu.default", "mul.Tensor"]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_registries_that_were_empty_are_empty_again():
+    class Noting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.names, self.by_name = [], set(), {}
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            self.seen.append(1)
+            self.names.add("x")
+            self.by_name["x"] = 1
+            self.layer.register_forward_hook(lambda *_: None)
+            return self.layer(x)
+
+    model = Noting()
+    trace(model, torch.zeros(1, 2))
+    assert (model.seen, model.names, model.by_name) == ([], set(), {})
+    assert not model.layer._forward_hooks

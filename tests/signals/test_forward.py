@@ -13,6 +13,8 @@ import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, RuleError, UnsupportedError
 from wellposed.signals import operators, rule, unregister
 from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.context.weights import Weights
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import RULES
 
 LIBRARY = torch.library.Library("rules_under_test", "DEF")
@@ -252,3 +254,11 @@ def test_a_recurrent_operator_with_a_wide_input_runs_on_part_of_it(both):
     out = next(signal for signal in wp.propagate(graph) if signal.op == "gru.input")
     assert out.tag == "sampled"
     assert 0.0 < out.second_moment < 1.0
+
+
+def test_a_deep_pass_holds_little_of_what_it_has_left_behind():
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(60)))
+    graph = wp.trace(layers, torch.zeros(2, 4))
+    _, run = run_pass(graph, Weights(graph))
+    assert len(run.dependent) < 5
+    assert run.dependent[graph.outputs[0]]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread, mean_spread, source
+from wellposed.signals.distributions.spread import BLOCK, NONE, STEADY, Sources, Spread, mean_spread, source
 
 DRAWS = 48
 
@@ -245,6 +245,39 @@ def test_sources_add_up_by_number():
     assert (a + a.times(-1.0)).variance == 0.0
     assert a + NONE is a
     assert source(3, 0.0) is NONE
+
+
+def test_what_a_layer_adds_costs_no_copy_of_all_before_it():
+    total = source(0, 1.0)
+    for number in range(1, 1000):
+        total += source(2 * number, 1.0 + number)
+    more, other = total + source(2001, 4.0), total + source(2005, 9.0)
+    assert np.shares_memory(total.amounts, more.amounts)
+    assert total.variance == pytest.approx(1.0 + sum(range(2, 1001)))
+    assert (more.variance, other.variance) == (total.variance + 4.0, total.variance + 9.0)  # neither knows of the other
+    assert total.amounts.size == 1999
+    assert more.amounts.tolist() == [*total.amounts, 0.0, 0.0, 2.0]
+    assert other.amounts.tolist() == [*total.amounts, *[0.0] * 6, 3.0]
+
+
+def test_sources_add_up_over_blocks():
+    amounts = np.random.default_rng(0).normal(size=2 * BLOCK + 77)
+    whole, grown = Sources(5, amounts), Sources(5, amounts[:1])
+    for number, amount in enumerate(amounts[1:].tolist(), 6):
+        grown += Sources(number, np.array([amount]))
+    assert grown.start == 5
+    assert np.array_equal(grown.amounts, amounts)
+    assert whole.variance == grown.variance == pytest.approx(float(amounts @ amounts), rel=1e-12)
+    assert grown.covariance(whole.times(2.0)) == pytest.approx(2.0 * whole.variance, rel=1e-12)
+
+
+def test_first_sources_that_have_shrunk_to_nothing_are_let_go():
+    amounts = np.ones(3 * BLOCK)
+    amounts[: 2 * BLOCK - 1] = 1e-200
+    shrunk = Sources(7, amounts).times(1e-200)
+    assert (shrunk.start, shrunk.amounts.size) == (7 + BLOCK, 2 * BLOCK)
+    assert shrunk.amounts.tolist() == [0.0] * (BLOCK - 1) + [1e-200] * (BLOCK + 1)
+    assert Sources(0, amounts).times(1e-200).times(1e-200).amounts.size  # all of them: still a sum of what there was
 
 
 def test_a_quotient_has_no_spread_and_a_product_has_both():

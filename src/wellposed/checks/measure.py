@@ -16,6 +16,7 @@ from wellposed.checks.infinities import Infinities
 from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, RunError
 from wellposed.graphs import Graph, Node, graph_of, run
+from wellposed.graphs.graph import once
 from wellposed.plans import Plan
 from wellposed.signals import Signals
 from wellposed.signals.operators.contraction import contractions
@@ -199,12 +200,12 @@ def _as_far_as_it_goes(
     That is the last one and one more, or one that refuses what it is given because a shape that depends on values (of
     what is found by a condition, of what occurs at all) is not the one that was traced.
     """
-    at, differs = 0, False
+    at, differs, varying = 0, False, _varying_shapes(graph)
 
     def observe(node: Node, outputs: Sequence[Tensor]) -> None:
         nonlocal at, differs
         at = node.index + 1
-        if torch.Tag.dynamic_output_shape in node.op.tags:
+        if node.index in varying:
             traced = (graph.values[value].shape for value in node.outputs)
             differs |= any(tuple(tensor.shape) != shape for tensor, shape in zip(outputs, traced, strict=True))
         into.observe(node, outputs)
@@ -215,3 +216,9 @@ def _as_far_as_it_goes(
         if not differs:
             raise
     return at
+
+
+@once
+def _varying_shapes(graph: Graph) -> frozenset[int]:
+    """Return the indices of the nodes that make tensors whose shape depends on values."""
+    return frozenset([node.index for node in graph.nodes if torch.Tag.dynamic_output_shape in node.op.tags])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch._compile import _disable_dynamo
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,6 +111,13 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep PyTorch from wrapping the mode against its compiler, for which that is imported: it is seen to where
+        somebody else has.
+        """
+        return False
+
     def __init__(
         self,
         modules: ModuleStack,
@@ -159,7 +168,7 @@ class Recorder(TorchDispatchMode):
         """Let ``tensor`` stand for ``record``, and keep it alive so that its id is not used again."""
         self.records[id(tensor)] = record
         self.kept.append(tensor)
-        self.storages.setdefault(memory(tensor), record)
+        self.storages.setdefault(record.storage if tensor is record.tensor else memory(tensor), record)
 
     def find(self, tensor: torch.Tensor) -> Record:
         """Return the record of a tensor that an operator receives."""
@@ -287,7 +296,12 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if "torch._dynamo" in sys.modules:
+            return self._never_compiled(func, args, kwargs or {})
+        return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run and record one operator."""
         if isinstance(func, HigherOrderOperator):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
@@ -306,6 +320,8 @@ class Recorder(TorchDispatchMode):
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result
+
+    _never_compiled = _disable_dynamo(_dispatched, recursive=True)  # a forward may compile what it calls
 
     def _ref(self, arg: Any, operands: Operands) -> Any:
         """Return ``arg`` with every tensor replaced by a reference to its value; list the tensors in ``operands``."""

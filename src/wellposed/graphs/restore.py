@@ -24,19 +24,26 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
     run one after the other.
     """
     with alone():
+        modules = list(model.modules())
+        modes = [(module, module.training) for module in modules]
+        owned = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+        states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in owned.values()]
         saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
-        modes = [(module, module.training) for module in model.modules()]
-        states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
-        for module in model.modules():
+        for module in modules:
             attributes = module.__dict__
-            containers = [(value, value.copy()) for value in attributes.values() if isinstance(value, _CONTAINERS)]
+            containers = [  # most registries of hooks are empty
+                (value, value.copy() if value else ())
+                for value in attributes.values()
+                if isinstance(value, _CONTAINERS)
+            ]
             saved.append((attributes, attributes.copy(), containers))
         try:
             yield
         finally:
             for attributes, before, containers in saved:
                 for container, items in containers:
-                    _put_back(container, items)
+                    if container or items:
+                        _put_back(container, items)
                 if not _same(attributes, before):
                     attributes.clear()
                     attributes.update(before)
@@ -52,8 +59,8 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
 
 def _same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
-    if len(container) != len(items) or not items:  # most registries of hooks are empty
-        return len(container) == len(items)
+    if len(container) != len(items):
+        return False
     if isinstance(container, dict):
         return list(container) == list(items) and all(map(is_, container.values(), items.values()))
     return all(map(is_, container, items))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from wellposed.errors import InputError, RunError
-from wellposed.graphs.graph import Graph, Node, Ref
+from wellposed.graphs.graph import Graph, Node, Ref, once
 from wellposed.graphs.operators import traits, without_out
 from wellposed.limit import go_on
 from wellposed.random_states import seeded
@@ -17,7 +17,7 @@ from wellposed.ranks import is_distributed
 
 Observe: TypeAlias = Callable[[Node, tuple[torch.Tensor, ...]], None]
 
-_aten = torch.ops.aten
+_VIEW, _RESHAPE, _ONE_HOT = torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.one_hot.default
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,45 +70,53 @@ class Interpreter:
         self.graph = graph
         self.observe = observe
         self.device: torch.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
-        self.last: dict[int, int] = _last_readers(graph)
+        self.last: Mapping[int, int] = _last_readers(graph)
         self.env: dict[int, torch.Tensor] = {}
         for name, parameter in graph.parameters.items():
-            wanted = f"run needs a tensor for parameter {name!r}; give one of shape {parameter.shape}"
-            self._bind(parameter.value, parameters.get(name), f"parameter {name!r}", wanted)
+            self._bind(parameter.value, parameters.get(name))
         for name, value in graph.buffers.items():
-            self._bind(value, buffers.get(name, graph.buffer_tensors[name]), f"buffer {name!r}", copy=True)
+            self._bind(value, buffers.get(name, graph.buffer_tensors[name]), copy=True)
         for value in graph.inputs:
-            what = f"input {graph.values[value].name!r}"
-            self._bind(value, inputs.get(value, graph.example.get(value)), what, f"run needs a tensor for {what}")
+            self._bind(value, inputs.get(value, graph.example.get(value)))
         for item in graph.values:
             if item.kind == "constant":
-                what = f"constant {item.name!r}"
-                self._bind(
-                    item.id, graph.known.get(item.id), what, f"{what} of {graph.model} has no values (it is on meta)"
-                )
+                self._bind(item.id, graph.known.get(item.id))
 
-    def _bind(
-        self, value: int, tensor: torch.Tensor | None, what: str, wanted: str = "", *, copy: bool = False
-    ) -> None:
+    def _bind(self, value: int, tensor: torch.Tensor | None, *, copy: bool = False) -> None:
         """Set a value that no node makes, unless none reads it either.
 
-        Raises `InputError`: there is no tensor for it (with the message ``wanted``), or it has no values.
+        Raises `InputError`: there is no tensor for it, or it has no values.
         """
         if value not in self.last:
             return
         if tensor is None:
-            raise InputError(wanted)
-        if tensor.device.type == "meta" and self.device.type != "meta":
-            raise InputError(f"{what} of {self.graph.model} is on meta and has no values; pass a real tensor for it")
+            raise InputError(self._wanted(value))
+        if tensor.is_meta and self.device.type != "meta":
+            raise InputError(
+                f"{self._what(value)} of {self.graph.model} is on meta and has no values; pass a real tensor for it"
+            )
         if is_distributed(tensor):
-            raise InputError(f"{what} of {self.graph.model} is sharded over ranks; pass the whole tensor for it")
+            raise InputError(
+                f"{self._what(value)} of {self.graph.model} is sharded over ranks; pass the whole tensor for it"
+            )
         moved = tensor.to(self.device)
         copied = (copy and moved is tensor) or moved.is_inference()  # which autograd cannot keep for a backward pass
         self.env[value] = moved.clone() if copied else moved
 
+    def _what(self, value: int) -> str:
+        """Return what a value is called in messages."""
+        return f"{self.graph.values[value].kind} {self.graph.values[value].name!r}"
+
+    def _wanted(self, value: int) -> str:
+        """Return what is missing where there is no tensor for a value."""
+        info, what = self.graph.values[value], self._what(value)
+        if info.kind == "constant":
+            return f"{what} of {self.graph.model} has no values (it is on meta)"
+        return f"run needs a tensor for {what}" + (f"; give one of shape {info.shape}" * (info.kind == "parameter"))
+
     def outputs(self) -> list[torch.Tensor]:
         """Run every node, freeing values after their last use."""
-        for node in self.graph.nodes:
+        for node, read in zip(self.graph.nodes, _read_last(self.graph), strict=True):
             go_on()
             results = self._call(node)
             if len(results) != len(node.outputs):
@@ -122,14 +130,14 @@ class Interpreter:
                     self.env[value] = tensor
             if self.observe is not None:
                 self.observe(node, tuple(results))
-            for value in node.inputs:
-                if self.last[value] == node.index:
-                    self.env.pop(value, None)
+            for value in read:
+                self.env.pop(value, None)
         return [self.env[value] for value in self.graph.outputs]
 
     def _call(self, node: Node) -> list[torch.Tensor]:
         """Run one node; raises `RunError` where its operator refuses what it is given."""
-        args = [self._resolve(arg) for arg in node.args]
+        env = self.env
+        args = [env[arg.value] if type(arg) is Ref else self._resolve(arg) for arg in node.args]
         kwargs = {key: self._resolve(arg) for key, arg in node.kwargs.items()}
         try:
             return call(node.op, args, kwargs)
@@ -162,10 +170,18 @@ def _one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).long()
 
 
-def _last_readers(graph: Graph) -> dict[int, int]:
+@once
+def _last_readers(graph: Graph) -> Mapping[int, int]:
     """Return the index of the last node that reads a value; of the graph's outputs, that after the last node's."""
     last = {value: node.index for node in graph.nodes for value in node.inputs}
     return last | dict.fromkeys(graph.outputs, len(graph.nodes))
+
+
+@once
+def _read_last(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Return for every node the values that no node after it reads."""
+    last = _last_readers(graph)
+    return tuple([tuple([value for value in node.inputs if last[value] == node.index]) for node in graph.nodes])
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -176,22 +192,25 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
         args: its arguments, tensors in the place of references.
         kwargs: the same by name.
     """
+    effects = traits(op)
+    if not effects.written and not effects.empty and op is not _VIEW and op is not _ONE_HOT:
+        return _flat(op(*args, **kwargs))
     given, named = list(args), dict(kwargs)
-    if op is _aten.one_hot.default and given[1:] and given[1] > 0:
+    if op is _ONE_HOT and given[1:] and given[1] > 0:
         return [_one_hot(*given)]
     written: list[torch.Tensor] = []
-    for position, name in traits(op).written:
+    for position, name in effects.written:
         if position is not None and position < len(given):
             given[position] = _copied(given[position], written)
         elif named.get(name) is not None:
             named[name] = _copied(named[name], written)
-    if op is _aten.view.default:
-        op = _aten.reshape.default
+    if op is _VIEW:
+        op = _RESHAPE
     elif written and (plain := without_out(op)) is not None:  # those that fill a given tensor have no derivative
         del named["out"]
         return [plain(*given, **named).to(written[0].dtype)]
     results = _flat(op(*given, **named))
-    if traits(op).empty:  # what nobody has written is 0, not what the memory held before
+    if effects.empty:  # what nobody has written is 0, not what the memory held before
         results = [result.zero_() for result in results]
     return results + [tensor for tensor in written if not any(tensor is other for other in results)]
 

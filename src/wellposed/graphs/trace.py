@@ -70,11 +70,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     check_parameters(model)
     check_inputs(args, kwargs)
     resharded_(model)
-    tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
-    has_values = not flat_parameters(model) and all(map(is_held, tensors))
     failure: TraceError | None = None
     for engine, differentiates in _ATTEMPTS:
-        if engine == "real" and not has_values:
+        if engine == "real" and not _has_values(model, args, kwargs):
             continue
         if differentiates != (failure is not None and any(sign in str(failure) for sign in _NEEDS_GRADIENTS)):
             continue
@@ -92,6 +90,12 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
         advice.partial = failure.partial
         raise advice from failure.__cause__
     raise failure
+
+
+def _has_values(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this process holds the numbers of all parameters, buffers and inputs."""
+    tensors = chain(model.parameters(), model.buffers(), (tensor for _, tensor in input_tensors(args, kwargs)))
+    return not flat_parameters(model) and all(map(is_held, tensors))
 
 
 def graph_of(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:

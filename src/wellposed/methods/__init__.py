@@ -185,7 +185,7 @@ def _complete(
             if isinstance(mine, Drawn) and parameter.tensor.is_complex():
                 mine = mine.changed(distribution="complex_normal")
         sides = scaled[name]
-        planned[name] = mine.changed(width_in=sides.fan_in, width_out=sides.fan_out)
+        planned[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
         for alias in parameter.names[1:]:
             planned[alias] = Tied(
                 name=alias,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -96,17 +97,21 @@ def check_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None
 
 def check_memory(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse parameters whose elements share memory: what is in it would depend on the order of writing."""
-    spans: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    spans: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
     for name in (prescription.name for prescription in written):
         parameter: Any = parameters[name]
         local = parameter.to_local() if is_distributed(parameter) else parameter
         if local.numel() == 0 or local.is_meta:
             continue
-        if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
-            raise UnsupportedError(f"{name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())")
-        reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
+        reach = local.numel()
+        if not local.is_contiguous():
+            if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+                raise UnsupportedError(
+                    f"{name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())"
+                )
+            reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
         start = local.storage_offset()
-        storage = (str(local.device), local.untyped_storage().data_ptr())
+        storage = (local.device, local.untyped_storage().data_ptr())
         spans.setdefault(storage, []).append((start, start + reach, name))
     for inside in spans.values():
         inside.sort()
@@ -129,10 +134,10 @@ def check_values(
             _check_centring(prescription, prescriptions[prescription.weight])
         if isinstance(prescription, ByChannel):
             _check_scale(prescription, parameter)
-        largest, what = _largest(prescription, prescriptions)
-        # Numbers are drawn in float32, and then rounded to the parameter's dtype.
-        limit = min(torch.finfo(torch.float32).max, torch.finfo(parameter.dtype).max)
+        largest, limit = _largest(prescription, prescriptions), _limit(parameter.dtype)
         if not largest <= limit:
+            by_channel = isinstance(prescription, ByChannel) and prescription.channel_std
+            what = "channels of root mean square up to that" if by_channel else prescription.how
             raise PlanError(
                 f"{prescription.name!r} is planned with {what}: numbers up to {largest:.3g}, which "
                 f"{str(parameter.dtype).removeprefix('torch.')} does not hold (up to {limit:.3g}); correct the plan, "
@@ -185,20 +190,26 @@ def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
         )
 
 
-def _largest(prescription: Prescription, prescriptions: Prescriptions) -> tuple[float, str]:
-    """Return a bound on the sizes of what is written, and in which words the plan says so."""
+@cache
+def _limit(dtype: torch.dtype) -> float:
+    """Return the largest number that is written to a type: numbers are drawn in float32, and then rounded to it."""
+    return min(torch.finfo(torch.float32).max, torch.finfo(dtype).max)
+
+
+def _largest(prescription: Prescription, prescriptions: Prescriptions) -> float:
+    """Return a bound on the sizes of what is written."""
     if isinstance(prescription, ByChannel) and prescription.channel_std:
-        return max(prescription.channel_std), "channels of root mean square up to that"
+        return max(prescription.channel_std)
     match prescription:
         case Drawn():
-            return abs(prescription.mean) + furthest(prescription) * prescription.std, prescription.how
+            return abs(prescription.mean) + furthest(prescription) * prescription.std
         case Constant():
-            return abs(prescription.constant), prescription.how
+            return abs(prescription.constant)
         case Rescaled():
-            return prescription.std, prescription.how
+            return prescription.std
         case Centering():
             weight = prescriptions[prescription.weight]
             terms = math.prod(weight.shape) / max(math.prod(prescription.shape), 1)
-            sizes = _largest(weight, prescriptions)[0] if weight.action == "write" else 1.0
-            return abs(prescription.value) * terms * sizes, prescription.how
-    return 0.0, prescription.how
+            sizes = _largest(weight, prescriptions) if weight.action == "write" else 1.0
+            return abs(prescription.value) * terms * sizes
+    return 0.0

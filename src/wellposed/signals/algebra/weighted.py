@@ -170,9 +170,11 @@ def chance_likeness(
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
     own = 1.0 / math.prod(apart_by)
     start = data.alike.start
+    among = [number - start for number in overlapping if 0 <= number - start < data.alike.amounts.size]
+    if shared == own or not among:
+        return Likeness(data.alike.times(math.sqrt(kept * own)), chance, share, sized=sized, terms=terms)
     factors = np.full(data.alike.amounts.size, own)
-    if shared != own:
-        factors[[number - start for number in overlapping if 0 <= number - start < factors.size]] = shared
+    factors[among] = shared
     inherited = Sources(start, data.alike.amounts * np.sqrt(kept * factors))
     return Likeness(inherited, chance, share, sized=sized, terms=terms)
 
@@ -204,7 +206,9 @@ def fresh(
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr = kernels.with_diagonal(corr)
-    spread, by_chance = data.spread + Spread(weight.inherited), likeness.inherited
+    spread, by_chance = data.spread, likeness.inherited
+    if weight.inherited.amounts.size:
+        spread += Spread(weight.inherited)
     if likeness.window:
         overlapping(call).add(features_of(call, data, likeness.value))
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
@@ -215,7 +219,7 @@ def fresh(
         if likeness.terms is not None and likeness.groups == 1:
             note_terms(call, of_features, *likeness.terms, likeness.chance)
         own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
-        spread = Spread(spread.inherited + spread.own, own, spread.drift - 0.5 * data.own.variance)
+        spread = Spread(spread.sources, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,
         Moments(np.zeros(one), var, corr, by_chance, data.even),

@@ -100,9 +100,10 @@ class Pass:
         return self.postponed.get(value) or self.states.get(value)
 
     def forget(self, value: int) -> None:
-        """Let go of the state of a value."""
+        """Let go of the state of a value, and of what it depends on: of deep networks, that is many bits for each."""
         self.postponed.pop(value, None)
         self.states.pop(value, None)
+        self.dependent.pop(value, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -589,7 +589,8 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
     That is the last one that reads them, or that may be run on draws together with them; of what nothing reads, the one
     that makes it, but for the graph's outputs.
     """
-    last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in run.graph.outputs}
+    ends = frozenset(run.graph.outputs)
+    last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in ends}
     last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
     if not run.independent:
         for value, at in _last_drawn(run).items():

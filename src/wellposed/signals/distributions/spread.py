@@ -4,28 +4,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from wellposed.signals.integration.kernels import Array
 
+BLOCK = 4096
+"""Numbers that are summed in one go."""
 
-class Sources(NamedTuple):
+
+class _Row:
+    """Amounts one after the other, with room for those of numbers yet to come: deep networks vary with as many numbers
+    as they have layers, and what each layer adds should not cost a copy of all that is before it.
+
+    ``used`` says how many there are, ``squares`` what the squares of whole blocks of them add up to, from the first.
+    """
+
+    __slots__ = ("amounts", "squares", "used")
+
+    def __init__(self, amounts: Array, length: int) -> None:
+        self.amounts: Array = np.zeros(length)
+        self.amounts[: amounts.size] = amounts
+        self.used: int = amounts.size
+        self.squares: list[float] = [0.0]
+
+
+class Sources:
     """A sum of independent random numbers of variance 1: ``amounts[i]`` times the one with number ``start + i``.
 
     Two signals that vary with the same draw hold the same number, so that what they have in common cancels in a
-    quotient and adds up in a product.
+    quotient and adds up in a product. Neither is ever changed.
     """
 
-    start: int
-    amounts: Array
+    __slots__ = ("_row", "_variance", "amounts", "start")
+
+    def __init__(self, start: int, amounts: Array, row: _Row | None = None) -> None:
+        self.start: int = start
+        self.amounts: Array = amounts
+        self._row: _Row | None = row  # where the amounts are the first ones
+        self._variance: float | None = None
 
     @property
     def variance(self) -> float:
         """Variance of the sum."""
-        return float(self.amounts @ self.amounts)
+        if self._variance is None:
+            amounts, squares = self.amounts, [0.0] if self._row is None else self._row.squares
+            whole = amounts.size // BLOCK
+            for begin in range((len(squares) - 1) * BLOCK, whole * BLOCK, BLOCK):
+                block = amounts[begin : begin + BLOCK]
+                squares.append(squares[-1] + float(block @ block))
+            rest = amounts[whole * BLOCK :]
+            self._variance = squares[whole] + float(rest @ rest)
+        return self._variance
 
     def covariance(self, other: Sources) -> float:
         """Return the covariance of two sums."""
@@ -35,19 +66,37 @@ class Sources(NamedTuple):
         """Return a multiple of the sum."""
         if factor == 1.0 or not self.amounts.size:
             return self
-        return Sources(self.start, self.amounts * factor) if factor else NONE
+        return _shortened(self.start, self.amounts * factor) if factor else NONE
 
-    def __add__(self, other: Sources) -> Sources:  # type: ignore[override]
+    def __add__(self, other: Sources) -> Sources:
         """Return the sum of two sums."""
         if not other.amounts.size or not self.amounts.size:
             return self if self.amounts.size else other
-        start = min(self.start, other.start)
-        end = max(self.start + self.amounts.size, other.start + other.amounts.size)
-        amounts = np.zeros(end - start)
-        for part in (self, other):
-            at = part.start - start
-            amounts[at : at + part.amounts.size] += part.amounts
-        return Sources(start, amounts)
+        first, second = (self, other) if self.start <= other.start else (other, self)
+        ahead = second.start - first.start
+        if ahead >= first.amounts.size:
+            return first._before(second, ahead)
+        amounts = np.zeros(max(first.amounts.size, ahead + second.amounts.size))
+        amounts[: first.amounts.size] += first.amounts
+        amounts[ahead : ahead + second.amounts.size] += second.amounts
+        return Sources(first.start, amounts)
+
+    def _before(self, later: Sources, ahead: int) -> Sources:
+        """Return the sum with one of later numbers, which begin so many places ahead."""
+        row, length = self._row, ahead + later.amounts.size
+        if row is None or row.used != self.amounts.size or row.amounts.size < length:
+            row = _Row(self.amounts, length + length // 2)
+        row.amounts[ahead:length] = later.amounts
+        row.used = length
+        return Sources(self.start, row.amounts[:length], row)
+
+
+def _shortened(start: int, amounts: Array) -> Sources:
+    """Return a sum without the first of its numbers, a block of them or more, where their amounts have shrunk to 0."""
+    if amounts.size > BLOCK and not amounts[:BLOCK].any():
+        gone = int(np.argmax(amounts != 0.0)) // BLOCK * BLOCK
+        return Sources(start + gone, amounts[gone:])
+    return Sources(start, amounts)
 
 
 NONE = Sources(0, np.zeros(0))
@@ -73,11 +122,14 @@ class Spread:
     inherited: Sources = NONE
     own: Sources = NONE
     drift: float = 0.0
+    _sources: Sources | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def sources(self) -> Sources:
         """All that ln(second moment) varies with."""
-        return self.inherited + self.own
+        if self._sources is None:
+            object.__setattr__(self, "_sources", self.inherited + self.own)
+        return self._sources or NONE
 
     @property
     def variance(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -81,13 +81,20 @@ def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tupl
     Linear layers, convolutions, matrix products and einsum with a parameter-derived operand, embeddings, and the
     weights of recurrent operators (one entry per parameter). ``found`` is what `levers` returns, where it is at hand.
     """
-    read = _Uses(
-        graph,
-        levers(graph) if found is None else found,
-        parameter_values(graph),
-        graph.users(),
-    )
-    return tuple(use for node in graph.nodes for use in read.of_node(node))
+    scaling = levers(graph) if found is None else found
+    known: _Known | None = graph.remembered.get(contractions)
+    if known is None or known.levers != scaling:  # they depend on values too, and these may change
+        read = _Uses(graph, scaling, parameter_values(graph), graph.users())
+        uses = tuple([use for node in graph.nodes for use in read.of_node(node)])
+        known = graph.remembered[contractions] = _Known(dict(scaling), uses)
+    return known.uses
+
+
+class _Known(NamedTuple):
+    """The uses of weights in a graph, and the levers that they were found with."""
+
+    levers: Mapping[int, Lever]
+    uses: tuple[Contraction, ...]
 
 
 @dataclass(frozen=True, slots=True)
