@@ -205,8 +205,9 @@ def _batch_statistics(problem: Problem, batch: Batch) -> Tensors:
     buffers = problem.fresh_buffers()
     if not norms:
         return buffers
-    for norm in norms:
-        norm.momentum = 1.0
+    with problem.settling():
+        for norm in norms:
+            norm.momentum = 1.0
     with torch.no_grad():
         problem.pure(buffers)(problem.parameters, batch.rows(0, batch.size))
     for norm in norms:

@@ -17,7 +17,7 @@ from wellposed.errors import GradientError, InputError, RankError
 from wellposed.gradients.contraction_derivatives import Factors
 from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
-from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.restore import Held, restored_attributes
 from wellposed.graphs.tree import batch_copy
 from wellposed.graphs.unwrap import unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
@@ -33,9 +33,10 @@ class Problem:
     """The loss of a model as a function of its trainable parameters; the model is never changed.
 
     The user's loss function sees the model itself, with other tensors in the place of its parameters, and copies in the
-    place of its buffers: running statistics do not move. They stay in place until the next call or the end of
-    `running`, as activation checkpointing reads them again when gradients are taken. A batch is copied for each call,
-    and so are parameters where the forward pass writes to them, which the first call finds out.
+    place of its buffers and of other tensors that its modules hold: running statistics do not move, and every call
+    finds what the first one found. They stay in place until the next call or the end of `running`, as activation
+    checkpointing reads them again when gradients are taken. A batch is copied for each call, and so are parameters
+    where the forward pass writes to them, which the first call finds out.
 
     Attributes:
         parameters: copies of the trainable parameters by name; tied ones once, under their first name.
@@ -64,6 +65,7 @@ class Problem:
         self.parameters: Tensors = {}
         self._frozen: Tensors = {}
         self._writes: bool | None = None  # whether a pass writes to parameters; None before the first
+        self._held: Held | None = None  # what modules hold as a call begins
         self._cheaply: bool = True  # whether second derivatives are taken the cheap way
         self._loss = loss_fn
         names: dict[int, str] = {}
@@ -97,9 +99,20 @@ class Problem:
     def running(self) -> Iterator[None]:
         """Put the model in its mode for the block; afterwards model and random generators are as they were."""
         with restored_attributes(self.model), restored_random_state():
-            copy_attributes_(self.model)
             self.model.train(self.training)
-            yield
+            self._held = Held(self.model)
+            try:
+                yield
+            finally:
+                self._held = None
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Let every call begin with what modules hold at the end of the block."""
+        if self._held is not None:
+            self._held.put_back()
+        yield
+        self._held = Held(self.model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0) -> Tensor:
         """Return the loss of ``batch`` with these tensors in the place of the parameters.
@@ -255,6 +268,9 @@ class Problem:
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
         if self._writes:
             parameters = {name: tensor.clone() for name, tensor in (self._frozen | dict(parameters)).items()}
+        if self._held is not None:
+            self._held.put_back()
+            copy_attributes_(self._held)
         self.put(parameters, buffers)
         loss = self._loss(self.model, batch_copy(batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -26,7 +26,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import ALIASES, PRODUCTS, require_numbers, whole
+from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole
 from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
         self.left: list[tuple[str, str]] = []
         self.came_back: bool = False
         self.reads: AbstractContextManager[Any]
-        self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left)
+        self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left, self._keep)
         self.constant_name = constant_name
         self.values_of = values_of
         self.nodes: list[RawNode] = []
@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
         self.records: dict[int, Record] = {}
         self.storages: dict[int, Record] = {}
         self.kept: list[torch.Tensor] = []
-        self.overwritten: list[tuple[Base, torch.Tensor]] = []
+        self.overwritten: list[tuple[Base, torch.Tensor, torch.Tensor]] = []
 
     # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -241,17 +241,24 @@ class Recorder(TorchDispatchMode):
             base.forget_real()
         elif base.borrowed and self.meta:
             base.own_real()
-        elif base.borrowed:
-            self.overwritten.append((base, base.root.tensor.clone()))
+        else:
+            self._keep(base)
         base.borrowed = False
 
+    def _keep(self, base: Base) -> None:
+        """Keep what memory of the user's holds (real engine), before it is written to."""
+        if base.borrowed:
+            memory = base.root.tensor.detach()
+            self.overwritten.append((base, memory, memory.clone()))
+            base.borrowed = False
+
     def put_back(self) -> None:
-        """Give the user's tensors that operators wrote to their earlier contents (real engine)."""
+        """Give the user's tensors that operators or NumPy wrote to their earlier contents (real engine)."""
         with torch.no_grad():
-            for base, before in self.overwritten:
+            for base, memory, before in self.overwritten:
                 for record in base.records:
                     record.real = None if record.real is None else record.real.clone()
-                base.root.tensor.copy_(before)
+                memory.copy_(before)
 
     def release(self) -> None:
         """Let go of every tensor of the model's run at once, without waiting for Python's garbage collector."""
@@ -299,6 +306,9 @@ class Recorder(TorchDispatchMode):
         known = not operation.written or is_known(operation)
         for tensor in operation.written:
             self._prepare_write(self.find(tensor), known)
+        if func in RUNNING and not self.meta:
+            for _, record in operands:
+                self._keep(record.base)
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result

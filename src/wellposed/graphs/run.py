@@ -10,7 +10,7 @@ import torch
 
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref
-from wellposed.graphs.operators import traits, without_out
+from wellposed.graphs.operators import RUNNING, traits, without_out
 from wellposed.limit import go_on
 from wellposed.random_states import seeded
 from wellposed.ranks import is_distributed
@@ -80,12 +80,12 @@ class Interpreter:
         for value in graph.inputs:
             what = f"input {graph.values[value].name!r}"
             self._bind(value, inputs.get(value, graph.example.get(value)), what, f"run needs a tensor for {what}")
-        for item in graph.values:
-            if item.kind == "constant":
-                what = f"constant {item.name!r}"
-                self._bind(
-                    item.id, graph.known.get(item.id), what, f"{what} of {graph.model} has no values (it is on meta)"
-                )
+        constants = [item for item in graph.values if item.kind == "constant"]
+        updated = {value for node in graph.nodes if node.op in RUNNING for value in node.inputs} if constants else ()
+        for item in constants:
+            what = f"constant {item.name!r}"
+            wanted = f"{what} of {graph.model} has no values (it is on meta)"
+            self._bind(item.id, graph.known.get(item.id), what, wanted, copy=item.id in updated)
 
     def _bind(
         self, value: int, tensor: torch.Tensor | None, what: str, wanted: str = "", *, copy: bool = False
@@ -144,11 +144,13 @@ class Interpreter:
             ) from error
 
     def _resolve(self, arg: Any) -> Any:
-        """Return an argument with references replaced by tensors, and devices by the one that is run on."""
+        """Return an argument with references replaced by tensors, devices by the one to run on, generators by None."""
         if type(arg) is Ref:
             return self.env[arg.value]
         if type(arg) in (list, tuple):
             return type(arg)([self._resolve(item) for item in arg])
+        if isinstance(arg, torch.Generator):  # the model's own: every pass draws by its seed
+            return None
         return self.device if isinstance(arg, torch.device) else arg
 
 

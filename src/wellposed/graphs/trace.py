@@ -197,7 +197,7 @@ class _Tracing:
         for path, tensor in input_tensors(self.args, self.kwargs):
             if id(tensor) in twins:
                 continue
-            twin = meta_like(tensor) if self.engine == "meta" else tensor
+            twin = meta_like(tensor) if self.engine == "meta" else _other_name(tensor)
             twins[id(tensor)] = twin
             known = tensor.device.type != "meta" and not tensor.is_floating_point() and not tensor.is_complex()
             record = recorder.register("input", path, tensor, twin, tensor if known else None)
@@ -206,7 +206,8 @@ class _Tracing:
         return twins
 
     def _swap_tensors(self, recorder: Recorder) -> None:
-        """Put copies (on meta, or of buffers) in the place of parameters and buffers, one for each distinct tensor.
+        """Put others in the place of parameters and buffers, one for each distinct tensor: meta tensors, or parameters
+        of the same memory and copies of buffers.
 
         Scripted modules keep theirs; the recorder knows these as well.
         """
@@ -233,9 +234,8 @@ class _Tracing:
             if name not in held.names:
                 held.names.append(name)
             return self.swapped[original]  # type: ignore[return-value]
-        twin = parameter
-        if self.engine == "meta":
-            twin = nn.Parameter(meta_like(parameter), requires_grad=parameter.requires_grad)
+        like = meta_like(parameter) if self.engine == "meta" else _other_name(parameter)
+        twin = nn.Parameter(like, requires_grad=parameter.requires_grad)
         values = self._values(parameter)
         real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
@@ -305,3 +305,9 @@ class _Tracing:
             f"\nthe example holds {' and '.join(sorted(map(str, whole)))} where the layer takes {made}: give that "
             f"dtype, example.to({made})"
         )
+
+
+def _other_name(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor of the same memory: what is done to the object itself (``.data = ...``) ends with it."""
+    with torch.inference_mode(tensor.is_inference()):
+        return tensor.detach().requires_grad_(tensor.requires_grad)
