@@ -105,6 +105,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         left: where values that are not known beforehand were handed to Python (the method and ``file:line``).
         came_back: whether real numbers came in as a constant after that.
+        unseen: where tensors were used that have no values and that nothing here has made (``file:line``).
     """
 
     supports_higher_order_operators = True
@@ -114,6 +115,7 @@ class Recorder(TorchDispatchMode):
         modules: ModuleStack,
         engine: Literal["meta", "real"],
         constant_name: Callable[[torch.Tensor], str],
+        named: Callable[[torch.Tensor], bool],
         values_of: Callable[[torch.Tensor], torch.Tensor | None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -122,9 +124,11 @@ class Recorder(TorchDispatchMode):
         self.execution: Execution = Execution(self.meta)
         self.left: list[tuple[str, str]] = []
         self.came_back: bool = False
+        self.unseen: list[str] = []
         self.reads: AbstractContextManager[Any]
         self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left, self._keep)
         self.constant_name = constant_name
+        self.named = named
         self.values_of = values_of
         self.nodes: list[RawNode] = []
         self.values: list[RawValue] = []
@@ -175,6 +179,8 @@ class Recorder(TorchDispatchMode):
             self.came_back |= bool(self.left) and tensor.is_floating_point()
             values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
             twin = meta_like(tensor) if self.meta and tensor.device.type != "meta" else tensor
+            if values is None and not self.named(tensor):
+                self.unseen.append(user_line())
             record = self.register("constant", self.constant_name(tensor), tensor, twin, values)
             self.bind(tensor, record)
             return record

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.alone import alone
+from wellposed.graphs.tree import slots_of
 
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
@@ -108,7 +109,7 @@ class Held:
         """Hold the attributes of an object, those in slots too."""
         with suppress(AttributeError):
             self._hold(object.__getattribute__(value, "__dict__"))
-        names = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+        names = [name for kind in type(value).__mro__ for name in slots_of(kind) if hasattr(value, name)]
         if names:
             before = {name: getattr(value, name) for name in names}
             self._look_into(before.values())
@@ -140,13 +141,6 @@ def _items(container: Container) -> Any:
     if isinstance(container, bytearray):
         return bytes(container)
     return set(container) if isinstance(container, set) else list(container)
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    """Return the names of the slots of a class, as attributes have them."""
-    stated = kind.__dict__.get("__slots__", ())
-    names = (stated,) if isinstance(stated, str) else tuple(stated)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 def _set(value: Any, attributes: dict[str, Any]) -> None:
@@ -196,6 +190,17 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
                     parameter.requires_grad_(requires_grad)
                 if parameter.grad is not grad:
                     parameter.grad = grad
+
+
+def set_mode_(model: nn.Module, training: bool) -> None:
+    """Put a model in training or evaluation mode; only for use under `restored_attributes`.
+
+    Programs of ``torch.export`` have one mode alone, which they keep.
+    """
+    for module in model.modules():
+        if getattr(module.__dict__.get("train"), "__module__", "").startswith("torch.export"):  # it raises
+            module.__dict__["train"] = module.__dict__["eval"] = lambda mode=True, module=module: module
+    model.train(training)
 
 
 @contextmanager

@@ -84,7 +84,9 @@ class Interpreter:
         updated = {value for node in graph.nodes if node.op in RUNNING for value in node.inputs} if constants else ()
         for item in constants:
             what = f"constant {item.name!r}"
-            wanted = f"{what} of {graph.model} has no values (it is on meta)"
+            wanted = f"{what} of {graph.model} has no values (it is on meta)" + (
+                "; the graph does not hold what made it: see its remarks" if graph.remarks else ""
+            )
             self._bind(item.id, graph.known.get(item.id), what, wanted, copy=item.id in updated)
 
     def _bind(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wellposed.alone import alone
-from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
+from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
@@ -18,7 +18,7 @@ from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
-from wellposed.graphs.restore import paused_collection, restored_attributes
+from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
@@ -151,11 +151,11 @@ class _Tracing:
             eager(),
         ):
             if self.training is not None:
-                self.wrapped.train(self.training)
+                set_mode_(self.wrapped, self.training)
             self.model = unwrap_all(self.wrapped)
             self.made = remade(self.model)
             modules = ModuleStack(self.model)
-            recorder = Recorder(modules, self.engine, self._constant_name, self._values)
+            recorder = Recorder(modules, self.engine, self._constant_name, self._is_attribute, self._values)
             try:
                 args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
                 self._swap_tensors(recorder)
@@ -272,6 +272,13 @@ class _Tracing:
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
+        if self._is_attribute(tensor):
+            return self._attributes()[id(tensor)]
+        self.constants += 1
+        return "constant" if self.constants == 1 else f"constant#{self.constants}"
+
+    def _attributes(self) -> dict[int, str]:
+        """Return the paths of all tensors that modules hold as attributes, by their ids."""
         if self.attributes is None:
             self.attributes = {
                 id(value): f"{path}.{name}" if path else name
@@ -279,10 +286,10 @@ class _Tracing:
                 for name, value in module.__dict__.items()
                 if isinstance(value, torch.Tensor)
             }
-        if id(tensor) in self.attributes:
-            return self.attributes[id(tensor)]
-        self.constants += 1
-        return "constant" if self.constants == 1 else f"constant#{self.constants}"
+        return self.attributes
+
+    def _is_attribute(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._attributes()
 
     def _error(self, error: Exception, modules: ModuleStack) -> TraceError:
         """Return the error that says where the model's forward failed."""
@@ -291,7 +298,7 @@ class _Tracing:
         line = error_line(error.__traceback__)
         at = f" at {line}" if line else ""
         return TraceError(
-            f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {error}\n"
+            f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {in_words(error)}\n"
             f"received: {describe(self.args, self.kwargs)}{self._about_dtype(error)}"
         )
 
@@ -299,7 +306,7 @@ class _Tracing:
         """Return what to do about an example of whole numbers where an error is about types; ``""`` elsewhere."""
         whole = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)} & INTEGERS
         made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
-        if not whole or made is None or not any(sign in str(error) for sign in _ABOUT_TYPES):
+        if not whole or made is None or not any(sign in in_words(error) for sign in _ABOUT_TYPES):
             return ""
         return (
             f"\nthe example holds {' and '.join(sorted(map(str, whole)))} where the layer takes {made}: give that "

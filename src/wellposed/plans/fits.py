@@ -24,7 +24,7 @@ _SQUARED = 1e-150
 
 def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
     """Raise `PlanError` unless plan and model have the same parameters, of the same shapes."""
-    if any(getattr(module, "_flat_param", None) is not None for module in model.modules()):
+    if any(isinstance(getattr(module, "_flat_param", None), torch.Tensor) for module in model.modules()):
         raise UnsupportedError(
             f"{type(model).__name__} holds its parameters in flat shards (FSDP1), where they have lost their shapes; "
             "apply the plan before wrapping, or wrap with fully_shard (FSDP2)"
