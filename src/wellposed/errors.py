@@ -74,6 +74,14 @@ class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 
 
+def in_words(error: BaseException) -> str:
+    """Return the text of an error; of a class that fails to give one, a word on that."""
+    try:
+        return str(error)
+    except Exception as failure:  # an exception's own __str__ may raise whatever it likes
+        return f"(no text: its __str__ raised {type(failure).__name__})"
+
+
 def near_matches(received: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` with the nearest of ``known``, or the whole list when none is near."""
     options = sorted(known)

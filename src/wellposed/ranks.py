@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from wellposed.errors import RankError
+from wellposed.errors import RankError, in_words
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def exchanging() -> Iterator[Callable[[T], list[T]]]:
         yield gather
     except Exception as error:  # of any class: the others wait for a message
         if not heard:
-            gathered((index(), type(error).__name__, str(error), None))
+            gathered((index(), type(error).__name__, in_words(error), None))
         raise
     gather(None)
 

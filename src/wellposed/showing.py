@@ -16,8 +16,8 @@ ROWS = 10
 """Most rows that an object shows of itself."""
 _LONGEST = 60
 """Characters of a cell; of longer ones both ends are shown."""
-_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
-"""Categories of characters that move a cursor, colour what follows, or turn its direction."""
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that move a cursor, colour what follows, turn its direction, or cannot be written."""
 
 
 def visible(text: str) -> str:
@@ -30,6 +30,11 @@ def visible(text: str) -> str:
     return "".join(
         c.encode("unicode_escape").decode() if unicodedata.category(c) in _HIDDEN and c != "\n" else c for c in text
     )
+
+
+def in_line(text: str) -> str:
+    """Return a text on one line, in which characters that a terminal would obey are written out."""
+    return visible(text).replace("\n", " ")
 
 
 def cell(text: str) -> Text:
@@ -89,9 +94,9 @@ class Shown(ABC):
 
 def as_text(summary: Summary) -> str:
     """Return a summary as lines of text."""
-    lines = [visible(summary.line).replace("\n", " ")]
+    lines = [in_line(summary.line)]
     if summary.rows:
-        cells = [[_short(cell) for cell in row] for row in (summary.columns, *summary.rows)]
+        cells = [[short(cell) for cell in row] for row in (summary.columns, *summary.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
     if summary.rest:
@@ -103,7 +108,7 @@ def as_html(summary: Summary) -> str:
     """Return a summary as HTML, for a notebook."""
 
     def row(tag: str, cells: Iterable[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(_short(cell))}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{html.escape(short(cell))}</{tag}>" for cell in cells) + "</tr>"
 
     parts = [f"<p>{html.escape(visible(summary.line))}</p>"]
     if summary.rows:
@@ -114,7 +119,8 @@ def as_html(summary: Summary) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def _short(text: str) -> str:
-    shown = visible(text).replace("\n", " ")
+def short(text: str) -> str:
+    """Return both ends of a text, on one line."""
+    shown = in_line(text)
     half = _LONGEST // 2
     return shown if len(shown) <= _LONGEST else f"{shown[: half - 1]}…{shown[-half:]}"

@@ -263,3 +263,11 @@ def test_operators_that_pass_no_gradient_on_leave_what_is_before_them_out() -> N
     measured = wp.measure(Cut(), torch.randn(4, 8), backward=True)
     assert measured.parameter_gradients is not None
     assert {signal.name for signal in measured.parameter_gradients} == {"after.weight", "after.bias"}
+
+
+def test_weights_that_were_made_in_inference_mode_are_differentiated():
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    measured = wp.measure(model, torch.randn(8, 4), draws=2, backward=True)
+    assert measured.parameter_gradients["0.weight"].var > 0
+    assert wp.rates.relative(model, torch.randn(8, 4)).value > 0

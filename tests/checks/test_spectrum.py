@@ -161,3 +161,13 @@ def test_bad_input_is_said() -> None:
 
     with pytest.raises(UnsupportedError, match=r"the Jacobian of Broken cannot be multiplied with.*igamma"):
         jacobian_spectrum(Broken(), x)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_empty_inputs_and_outputs_have_no_jacobian(rows):
+    class Cut(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)[:0]
+
+    with pytest.raises(InputError, match="an input or output of Cut is empty: there is no Jacobian"):
+        jacobian_spectrum(Cut(4, 3), torch.randn(rows, 4))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.errors import GradientError
+from wellposed.errors import GradientError, RateError
 from wellposed.gradients import gradcosine, gradient_norm, gradinit, lsuv, metainit, nio
+from wellposed.rates import find_max_lr
 
 X, LABELS = torch.randn(6, 10), torch.tensor([0, 1, 2, 3, 0, 1])
 BATCH = (X, LABELS)
@@ -61,3 +62,32 @@ def test_gradient_functions_refuse_them_and_leave_them_alone(made, use):
 def test_they_are_planned_as_what_they_were_made_of(made):
     plan, whole = wp.plan(MADE[made](), X), wp.plan(plain(), X)
     assert [said.std for said in plan.prescriptions.values()] == [said.std for said in whole.prescriptions.values()]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_they_are_not_trained(made):
+    with pytest.raises(RateError, match=r"compiled by torch\.jit.*as it was before torch\.jit\.script"):
+        find_max_lr(lambda: MADE[made](), loss_fn, [BATCH], steps=1, seeds=1)
+
+
+def test_frozen_ones_have_no_mode_and_no_parameters_of_their_own():
+    frozen = torch.jit.freeze(torch.jit.script(plain().eval()))
+    plan = wp.plan(nn.Sequential(frozen, nn.Linear(4, 2)), X)
+    assert list(plan.prescriptions) == ["1.weight", "1.bias"]
+
+
+@pytest.fixture
+def exported() -> nn.Module:
+    return torch.export.export(plain(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_exported_programs_keep_their_one_mode(exported, inside):
+    model = nn.Sequential(exported) if inside else exported
+    train, modes = exported.train, [module.training for module in model.modules()]
+    planned, whole = wp.plan(model, X), wp.plan(plain(), X)
+    assert [said.std for said in planned.prescriptions.values()] == [s.std for s in whole.prescriptions.values()]
+    found, expected = (gradcosine(net, loss_fn, BATCH).cosine for net in (model, plain()))
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert exported.train == train
+    assert [module.training for module in model.modules()] == modes

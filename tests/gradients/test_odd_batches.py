@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import wellposed as wp
-from wellposed.errors import InputError, UnsupportedError
+from wellposed.errors import GradientError, InputError, RateError, UnsupportedError
 from wellposed.gradients import gradcosine, gradient_norm, gradient_quotient, lsuv, nio
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
@@ -39,6 +40,29 @@ class Differentiated(Net):
         )(x)
 
 
+class DifferentiatedByAutograd(Net):
+    """As energies and physics are: the gradient of what the net makes is what it returns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            rows = x.detach().requires_grad_()
+            return x + torch.autograd.grad(torch.tanh(super().forward(rows)).sum(), rows, create_graph=True)[0]
+
+
+class Directional(Net):
+    """The derivative along one direction, in forward mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(super().forward(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+class DirectionalByHand(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        along = self.first.weight.sum(1) * (self.first(x) > 0)
+        return along @ self.last.weight.T
+
+
 class DifferentiatedByHand(Net):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x)
@@ -56,8 +80,16 @@ def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:gradients of samples")
-@pytest.mark.parametrize(("kind", "plain"), [(Vectorised, Net), (Differentiated, DifferentiatedByHand)])
-def test_models_that_use_torch_func_score_and_refine_as_those_that_do_not(kind: type[Net], plain: type[Net]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        (Vectorised, Net),
+        (Differentiated, DifferentiatedByHand),
+        (DifferentiatedByAutograd, DifferentiatedByHand),
+        (Directional, DirectionalByHand),
+    ],
+)
+def test_models_that_differentiate_score_and_refine_as_those_that_do_not(kind: type[Net], plain: type[Net]) -> None:
     def figures(model: Net) -> list[float]:
         refined = nio(model, loss_fn, [X], iterations=3)
         return [
@@ -104,3 +136,92 @@ def test_inputs_that_no_graph_can_hold_are_refused(use: Callable[..., object], b
     with pytest.raises(UnsupportedError, match=r"input 'x?0?' is (a nested tensor|quantised \(qint8\))"):
         use(model, BATCHES[batch][0]())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Freezing(Net):
+    """Takes a layer out of the gradient as it runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first.requires_grad_(False)
+        return super().forward(x)
+
+
+class Asking(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not self.first.weight.requires_grad:
+            raise AssertionError("the layer was frozen by somebody else")
+        self.first.weight.register_hook(lambda gradient: gradient)
+        return super().forward(x)
+
+
+class Refusing(Net):
+    """Does not let itself be vectorised, in an error of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise KeyError("one by one, please")
+        return super().forward(x)
+
+
+SINGLE = {"sub_batches": None}
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize("kind", [Asking, Refusing])
+@pytest.mark.filterwarnings("ignore:gradients of samples are taken one by one")
+def test_gradients_of_single_samples_are_those_of_the_model_without_demands(kind: type[Net], engine: str) -> None:
+    found, plain = (gradcosine(made(k), loss_fn, X, engine=engine, **SINGLE).cosine for k in (kind, Net))
+    assert found == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:gradients of samples are taken one by one")
+@pytest.mark.parametrize("options", [{}, SINGLE, {"engine": "loop", **SINGLE}])
+def test_what_a_pass_takes_out_of_the_gradient_has_none(options: dict[str, object]) -> None:
+    frozen = made(Net)
+    frozen.first.requires_grad_(False)
+    model = made(Freezing)
+    found = gradcosine(model, loss_fn, X, **options)
+    assert found.cosine == pytest.approx(gradcosine(frozen, loss_fn, X, **options).cosine, rel=1e-4)
+    assert model.first.weight.requires_grad
+
+
+def test_gradients_of_sparse_embeddings_are_those_of_dense_ones() -> None:
+    def figures(sparse: bool) -> list[float]:
+        torch.manual_seed(0)
+        model, tokens = nn.Sequential(nn.Embedding(9, 6, sparse=sparse), nn.Linear(6, 3)), torch.arange(12) % 9
+        refined = nio(model, mean, [tokens], iterations=2, progress=False)
+        return [
+            gradcosine(model, mean, tokens).cosine,
+            gradcosine(model, mean, tokens, engine="loop", **SINGLE).cosine,
+            gradient_quotient(model, mean, tokens),
+            *refined.figures["omega"].values(),
+        ]
+
+    def mean(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    assert figures(True) == pytest.approx(figures(False), rel=1e-5)
+
+
+class Distinct(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.unique(self.first(x), dim=0))
+
+
+def test_operators_without_a_derivative_are_said() -> None:
+    with pytest.raises(GradientError, match="the loss cannot be differentiated: the derivative for 'unique_dim' is"):
+        gradcosine(made(Distinct), loss_fn, X)
+    with pytest.raises(RateError, match="Distinct cannot be differentiated: the derivative for 'unique_dim' is"):
+        wp.rates.relative(made(Distinct), X)
+
+
+class SparseWithin(Net):
+    """A fixed sparse matrix takes its part in the contraction."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(torch.sparse.mm(torch.eye(len(x)).to_sparse(), self.first(x))))
+
+
+def test_sparse_matrices_within_are_no_hindrance() -> None:
+    found, plain = (gradient_quotient(made(kind), loss_fn, X) for kind in (SparseWithin, Net))
+    assert found == pytest.approx(plain, rel=1e-4)

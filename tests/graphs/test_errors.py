@@ -14,6 +14,7 @@ from torch import nn
 from wellposed.errors import InputError, RunError, TraceError, UnsupportedError
 from wellposed.graphs import run, trace
 from wellposed.graphs.run import Interpreter
+from wellposed.methods import plan
 
 
 class Inner(nn.Module):
@@ -207,3 +208,37 @@ def test_indices_that_are_no_whole_numbers_are_not_told_to_be_floats():
     with pytest.raises(TraceError) as caught:
         trace(nn.Embedding(5, 3), torch.ones(2, 4))
     assert "example.to" not in str(caught.value)
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_errors_without_a_text_are_named() -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise Speechless
+
+    with pytest.raises(TraceError, match=r"Speechless: \(no text: its __str__ raised ValueError\)"):
+        trace(Net(), torch.ones(1))
+
+
+def test_modules_that_answer_to_any_name_are_traced_and_planned() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def __getattr__(self, name: str) -> object:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return lambda *_: None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+    model, x = Net(), torch.ones(1, 2)
+    plan(model, x).apply_(model)
+    assert len(trace(model, x)) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
+from wellposed.errors import InputError
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
@@ -60,6 +63,12 @@ class Nothing(Net):
         self.seen = super().forward(x)
 
 
+class InAThread(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return self.last(torch.relu(pool.submit(self.first, x).result()))
+
+
 class Idle(Net):
     def forward(self, x: Tensor) -> float:
         return 3.0
@@ -95,6 +104,29 @@ def test_a_check_of_nothing_is_no_success(kind: type[Net]) -> None:
     assert not verdict.ok
     assert "nothing was compared" in str(verdict)
     assert "percentile" not in str(verdict)
+
+
+def test_what_another_thread_runs_is_said_to_be_missing() -> None:
+    words = r"a tensor that tests/graphs/test_remarks.py:\d+ uses was made out of sight \(in another thread, or before"
+    assert re.match(words, wp.plan(InAThread(), X).warnings[0])
+    with pytest.raises(InputError, match=r"has no values .*the graph does not hold what made it: see its remarks"):
+        wp.measure(InAThread(), X)
+
+
+@dataclass(slots=True)
+class Output:
+    y: Tensor
+
+
+class InSlots(Net):
+    def forward(self, x: Output) -> Any:
+        return Output(super().forward(x.y))
+
+
+def test_tensors_in_slots_are_inputs_and_outputs() -> None:
+    graph = wp.trace(InSlots(), Output(X))
+    assert [graph.values[value].name for value in graph.inputs] == ["0.y"]
+    assert graph.remarks == ()
 
 
 class Logging(Net):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,9 @@ import torch
 from tests.graphs.cases import CASES, DIFFERENTIATING
 from torch import nn
 
-from wellposed.errors import TraceError
+import wellposed as wp
+from wellposed.errors import GradientError, TraceError
+from wellposed.gradients import gradcosine, lsuv, nio
 from wellposed.graphs import run, trace
 from wellposed.graphs.trace import _Tracing
 from wellposed.graphs.tree import input_tensors
@@ -114,6 +120,156 @@ def test_an_error_changes_nothing() -> None:
     with pytest.raises(TraceError, match="on purpose"):
         trace(model, x)
     assert list(fingerprint(model, (x,), {})) == before
+
+
+@dataclass
+class Counted:
+    calls: int
+    history: list[int]
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+class Deep(nn.Module):
+    """Keeps its state where a look at its attributes alone does not find it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.nested = {"a": [1, {"b": 2}], "c": ({"d": 3},)}
+        self.recent = deque([0], maxlen=3)
+        self.counted = Counted(0, [])
+        self.slotted = Slotted()
+        self.space = SimpleNamespace(calls=0)
+        self.array = np.zeros(2)
+        self.bytes = bytearray(b"ab")
+        self.hidden = [nn.BatchNorm1d(4)]
+        self.draws = [torch.Generator().manual_seed(1), random.Random(1), np.random.default_rng(1)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.nested["a"].append(3)
+        self.nested["a"][1]["b"] = 4
+        self.nested["c"][0]["d"] = 5
+        self.recent.append(1)
+        self.counted.calls += 1
+        self.counted.history.append(1)
+        self.slotted.calls += 1
+        self.space.calls += 1
+        self.array += 1
+        self.bytes.append(1)
+        self.hidden[0].calls = 1
+        noise = torch.randn(4, generator=self.draws[0]) + self.draws[1].random() + self.draws[2].random()
+        return self.hidden[0](self.fc(x) + noise)
+
+    def state(self) -> list[Any]:
+        held = [self.nested, self.recent, self.counted, self.slotted.calls, self.space, self.array, self.bytes]
+        norm, (of_torch, of_python, of_numpy) = self.hidden[0], self.draws
+        held += [norm.running_mean, norm.running_var, norm.num_batches_tracked, sorted(norm.__dict__)]
+        held += [of_torch.get_state().tolist(), of_python.getstate(), of_numpy.bit_generator.state]
+        return [str(item) for item in held]
+
+
+def loss_fn(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:gradients of samples are taken one by one")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, x: _Tracing(model, (x,), {}, True, "meta").run(),
+        lambda model, x: _Tracing(model, (x,), {}, True, "real").run(),
+        lambda model, x: wp.measure(model, x, draws=2),
+        lambda model, x: gradcosine(model, loss_fn, x),
+        lambda model, x: gradcosine(model, loss_fn, x, sub_batches=4),
+        lambda model, x: nio(model, loss_fn, [x], iterations=2, progress=False),
+        lambda model, x: lsuv(model, loss_fn, [x]),
+    ],
+)
+def test_what_modules_hold_is_put_back_however_deep(use: Callable[[nn.Module, torch.Tensor], object]) -> None:
+    model, x = Deep(), torch.randn(8, 4)
+    before = model.state()
+    use(model, x)
+    assert model.state() == before
+    model(x)
+    assert model.state() != before
+
+
+class Rebinding(nn.Module):
+    """Gives its parameters and its input other memory, which only their real values can show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fc.weight.data = self.fc.weight.data * 2
+        self.fc.bias.data.add_(1)
+        x.data = x.data + 1
+        return self.fc(x)
+
+
+class ByNumpy(nn.Module):
+    """Writes to memory out of PyTorch's sight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.table = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for tensor in (x, self.fc.weight.detach(), self.table):
+            tensor.numpy()[:] += 1
+        np.from_dlpack(self.fc.bias.detach())[0].item()
+        return self.fc(x) * float(self.fc.weight.sum())
+
+
+@pytest.mark.parametrize("kind", [Rebinding, ByNumpy])
+def test_a_tracing_on_real_tensors_changes_nothing(kind: type[nn.Module]) -> None:
+    model, x = kind(), torch.randn(2, 4)
+    before = list(fingerprint(model, (x,), {}))
+    pointers = [tensor.data_ptr() for tensor in (x, *model.parameters())]
+    assert trace(model, x).engine == "real"
+    assert list(fingerprint(model, (x,), {})) == before
+    assert [tensor.data_ptr() for tensor in (x, *model.parameters())] == pointers
+    assert not any(parameter.is_inference() for parameter in model.parameters())
+
+
+class Setting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.set_float32_matmul_precision("medium")
+        return y
+
+
+@pytest.mark.parametrize("use", [wp.trace, wp.plan, lambda model, x: gradcosine(model, loss_fn, x)])
+def test_settings_of_pytorch_are_put_back(use: Callable[[nn.Module, torch.Tensor], object]) -> None:
+    def settings() -> list[object]:
+        return [
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+            torch.get_float32_matmul_precision(),
+        ]
+
+    before = settings()
+    with suppress(GradientError):  # gradients are off as the loss is taken
+        use(Setting(), torch.randn(8, 4))
+    assert settings() == before
 
 
 @pytest.mark.parametrize("name", ["InputWritten", "BufferWritten", "Norms", "Constants", "RandomBranch"])

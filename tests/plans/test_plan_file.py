@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import threading
 from pathlib import Path
 
 import pydantic
@@ -300,6 +301,12 @@ HOSTILE = {
     "nested": ("[" * 100_000, "not JSON"),
     "digits": ('{"kind": "wellposed.plan", "seed": ' + "9" * 10_000 + "}", "not JSON"),
     "twice": ('{"kind": "wellposed.plan", "seed": 1, "seed": 2}', "the key 'seed' stands twice"),
+    "half a character": (r'{"kind": "wellposed.plan", "model": "\ud800"}', "not JSON .*surrogates not allowed"),
+    "long": ('{"kind": "' + "x" * 10_000 + '"}', r"found kind 'x{20,40}…x{20,40}'; give a file"),
+    "obeyed": (
+        json.dumps({"kind": "wellposed.plan", "method": "", "seed": 0, "model": "", "prescriptions": {"\x1b[2J": 1}}),
+        r"prescriptions\.\\x1b\[2J: ",
+    ),
 }
 
 
@@ -320,3 +327,46 @@ def test_saving_onto_a_symbolic_link_follows_it(tmp_path):
     plan.save(link)
     assert link.is_symlink()
     assert Plan.load(file) == plan
+
+
+def test_a_mark_before_the_text_is_read_over(tmp_path):
+    plan = Plan(method="t", seed=0, model="M", prescriptions={})
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8-sig")
+    assert Plan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes, pipes and links")
+def test_saving_keeps_what_a_file_is(tmp_path):
+    plan = Plan(method="t", seed=0, model="M", prescriptions={})
+    (tmp_path / "plan.json").touch(mode=0o600)
+    plan.save(tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").stat().st_mode & 0o777 == 0o600
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    plan.save(pipe)
+    reader.join()
+    assert received == [plan.to_json() + "\n"]
+    assert pipe.is_fifo()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        plan.save(tmp_path / "loop")
+
+
+def test_names_may_be_as_long_as_the_file_system_has_them(tmp_path):
+    plan = Plan(method="t", seed=0, model="M", prescriptions={})
+    plan.save(tmp_path / ("x" * 250))
+    assert Plan.load(tmp_path / ("x" * 250)) == plan
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_differences_show_nothing_that_a_terminal_obeys():
+    left, right = (Plan(method=method, seed=0, model="M", prescriptions={}) for method in ("\x1b[2J\n", "\u202e"))
+    assert str(left.diff(right)) == "plan: method: \\x1b[2J  -> \\u202e"
+
+
+def test_a_bias_is_not_centred_on_a_bias_that_is_centred():
+    bias = Centering(name="b", shape=(3,), weight="b", value=1.0, output_axis=0, reason="t")
+    with pytest.raises(ValueError, match="'b' is centred on 'b', which is itself centred"):
+        Plan(method="t", seed=0, model="M", prescriptions={"b": bias})

@@ -7,15 +7,17 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from tests.plans.models import Tied, assert_same, assert_untouched, net, plan_for, snapshot, values
 from tests.versions import needs_newer_torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
+from torch.testing._internal.two_tensor import TwoTensor
 
 from wellposed.alone import alone
-from wellposed.errors import PlanError, UnsupportedError
+from wellposed.errors import OptionError, PlanError, UnsupportedError
 from wellposed.interruption import postponed_interruption
 from wellposed.plans import Drawn, Plan, draw
 from wellposed.plans.streams import Stream
@@ -450,6 +452,30 @@ def test_two_parameters_in_one_memory_are_refused():
     plan_for(model).apply_(model)
 
 
+def test_one_memory_under_two_storages_is_seen():
+    model, numbers = nn.Linear(4, 3), np.zeros(12, dtype=np.float32)
+    model.weight = nn.Parameter(torch.from_numpy(numbers).view(3, 4))
+    model.bias = nn.Parameter(torch.from_numpy(numbers[4:7]))
+    refused(model, plan_for(model), PlanError, "'weight' and 'bias' share memory but are two parameters")
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.zeros(40).as_strided((3, 4), (2, 1)), r"'weight' is a view of strides \(2, 1\) on itself"),
+        (torch._neg_view(torch.zeros(3, 4)), "'weight' is a view that is conjugated or negated"),
+        (TwoTensor(torch.zeros(3, 4), torch.zeros(3, 4)), r"'weight' is a tensor subclass \(TwoTensor\)"),
+    ],
+)
+def test_parameters_that_are_no_plain_memory_are_refused(weight, message):
+    model = nn.Linear(4, 3)
+    plan, model.weight = plan_for(model), nn.Parameter(weight)
+    before = model.bias.detach().clone()
+    with pytest.raises(UnsupportedError, match=message):
+        plan.apply_(model)
+    assert torch.equal(model.bias, before)
+
+
 def test_neighbours_in_one_memory_are_fine():
     flat = torch.zeros(20)
     model = nn.Module()
@@ -472,6 +498,18 @@ IMPOSSIBLE = {
     "constant": ({}, {"constant": -1e39}, r"'2.bias' is planned with constant -1e\+39"),
     "sums": ({}, {"distribution": "centering", "weight": "2.weight", "value": 1e39}, r"'2.bias' .* numbers up to"),
     "zero": ({"std": 0.0, "channel_std": (1.0, 1.0, 1.0)}, {}, r"'2.weight' is to be rescaled, but it is zero"),
+    "rounds to zero": ({"std": 1e-60, "channel_std": (1.0, 1.0, 1.0)}, {}, r"'2.weight' is to be rescaled, but it is"),
+    "channels": (
+        {"channel_std": (3e38, 1.0, 1.0)},
+        {},
+        r"channels of root mean square up to 3e\+38: numbers up to 6.7",
+    ),
+    "before channels": (
+        {"std": 1e300, "channel_std": (1.0, 1.0, 1.0)},
+        {},
+        r"up to 2.27e\+300, which float32 does not",
+    ),
+    "complex": ({"distribution": "complex_normal"}, {}, r"'2.weight' is planned complex normal, and is torch.float32"),
 }
 
 
@@ -494,11 +532,67 @@ def test_a_dtype_sets_its_own_limit():
     refused(model, plan, PlanError, "'bias' is planned with constant 7e\\+04", skip="weight")
 
 
-def test_a_parameter_that_cannot_be_rescaled_leaves_all_as_it_was():
-    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
-    nn.init.zeros_(model[1].weight)
-    plan = plan_for(model, **{"1.weight": {"distribution": "rescale", "std": 1.0}})
-    refused(model, plan, PlanError, "'1.weight' is to be rescaled, but it is zero")
+@pytest.mark.parametrize(
+    ("values_of", "std", "message"),
+    [
+        ([0.0, 0.0], 1.0, "is to be rescaled, but it is zero"),
+        ([1e-300, 1e-200], 1.0, "is to be rescaled, but it is zero"),
+        ([math.nan, 1.0], 1.0, "is to be rescaled, but it holds NaN or infinities"),
+        ([math.inf, 1.0], 1.0, "is to be rescaled, but it holds NaN or infinities"),
+        ([1.0, 0.5], 1.7e308, "numbers up to inf, which float64 does not hold"),
+    ],
+)
+def test_a_parameter_that_cannot_be_rescaled_leaves_all_as_it_was(values_of, std, message):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(2, 1)).double()
+    model[1].weight.data = torch.tensor([values_of]).double()
+    plan = plan_for(model, **{"1.weight": {"distribution": "rescale", "std": std}})
+    before = model[0].weight.detach().clone()
+    with pytest.raises(PlanError, match=f"'1.weight' .*{message}"):
+        plan.apply_(model)
+    assert torch.equal(model[0].weight, before)
+
+
+def test_numbers_that_are_rescaled_are_held_against_their_own_size():
+    """A bound by their number alone would refuse them."""
+    model = nn.Linear(100, 1, dtype=torch.float16)
+    plan_for(model, weight={"distribution": "rescale", "std": 2e4}).apply_(model)
+    assert model.weight.detach().double().square().mean().sqrt() == pytest.approx(2e4, rel=1e-3)
+
+
+CENTRED = {"distribution": "centering", "weight": "2.weight", "value": 1.0, "constant": None}
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.full((3, 5), 1e38), "numbers up to 5e\\+38"),
+        (torch.full((3, 5), math.nan), "numbers up to nan"),
+        (torch.eye(3, 5).to_sparse(), "is centred on '2.weight', which is sparse"),
+        (torch.eye(3, 5, dtype=torch.complex64), "is centred on '2.weight', which is complex"),
+    ],
+)
+def test_biases_are_centred_on_numbers_that_can_be_summed(weight, message):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    plan = plan_for(model, **{"2.bias": CENTRED})
+    model[2].weight = nn.Parameter(weight)
+    before = model[0].weight.detach().clone()
+    with pytest.raises((PlanError, UnsupportedError), match=f"'2.bias' .*{message}"):
+        plan.apply_(model, skip="2.weight")
+    assert torch.equal(model[0].weight, before)
+
+
+def test_an_empty_bias_is_centred_on_an_empty_weight():
+    model = nn.Sequential(nn.Linear(4, 5))
+    model[0].weight, model[0].bias = nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.empty(0))
+    plan_for(model, **{"0.bias": CENTRED | {"weight": "0.weight"}}).apply_(model)
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "nosuch", "meta"])
+def test_devices_that_are_not_there_are_refused(device):
+    model = nn.Linear(4, 3, device="meta")
+    with pytest.raises(OptionError, match=f"materialize='{device}' (is no device here|allocates nothing)"):
+        plan_for(model).apply_(model, materialize=device)
+    assert model.weight.is_meta
 
 
 def test_what_goes_wrong_in_the_last_parameter_is_raised(monkeypatch):

@@ -1,13 +1,15 @@
 """A module in the place of the function that makes it, and what one draw of the weights says of others."""
 
 import copy
+import threading
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import wellposed as wp
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, RateError
 
 
 def loss(model, batch):
@@ -63,3 +65,42 @@ def test_unknown_names_have_near_ones():
     with pytest.raises(AttributeError, match="'chek'; did you mean 'check'"):
         wp.chek  # noqa: B018
     assert not hasattr(wp, "__wrapped__")
+
+
+def test_what_cannot_be_copied_is_named(net, batches):
+    pruned = copy.deepcopy(net)
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    net.lock = threading.Lock()
+    for model in (net, pruned):
+        with pytest.raises(RateError, match=r"Sequential cannot be copied \(.*a function that makes it needs"):
+            wp.rates.find_max_lr(model, loss, batches, seeds=1, **OPTIONS)
+
+
+def test_functions_that_a_module_shares_with_its_copies_leave_it_alone(net, batches):
+    seen = net.seen = []
+    net[0].register_forward_hook(lambda *_: seen.append(1))
+    once = net[1].register_forward_hook(lambda *_: once.remove())
+    hooks = list(net[1]._forward_hooks.values())
+    wp.rates.find_max_lr(net, loss, batches, seeds=1, **OPTIONS)
+    wp.compare_starts(net, loss, batches, ["autoinit", "orthogonal"], seeds=2, **OPTIONS)
+    assert seen == []
+    assert list(net[1]._forward_hooks.values()) == hooks
+
+
+def test_a_module_whose_own_parameters_are_not_run_is_refused(batches):
+    class Bound(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 1)
+            run = self.forward
+            self.forward = lambda x: run(x)  # a copy runs this one
+
+    with pytest.raises(
+        RateError, match="the loss depends on no parameter that the optimizer trains: does the model run"
+    ):
+        wp.rates.find_max_lr(Bound(), loss, batches, seeds=1, **{**OPTIONS, "vectorize": None})
+
+
+def test_buffers_on_meta_are_refused(net, batches):
+    net.register_buffer("table", torch.empty(2, device="meta"))
+    with pytest.raises(RateError, match="Sequential is on the meta device; model_fn must build it on a real one"):
+        wp.rates.find_max_lr(net, loss, batches, seeds=1, **OPTIONS)

@@ -457,3 +457,15 @@ def test_numbers_that_choose_rows_keep_the_example_s_values():
 def test_empty_batch_is_refused(rule):
     with pytest.raises(RateError, match="an input of Linear is empty: there is no sample to follow"):
         rates.relative(nn.Linear(6, 3), torch.randn(0, 6), rule=rule)
+
+
+class Cut(nn.Linear):
+    def forward(self, x):
+        return super().forward(x)[:0]
+
+
+@pytest.mark.parametrize("rule", ["maximal_update", "ntk"])
+def test_empty_outputs_are_refused(rule):
+    with pytest.raises(RateError, match="an output of Cut is empty: there is nothing to follow"):
+        rates.relative(Cut(4, 3), torch.randn(2, 4), rule=rule)
+    assert isinstance(wp.report(Cut(4, 3), torch.randn(2, 4)), wp.Report)

@@ -19,7 +19,7 @@ from wellposed.graphs.tree import example_of
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
-from wellposed.rates.find import builder_of
+from wellposed.rates.find import builder_of, untouched
 from wellposed.rates.grid import lowest
 
 OWN = "own"
@@ -160,15 +160,17 @@ def compare_starts(
         raise OptionError(
             f"a comparison needs at least 2 seeds and 2 different starts, received seeds={seeds}, {list(starts)}"
         )
+    given = untouched(model_fn)
     model_fn = builder_of(model_fn, f"leave out the start {OWN!r}" if OWN in named.values() else "")
     if isinstance(batches, Iterator):
         batches = list(islice(batches, search.get("steps")))
-    with restored_random_state():
-        plans = {name: _planned(start, model_fn, batches, seed) for name, start in named.items()}
-    entrants = [
-        _trained(name, plan, model_fn, loss_fn, batches, seeds=seeds, seed=seed, **search)
-        for name, plan in plans.items()
-    ]
+    with given:
+        with restored_random_state():
+            plans = {name: _planned(start, model_fn, batches, seed) for name, start in named.items()}
+        entrants = [
+            _trained(name, plan, model_fn, loss_fn, batches, seeds=seeds, seed=seed, **search)
+            for name, plan in plans.items()
+        ]
     steps = next((steps for _, steps in entrants if steps is not None), search.get("steps"))
     return Contest(tuple(entrant for entrant, _ in entrants), steps, seeds)
 

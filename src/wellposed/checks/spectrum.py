@@ -174,6 +174,8 @@ class _Jacobian:
                 raise InputError(
                     f"no floating-point output of {graph.model} depends on a floating-point input: there is no Jacobian"
                 )
+            if not all(tensor.numel() for tensor in (*self.ends, *self.leaves)):
+                raise InputError(f"an input or output of {graph.model} is empty: there is no Jacobian; give an example")
             self.dummies = [torch.zeros_like(end).requires_grad_() for end in self.ends]
             self.pulled = self._differentiated(self.ends, self.leaves, self.dummies, create=True)
         lengths = {t.shape[0] if t.ndim else 1 for t in (*self.ends, *self.leaves)}

@@ -186,6 +186,6 @@ def _each(value: Any, dims: int) -> tuple[int, ...]:
 
 def linear(factored: Factors, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     """Return what `torch.nn.functional.linear` does, or None where that is left to it."""
-    if weight.ndim != 2:
+    if weight.ndim != 2 or input.is_nested or input.layout != torch.strided:
         return None
     return _contraction(factored, input, weight, bias, _Linear())

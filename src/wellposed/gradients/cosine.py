@@ -12,9 +12,18 @@ from torch.func import grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellposed import ranks
-from wellposed.errors import GradientError
+from wellposed.errors import GradientError, in_words
 from wellposed.gradients.agreement import Agreement, By, Rows, SampleEngine, Stack, Sums
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, of_single, out_of_memory, sub_batches
+from wellposed.gradients.problem import (
+    Batch,
+    LossFunction,
+    Problem,
+    Tensors,
+    leaves_of,
+    of_single,
+    out_of_memory,
+    sub_batches,
+)
 from wellposed.gradients.single_samples import Unsupported, in_chunks
 from wellposed.options import check_choice
 
@@ -104,7 +113,8 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
     if memory <= 0:
         raise GradientError(f"memory must be a positive number of gigabytes, received {memory!r}")
     # This says what is wrong with a batch before it is taken apart.
-    problem.loss(problem.parameters, batch.rows(0, batch.size))
+    with torch.no_grad():
+        problem.loss(leaves_of(problem.parameters), batch.rows(0, batch.size))
     buffers = _batch_statistics(problem, batch) if problem.training else problem.fresh_buffers()
     for attempt in _attempts(problem, engine):
         sums, refused = Sums(by), None
@@ -156,8 +166,8 @@ def _batched(problem: Problem, batch: Batch, buffers: Tensors, memory: float) ->
     parts = in_chunks(problem, batch, buffers, memory)
     try:
         yield next(parts)
-    except (Unsupported, RuntimeError, TypeError, ValueError, LookupError) as error:
-        raise Unsupported(str(error).partition("\n")[0]) from error
+    except Exception as error:  # whatever a model does that cannot be vectorised, in its own class of error
+        raise Unsupported(in_words(error).partition("\n")[0]) from error
     yield from parts
 
 
@@ -173,14 +183,14 @@ def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, memory: float)
         torch.manual_seed(problem.seed * 1_000_003 + start)
         try:
             gradients, losses = each(problem.parameters, *rows)
-        except RuntimeError as error:
+        except Exception as error:  # as above
             if out_of_memory(error) and chunk > 1:
                 chunk //= 2
                 warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=5)
                 continue
             if start == 0 and not out_of_memory(error):
                 raise Unsupported(
-                    f"the model does not run under torch.func.vmap ({str(error).partition(chr(10))[0]})"
+                    f"the model does not run under torch.func.vmap ({in_words(error).partition(chr(10))[0]})"
                 ) from error
             raise
         yield {name: Stack(stack) for name, stack in gradients.items()}, losses
@@ -205,10 +215,11 @@ def _batch_statistics(problem: Problem, batch: Batch) -> Tensors:
     buffers = problem.fresh_buffers()
     if not norms:
         return buffers
-    for norm in norms:
-        norm.momentum = 1.0
+    with problem.settling():
+        for norm in norms:
+            norm.momentum = 1.0
     with torch.no_grad():
-        problem.pure(buffers)(problem.parameters, batch.rows(0, batch.size))
+        problem.pure(buffers)(leaves_of(problem.parameters), batch.rows(0, batch.size))
     for norm in norms:
         norm.eval()
     return buffers

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from wellposed.graphs.restore import Held
 
 Copies: TypeAlias = dict[int, Tensor]
 """Copies of tensors by their identity."""
 
 
-def copy_attributes_(model: nn.Module) -> None:
-    """Put copies in the place of plain tensors that modules hold as attributes (counters, caches), or in lists
-    and dicts among these; only for use under `wellposed.graphs.restore.restored_attributes`.
+def copy_attributes_(held: Held) -> None:
+    """Put copies in the place of plain tensors that modules hold as attributes (counters, caches), or that are in what
+    they hold; until ``held.put_back()``.
     """
     copies: Copies = {}
-    for module in model.modules():
-        attributes = module.__dict__
-        _copy_in(attributes, attributes.items(), copies)
-        for name, value in attributes.items():
-            if isinstance(value, dict) and name not in ("_parameters", "_buffers", "_modules"):
-                _copy_in(value, value.items(), copies)
-            elif isinstance(value, list):
-                _copy_in(value, enumerate(value), copies)
+    for container, items in (*held.attributes, *held.containers):
+        if isinstance(container, dict | list | deque):
+            place: Any = container
+            for key, value in items.items() if isinstance(items, dict) else enumerate(items):
+                copied = _copied(value, copies)
+                if copied is not value:
+                    place[key] = copied
 
 
-def _copy_in(
-    container: dict[Any, Any] | list[Any], items: Iterable[tuple[Any, Any]], copies: dict[int, Tensor]
-) -> None:
-    for key, value in list(items):
-        # parameters and others that gradients pass through are no state of the pass
-        if type(value) is Tensor and not value.requires_grad and not value.is_meta:
-            container[key] = copies.setdefault(id(value), value.clone())
+def _copied(value: Any, copies: Copies) -> Any:
+    """Return a copy of a plain tensor, or a tuple with copies; anything else as it is."""
+    # parameters and others that gradients pass through are no state of the pass
+    if type(value) is Tensor and not value.requires_grad and not value.is_meta:
+        return copies.setdefault(id(value), value.clone())
+    if isinstance(value, tuple):
+        parts = [_copied(part, copies) for part in value]
+        if any(part is not own for part, own in zip(parts, value, strict=True)):
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 class WrittenTo(Exception):

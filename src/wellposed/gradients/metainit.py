@@ -14,7 +14,7 @@ from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import refuse_once_differentiable
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, leaves_of, out_of_memory, wide
+from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, dense, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_integer, check_positive
@@ -214,7 +214,7 @@ def _quotient(problem: Problem, leaves: Tensors, batch: Any, epsilon: float) -> 
         tiny = g.new_tensor(epsilon)
         shift = torch.where(g.detach() >= 0, tiny, -tiny)
         # (g − Hg) / (g + ε s) − 1 = −(Hg + ε s) / (g + ε s), without the cancellation
-        numerator = shift if product is None else wide(product) + shift
+        numerator = shift if product is None else wide(dense(product)) + shift
         total = total + (numerator / (g + shift)).abs().sum(dtype=torch.float64).cpu()
         square += float(g.detach().square().sum(dtype=torch.float64))
         count += g.numel()
@@ -227,7 +227,7 @@ def _slope(quotient: Tensor, leaves: Mapping[str, Tensor]) -> Tensors:
         slopes = torch.autograd.grad(quotient, list(leaves.values()), allow_unused=True, materialize_grads=True)
     except (RuntimeError, NotImplementedError) as error:
         raise _not_differentiable(error, "three times") from error
-    return dict(zip(leaves, slopes, strict=True))
+    return dict(zip(leaves, map(dense, slopes), strict=True))
 
 
 def _not_differentiable(error: Exception, times: str) -> Exception:

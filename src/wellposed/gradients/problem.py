@@ -16,10 +16,10 @@ from wellposed.alone import alone
 from wellposed.errors import GradientError, InputError, RankError
 from wellposed.gradients.contraction_derivatives import Factors
 from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
-from wellposed.gradients.second_derivatives import cheap_second_derivatives
-from wellposed.graphs.restore import restored_attributes
+from wellposed.gradients.second_derivatives import OwnDerivatives, cheap_second_derivatives
+from wellposed.graphs.restore import Held, restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
-from wellposed.graphs.unwrap import unwrap
+from wellposed.graphs.unwrap import compiled_part, unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed
@@ -28,14 +28,18 @@ LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
+_OWN_DERIVATIVES = ("saved tensor hooks", "forward mode AD")
+"""What PyTorch says where a model's own derivatives meet the cheap way to second ones."""
+
 
 class Problem:
     """The loss of a model as a function of its trainable parameters; the model is never changed.
 
     The user's loss function sees the model itself, with other tensors in the place of its parameters, and copies in the
-    place of its buffers: running statistics do not move. They stay in place until the next call or the end of
-    `running`, as activation checkpointing reads them again when gradients are taken. A batch is copied for each call,
-    and so are parameters where the forward pass writes to them, which the first call finds out.
+    place of its buffers and of other tensors that its modules hold: running statistics do not move, and every call
+    finds what the first one found. They stay in place until the next call or the end of `running`, as activation
+    checkpointing reads them again when gradients are taken. A batch is copied for each call, and so are parameters
+    where the forward pass writes to them, which the first call finds out.
 
     Attributes:
         parameters: copies of the trainable parameters by name; tied ones once, under their first name.
@@ -52,18 +56,14 @@ class Problem:
                 a module was compiled by ``torch.jit``.
         """
         self.model: nn.Module = unwrap(model)
-        for path, module in self.model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):  # its parameters cannot be put back
-                where = f"module {path!r}" if path else type(self.model).__name__
-                raise GradientError(
-                    f"{where} was compiled by torch.jit, which keeps its parameters where no others can stand in for "
-                    "them; use the model as it was before torch.jit.script or torch.jit.trace"
-                )
+        if compiled := compiled_part(self.model):  # its parameters cannot be put back
+            raise GradientError(compiled)
         self.training = training
         self.seed = seed
         self.parameters: Tensors = {}
         self._frozen: Tensors = {}
         self._writes: bool | None = None  # whether a pass writes to parameters; None before the first
+        self._held: Held | None = None  # what modules hold as a call begins
         self._cheaply: bool = True  # whether second derivatives are taken the cheap way
         self._loss = loss_fn
         names: dict[int, str] = {}
@@ -97,9 +97,20 @@ class Problem:
     def running(self) -> Iterator[None]:
         """Put the model in its mode for the block; afterwards model and random generators are as they were."""
         with restored_attributes(self.model), restored_random_state():
-            copy_attributes_(self.model)
-            self.model.train(self.training)
-            yield
+            set_mode_(self.model, self.training)
+            self._held = Held(self.model)
+            try:
+                yield
+            finally:
+                self._held = None
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Let every call begin with what modules hold at the end of the block."""
+        if self._held is not None:
+            self._held.put_back()
+        yield
+        self._held = Held(self.model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0) -> Tensor:
         """Return the loss of ``batch`` with these tensors in the place of the parameters.
@@ -141,7 +152,7 @@ class Problem:
         try:
             with Guard([*parameters.values(), *self._frozen.values()]):
                 loss = run()
-        except WrittenTo:
+        except (WrittenTo, OwnDerivatives):
             raise
         except Exception:  # also operators that no mode may watch: without it they show what is wrong, if anything is
             self._writes = False
@@ -177,8 +188,10 @@ class Problem:
             return self._gradient(parameters, batch, part, differentiable, factors)
         except WrittenTo:
             self._writes = True
-        except RuntimeError as error:  # the model takes gradients itself, by torch.func
-            if not (differentiable and self._cheaply and "saved tensor hooks" in str(error)):
+        except OwnDerivatives:
+            self._cheaply = False
+        except RuntimeError as error:  # the model takes derivatives itself, by torch.func or in forward mode
+            if not (differentiable and self._cheaply and any(sign in str(error) for sign in _OWN_DERIVATIVES)):
                 raise
             self._cheaply = False
         return self._gradient(parameters, batch, part, differentiable, factors)
@@ -196,17 +209,12 @@ class Problem:
             factors = None  # the leaves' own slopes say it all
         twins = leaves_of({name: leaves[name] for name in factors or ()})
         factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
-        with torch.enable_grad(), self._ways(differentiable, factored):
+        with torch.enable_grad(), self._ways(differentiable, factored) as end:
             loss = self._finite(leaves, batch, part)
-            if not loss.requires_grad:
-                raise GradientError(
-                    "the loss does not depend on any trainable parameter; the loss function must run the model that it "
-                    "is given, with gradients enabled"
-                )
-            inputs = [*leaves.items(), *twins.items()]
-            parts = torch.autograd.grad(
-                loss, [tensor for _, tensor in inputs], create_graph=differentiable, allow_unused=True
-            )
+            end()
+            _check_dependent(loss)
+            inputs = [(n, t) for n, t in (*leaves.items(), *twins.items()) if t.requires_grad]  # a pass may freeze some
+            parts = _gradients(loss, [tensor for _, tensor in inputs], create_graph=differentiable)
             gradients: Tensors = {}
             for (name, _), gradient in zip(inputs, parts, strict=True):
                 if gradient is not None:
@@ -215,9 +223,10 @@ class Problem:
             n: gradients[n] if n in gradients else torch.zeros_like(leaf) for n, leaf in leaves.items()
         }
 
-    def _ways(self, differentiable: bool, factored: Factors) -> AbstractContextManager[None]:
-        """Return the block in which a loss is run whose gradient may be differentiated again."""
-        return cheap_second_derivatives(factored) if differentiable and self._cheaply else nullcontext()
+    def _ways(self, differentiable: bool, factored: Factors) -> AbstractContextManager[Callable[[], None]]:
+        """Return the block in which a loss is run whose gradient may be differentiated again; see there."""
+        cheaply = differentiable and self._cheaply
+        return cheap_second_derivatives(factored) if cheaply else nullcontext(lambda: None)
 
     def pure(self, buffers: Mapping[str, Tensor] | None = None) -> Callable[[Mapping[str, Tensor], Any], Tensor]:
         """Return the loss without checks, for `torch.func`: the model's mode and random state are the caller's.
@@ -234,8 +243,13 @@ class Problem:
         with torch.enable_grad():
             own = {path: buffer.clone() for path, buffer in buffers.items()}
             loss = self._call(leaves, own, batch.rows(index, index + 1))
-            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True)), loss.detach()
+            _check_dependent(loss)
+            inputs = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+            found = dict(zip(inputs, _gradients(loss, list(inputs.values())), strict=True))
+        return {
+            name: torch.zeros_like(leaf) if (gradient := found.get(name)) is None else gradient
+            for name, leaf in leaves.items()
+        }, loss.detach()
 
     def fresh_buffers(self) -> Tensors:
         """Return copies of the model's buffers."""
@@ -255,6 +269,9 @@ class Problem:
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
         if self._writes:
             parameters = {name: tensor.clone() for name, tensor in (self._frozen | dict(parameters)).items()}
+        if self._held is not None:
+            self._held.put_back()
+            copy_attributes_(self._held)
         self.put(parameters, buffers)
         loss = self._loss(self.model, batch_copy(batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -264,6 +281,38 @@ class Problem:
                 "batch (for a model that returns an output object, return its .loss)"
             )
         return loss.reshape(())
+
+
+def _check_dependent(loss: Tensor) -> None:
+    """Raise `GradientError` where a loss has no gradient."""
+    if not loss.requires_grad:
+        raise GradientError(
+            "the loss does not depend on any trainable parameter; the loss function must run the model that it is "
+            "given, with gradients enabled"
+        )
+
+
+def _gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor | None]:
+    """Return the gradients of a loss, dense.
+
+    Raises:
+        GradientError: an operator of it has no derivative.
+    """
+    try:
+        found = torch.autograd.grad(loss, inputs, create_graph=create_graph, allow_unused=True)
+    except NotImplementedError as error:
+        if "derivative for" not in str(error):
+            raise
+        raise GradientError(
+            f"the loss cannot be differentiated: {error} Take its input out of the gradient (.detach()) where it is "
+            "called, or leave the operator out"
+        ) from error
+    return [None if gradient is None else dense(gradient) for gradient in found]
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient as a dense tensor: that of an embedding may be sparse."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 def wide(tensor: Tensor) -> Tensor:

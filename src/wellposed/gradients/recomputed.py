@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 Recipe: TypeAlias = Callable[[], Tensor]
@@ -30,6 +31,8 @@ class Recomputed:
 
     def recipe(self, tensor: Tensor) -> Recipe | None:
         """Return how ``tensor`` is recomputed, where that is known."""
+        if tensor.layout != torch.strided or tensor.is_nested:  # these have no one place
+            return None
         known = self._recipes.get(tensor.data_ptr())
         if known is None:
             return None

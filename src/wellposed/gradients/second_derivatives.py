@@ -22,20 +22,30 @@ from wellposed.gradients.norm_derivatives import batch_norm, relu
 from wellposed.gradients.recomputed import Recomputed
 
 
+class OwnDerivatives(Exception):
+    """A model takes gradients itself, of what the functions here have made of it."""
+
+
 @contextmanager
-def cheap_second_derivatives(factored: Factors | None = None) -> Iterator[None]:
+def cheap_second_derivatives(factored: Factors | None = None) -> Iterator[Callable[[], None]]:
     """Run operators, in the block, by functions whose gradients are cheap to differentiate again.
 
     What those do not cover (mixed precision, padding by name, batch norm by running statistics) runs as ever, and so
     does what activation checkpointing runs: it runs again when gradients are taken, out of reach of the block.
 
+    The block is given what to call when the pass is over, and its gradients are to be taken.
+
     Args:
         factored: the weights whose products are to have a factor.
+
+    Raises:
+        OwnDerivatives: the model takes gradients in its pass: of second derivatives those here are not the whole.
     """
     recomputed = Recomputed()
-    with saved_tensors_hooks(recomputed.pack, recomputed.unpack), _Functions(factored or {}, recomputed):
+    functions = _Functions(factored or {}, recomputed)
+    with saved_tensors_hooks(recomputed.pack, recomputed.unpack), functions:
         try:
-            yield
+            yield functions.end
         finally:
             recomputed.forget()
 
@@ -46,12 +56,19 @@ class _Functions(TorchFunctionMode):
     def __init__(self, factored: Factors, recomputed: Recomputed) -> None:
         super().__init__()
         self._factored, self._recomputed = factored, recomputed
+        self._over: bool = False
+
+    def end(self) -> None:
+        """Note that the pass is over: what takes gradients now is not the model."""
+        self._over = True
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run ``func``, by the function here where there is one."""
         given = kwargs or {}
+        if func in _DIFFERENTIATING and not self._over:
+            raise OwnDerivatives
         result = None
         if func in _FUNCTIONS and torch.is_grad_enabled() and not _within_transforms():
             x = args[0] if args else given["input"]
@@ -73,6 +90,7 @@ def _within_transforms() -> bool:
 
 # Earlier releases of torch do not tell: there operators run as ever.
 _INNERMOST_HOOKS: Callable[[bool], Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_DIFFERENTIATING: frozenset[Any] = frozenset({torch.autograd.grad, Tensor.backward})
 _CONTRACTIONS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     torch.conv1d: convolution,
     torch.conv2d: convolution,

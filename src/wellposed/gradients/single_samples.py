@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wellposed.gradients.factored import Direct, Factored, Use, convolved, looked_up, multiplied
 from wellposed.gradients.problem import Batch, Problem, Tensors, leaves_of, of_single, out_of_memory, wide
+from wellposed.graphs.restore import set_mode_
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -266,7 +267,7 @@ def check_on_few(problem: Problem, batch: Batch, buffers: Tensors, memory: float
     """
     count = min(PROBE, batch.size)
     training = [module for module in problem.model.modules() if module.training]
-    problem.model.eval()
+    set_mode_(problem.model, False)
     try:
         gradients, _, size = chunk_of(problem, batch, buffers, 0, count, memory)
         each = [problem.of_sample(batch, buffers, i)[0] for i in range(count)]

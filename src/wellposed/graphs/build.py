@@ -118,6 +118,11 @@ def _remarks(recorder: Recorder, facts: Facts, parameters: Iterable[Parameter], 
         yield f"{what}, and ran no operation on tensors"
     elif not facts.outputs:
         yield f"{what}, which holds no tensor: what the loss receives is not known"
+    if recorder.unseen:
+        yield (
+            f"a tensor that {recorder.unseen[0]} uses was made out of sight (in another thread, or before the pass): "
+            "the graph lacks what made it, and the parameters in it, and no signal or gradient is followed through it"
+        )
     severed = [p.name for p in parameters if p.uses and dead.issuperset(p.uses)] if facts.outputs else []
     if severed:
         yield (

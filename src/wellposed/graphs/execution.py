@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from wellposed.graphs.aliasing import Record, memory
-from wellposed.graphs.operators import Traits, traits
+from wellposed.graphs.operators import RUNNING, Traits, traits
 from wellposed.graphs.shapes import quick_result
 
 _aten = torch.ops.aten
@@ -23,8 +23,6 @@ _LARGE = 2**20
 """Bytes from which on zeros that nobody has written take no memory."""
 _REHEARSAL_LIMIT = 2**26
 """An operator without a meta kernel is rehearsed on zeros of at most this many elements."""
-_NORMS = frozenset({_aten.batch_norm.default, _aten.instance_norm.default})
-"""Operators that write to their running statistics without saying so in their schema."""
 _MASKED = frozenset({_aten.index.Tensor, _aten.masked_select.default})
 """Operators whose result's shape depends on values only where boolean masks are among their arguments."""
 _MASKS = (torch.bool, torch.uint8)
@@ -120,7 +118,7 @@ def is_known(operation: Operation) -> bool:
     """Whether an operator's results follow from known values, and are small enough where they are drawn."""
     effects = operation.traits
     read = operation.operands[:1] if operation.op in _SHAPED_LIKE else operation.operands
-    known = effects.fills or (all(record.base.known for _, record in read) and operation.op not in _NORMS)
+    known = effects.fills or (all(record.base.known for _, record in read) and operation.op not in RUNNING)
     return known and (not effects.random or _drawn_elements(operation) <= _RANDOM_LIMIT)
 
 

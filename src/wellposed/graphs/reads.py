@@ -10,11 +10,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from wellposed.graphs.aliasing import Record
+from wellposed.graphs.aliasing import Base, Record
 from wellposed.graphs.execution import NeedsValuesError
 from wellposed.graphs.source import user_line
 
 _READERS: frozenset[Any] = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
+_SHARERS: frozenset[Any] = _READERS | {torch.Tensor.__dlpack__}
 _PLACES: dict[Any, Any] = {
     torch.Tensor.device.__get__: torch.device("cpu"),
     torch.Tensor.is_cpu.__get__: True,  # type: ignore[attr-defined]
@@ -68,20 +69,29 @@ class PythonReads(TorchFunctionMode):
 
 
 class Leaving(TorchFunctionMode):
-    """Notes where real numbers that are not known beforehand are handed to NumPy or to a list."""
+    """Notes where real numbers that are not known beforehand are handed to NumPy, another library or a list.
 
-    def __init__(self, find: Callable[[torch.Tensor], Record], left: list[tuple[str, str]]) -> None:
+    Memory of the user's is kept (``keep``) before it is shown to those: what they write to it no operator shows.
+    """
+
+    def __init__(
+        self, find: Callable[[torch.Tensor], Record], left: list[tuple[str, str]], keep: Callable[[Base], None]
+    ) -> None:
         super().__init__()
         self.find = find
         self.left = left
+        self.keep = keep
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in _READERS and args[0].is_floating_point():
+        if func in _SHARERS:
             with _disable_current_modes():
-                if not self.find(args[0]).base.known:
+                base = self.find(args[0]).base
+                if args[0].is_floating_point() and not base.known:
                     self.left.append((func.__name__, user_line()))
+                if func is not torch.Tensor.tolist:
+                    self.keep(base)
         return func(*args, **kwargs) if kwargs else func(*args)
 
 

@@ -28,7 +28,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call, ModuleStack
-from wellposed.graphs.operators import ALIASES, PRODUCTS, require_numbers, whole
+from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole
 from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
@@ -107,6 +107,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         left: where values that are not known beforehand were handed to Python (the method and ``file:line``).
         came_back: whether real numbers came in as a constant after that.
+        unseen: where tensors were used that have no values and that nothing here has made (``file:line``).
     """
 
     supports_higher_order_operators = True
@@ -123,6 +124,7 @@ class Recorder(TorchDispatchMode):
         modules: ModuleStack,
         engine: Literal["meta", "real"],
         constant_name: Callable[[torch.Tensor], str],
+        named: Callable[[torch.Tensor], bool],
         values_of: Callable[[torch.Tensor], torch.Tensor | None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -131,9 +133,11 @@ class Recorder(TorchDispatchMode):
         self.execution: Execution = Execution(self.meta)
         self.left: list[tuple[str, str]] = []
         self.came_back: bool = False
+        self.unseen: list[str] = []
         self.reads: AbstractContextManager[Any]
-        self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left)
+        self.reads = PythonReads(self.find) if self.meta else Leaving(self.find, self.left, self._keep)
         self.constant_name = constant_name
+        self.named = named
         self.values_of = values_of
         self.nodes: list[RawNode] = []
         self.values: list[RawValue] = []
@@ -141,7 +145,7 @@ class Recorder(TorchDispatchMode):
         self.records: dict[int, Record] = {}
         self.storages: dict[int, Record] = {}
         self.kept: list[torch.Tensor] = []
-        self.overwritten: list[tuple[Base, torch.Tensor]] = []
+        self.overwritten: list[tuple[Base, torch.Tensor, torch.Tensor]] = []
 
     # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -184,6 +188,8 @@ class Recorder(TorchDispatchMode):
             self.came_back |= bool(self.left) and tensor.is_floating_point()
             values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
             twin = meta_like(tensor) if self.meta and tensor.device.type != "meta" else tensor
+            if values is None and not self.named(tensor):
+                self.unseen.append(user_line())
             record = self.register("constant", self.constant_name(tensor), tensor, twin, values)
             self.bind(tensor, record)
             return record
@@ -250,21 +256,28 @@ class Recorder(TorchDispatchMode):
             base.forget_real()
         elif base.borrowed and self.meta:
             base.own_real()
-        elif base.borrowed:
-            self.overwritten.append((base, base.root.tensor.clone()))
+        else:
+            self._keep(base)
         base.borrowed = False
+
+    def _keep(self, base: Base) -> None:
+        """Keep what memory of the user's holds (real engine), before it is written to."""
+        if base.borrowed:
+            memory = base.root.tensor.detach()
+            self.overwritten.append((base, memory, memory.clone()))
+            base.borrowed = False
 
     @contextmanager
     def putting_back(self) -> Iterator[None]:
-        """Give the user's tensors that operators wrote to in the block their earlier contents (real engine)."""
+        """Give the user's tensors that the block wrote to what they held before (real engine)."""
         try:
             yield
         finally:
             with torch.no_grad():
-                for base, before in self.overwritten:
+                for base, memory, before in self.overwritten:
                     for record in base.records:
                         record.real = None if record.real is None else record.real.clone()
-                    base.root.tensor.copy_(before)
+                    memory.copy_(before)
 
     def release(self) -> None:
         """Let go of every tensor of the model's run at once, without waiting for Python's garbage collector."""
@@ -317,6 +330,9 @@ class Recorder(TorchDispatchMode):
         known = not operation.written or is_known(operation)
         for tensor in operation.written:
             self._prepare_write(self.find(tensor), known)
+        if func in RUNNING and not self.meta:
+            for _, record in operands:
+                self._keep(record.base)
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result

@@ -1,52 +1,187 @@
-"""Leaving a model as it was: modules' attributes, hooks and flags."""
+"""Leaving a model as it was: modules' attributes and what these hold, hooks and flags; and the process with it."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from wellposed.alone import alone
+from wellposed.graphs.tree import slots_of
 
-_CONTAINERS = (dict, list, set)
+Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
+
+_CONTAINERS = (dict, list, set, deque, bytearray)
+_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
+_PLAIN = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), type, range, slice, Tensor, nn.Parameter, torch.dtype,
+     torch.device, torch.Size, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType}
+)  # fmt: skip
+"""Types that hold nothing which could be put back."""
+_NOT_OF_MODELS = sys.stdlib_module_names | {"builtins", "torch", "numpy"}
+"""Packages whose objects are left alone: locks, files, loggers, process groups."""
+_MOST = 10_000
+"""Objects beside modules that are looked into, the nearest first, and items of a container that is looked into."""
+_LARGEST_ARRAY = 2**24
+"""Bytes of an array of NumPy that is copied."""
+
+
+class Held:
+    """What the modules of a model hold at the moment, and what that holds in turn.
+
+    Attributes are held by identity. Containers, arrays of NumPy, random generators, modules and objects of the model's
+    own code among them, however deep, have their items, elements, states and attributes held too. Tensors' contents are
+    the caller's concern.
+
+    Attributes:
+        modules: those of the model, and others that they hold outside their registries.
+        containers: what is not empty among dicts, lists, deques and so on, attributes of objects included, with its
+            items; no registries of the model's modules.
+        attributes: those of the model's modules, with their items.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules: list[nn.Module] = list(model.modules())
+        self.containers: list[tuple[Container, Any]] = []
+        self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._registries: list[tuple[Container, Any]] = []
+        self._states: list[Callable[[], object]] = []
+        self._seen: set[int] = {id(module) for module in self.modules}
+        self._waiting: deque[Any] = deque()
+        for module in self.modules:
+            attributes = module.__dict__
+            self.attributes.append((attributes, attributes.copy()))
+            for name, value in attributes.items():
+                if type(value) in _PLAIN:
+                    continue
+                if not isinstance(value, _CONTAINERS):
+                    self._waiting.append(value)
+                elif name in _REGISTRIES or not value:
+                    self._registries.append((value, _items(value)))
+                elif id(value) not in self._seen:
+                    self._seen.add(id(value))
+                    self._hold(value)
+        left = _MOST
+        while self._waiting and left:
+            value = self._waiting.popleft()
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                left -= self._hold(value)
+        self._waiting.clear()
+
+    def _hold(self, value: Any) -> bool:
+        """Hold one object, and let what is in it wait; False where there is nothing to hold."""
+        if isinstance(value, tuple):
+            self._look_into(value)
+        elif isinstance(value, _CONTAINERS):
+            self.containers.append((value, _items(value)))
+            if not isinstance(value, bytearray):
+                self._look_into(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, np.ndarray):
+            if value.flags.writeable and value.nbytes <= _LARGEST_ARRAY:
+                before = value.copy()
+                self._states.append(lambda: np.copyto(value, before))
+        elif (put_back := _state(value)) is not None:
+            self._states.append(put_back)
+        elif isinstance(value, nn.Module):
+            self.modules.append(value)
+            self._hold(value.__dict__)
+        elif isinstance(value, Tensor | type):
+            return False
+        elif type(value) is types.SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
+            self._hold_object(value)
+        else:
+            return False
+        return True
+
+    def _hold_object(self, value: Any) -> None:
+        """Hold the attributes of an object, those in slots too."""
+        with suppress(AttributeError):
+            self._hold(object.__getattribute__(value, "__dict__"))
+        names = [name for kind in type(value).__mro__ for name in slots_of(kind) if hasattr(value, name)]
+        if names:
+            before = {name: getattr(value, name) for name in names}
+            self._look_into(before.values())
+            self._states.append(lambda: _set(value, before))
+
+    def _look_into(self, items: Any) -> None:
+        if len(items) <= _MOST:
+            self._waiting.extend([item for item in items if type(item) not in _PLAIN])
+
+    def put_back(self) -> None:
+        """Give everything back what it held; modules keep the mode that they are in."""
+        for container, items in chain(self._registries, self.containers):
+            _put_back(container, items)
+        for attributes, before in self.attributes:
+            if not _same(attributes, before):
+                mode = attributes.get("training", before.get("training"))
+                attributes.clear()
+                attributes.update(before)
+                if "training" in before:
+                    attributes["training"] = mode
+        for put_back in self._states:
+            put_back()
+
+
+def _items(container: Container) -> Any:
+    """Return a copy of a container's items; subclasses may have other ideas of ``copy``."""
+    if isinstance(container, dict):
+        return dict(container)
+    if isinstance(container, bytearray):
+        return bytes(container)
+    return set(container) if isinstance(container, set) else list(container)
+
+
+def _set(value: Any, attributes: dict[str, Any]) -> None:
+    """Set attributes, of frozen objects too."""
+    for name, held in attributes.items():
+        object.__setattr__(value, name, held)
+
+
+def _state(value: Any) -> Callable[[], object] | None:
+    """Return what puts a random generator back into its present state; None for other objects."""
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if type(value) is random.Random:
+        found = value.getstate()
+        return lambda: value.setstate(found)
+    if isinstance(value, np.random.Generator):
+        generator = value.bit_generator
+        drawn = generator.state
+        return lambda: setattr(generator, "state", drawn)
+    if isinstance(value, np.random.RandomState):
+        earlier = value.get_state()
+        return lambda: value.set_state(earlier)
+    return None
 
 
 @contextmanager
 def restored_attributes(model: nn.Module) -> Iterator[None]:
-    """Put back every attribute of every module of ``model`` when the block ends, also on error.
+    """Put back what every module of ``model`` holds when the block ends, also on error (`Held`), and `settings`.
 
-    Attributes are held by identity; dicts, lists and sets among them (registries of parameters, buffers, modules and
-    hooks, caches) have their items put back too. Tensors' contents are the caller's concern. Blocks of several threads
-    run one after the other.
+    Blocks of several threads run one after the other.
     """
-    with alone():
-        modules = list(model.modules())
-        modes = [(module, module.training) for module in modules]
-        owned = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
-        states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in owned.values()]
-        saved: list[tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]] = []
-        for module in modules:
-            attributes = module.__dict__
-            containers = [  # most registries of hooks are empty
-                (value, value.copy() if value else ())
-                for value in attributes.values()
-                if isinstance(value, _CONTAINERS)
-            ]
-            saved.append((attributes, attributes.copy(), containers))
+    with alone(), restored_settings():
+        held = Held(model)
+        modes = [(module, module.training) for module in held.modules if hasattr(module, "training")]
+        parameters = chain.from_iterable(module._parameters.values() for module in held.modules)
+        states = [(p, p.requires_grad, p.grad) for p in {id(p): p for p in parameters if p is not None}.values()]
         try:
             yield
         finally:
-            for attributes, before, containers in saved:
-                for container, items in containers:
-                    if container or items:
-                        _put_back(container, items)
-                if not _same(attributes, before):
-                    attributes.clear()
-                    attributes.update(before)
+            held.put_back()
             for module, mode in modes:
                 if module.training != mode:  # held outside Python by scripted modules
                     module.training = mode
@@ -57,12 +192,48 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
                     parameter.grad = grad
 
 
+def set_mode_(model: nn.Module, training: bool) -> None:
+    """Put a model in training or evaluation mode; only for use under `restored_attributes`.
+
+    Programs of ``torch.export`` have one mode alone, which they keep.
+    """
+    for module in model.modules():
+        if getattr(module.__dict__.get("train"), "__module__", "").startswith("torch.export"):  # it raises
+            module.__dict__["train"] = module.__dict__["eval"] = lambda mode=True, module=module: module
+    model.train(training)
+
+
+@contextmanager
+def restored_settings() -> Iterator[None]:
+    """Put back settings of PyTorch that a forward pass may change: gradients on or off, default dtype, determinism,
+    precision of products, threads.
+    """
+    gradients, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    strict, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    precision = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.are_deterministic_algorithms_enabled() != strict:
+            torch.use_deterministic_algorithms(strict, warn_only=warned)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+
+
 def _same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
-    if len(container) != len(items):
-        return False
+    if len(container) != len(items) or not items:  # most registries of hooks are empty
+        return len(container) == len(items)
+    if isinstance(container, bytearray):
+        return bool(container == items)
     if isinstance(container, dict):
-        return list(container) == list(items) and all(map(is_, container.values(), items.values()))
+        return all(map(is_, container, items)) and all(map(is_, container.values(), items.values()))
     return all(map(is_, container, items))
 
 
@@ -71,10 +242,10 @@ def _put_back(container: Any, items: Any) -> None:
     if _same(container, items):
         return
     container.clear()
-    if isinstance(container, list):
-        container.extend(items)
-    else:
+    if isinstance(container, dict | set):
         container.update(items)
+    else:
+        container.extend(items)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref, once
-from wellposed.graphs.operators import traits, without_out
+from wellposed.graphs.operators import RUNNING, traits, without_out
 from wellposed.limit import go_on
 from wellposed.random_states import seeded
 from wellposed.ranks import is_distributed
@@ -78,9 +78,10 @@ class Interpreter:
             self._bind(value, buffers.get(name, graph.buffer_tensors[name]), copy=True)
         for value in graph.inputs:
             self._bind(value, inputs.get(value, graph.example.get(value)))
-        for item in graph.values:
-            if item.kind == "constant":
-                self._bind(item.id, graph.known.get(item.id))
+        constants = [item.id for item in graph.values if item.kind == "constant"]
+        updated = {value for node in graph.nodes if node.op in RUNNING for value in node.inputs} if constants else ()
+        for value in constants:
+            self._bind(value, graph.known.get(value), copy=value in updated)
 
     def _bind(self, value: int, tensor: torch.Tensor | None, *, copy: bool = False) -> None:
         """Set a value that no node makes, unless none reads it either.
@@ -111,7 +112,8 @@ class Interpreter:
         """Return what is missing where there is no tensor for a value."""
         info, what = self.graph.values[value], self._what(value)
         if info.kind == "constant":
-            return f"{what} of {self.graph.model} has no values (it is on meta)"
+            unheld = "; the graph does not hold what made it: see its remarks" if self.graph.remarks else ""
+            return f"{what} of {self.graph.model} has no values (it is on meta){unheld}"
         return f"run needs a tensor for {what}" + (f"; give one of shape {info.shape}" * (info.kind == "parameter"))
 
     def outputs(self) -> list[torch.Tensor]:
@@ -152,11 +154,13 @@ class Interpreter:
             ) from error
 
     def _resolve(self, arg: Any) -> Any:
-        """Return an argument with references replaced by tensors, and devices by the one that is run on."""
+        """Return an argument with references replaced by tensors, devices by the one to run on, generators by None."""
         if type(arg) is Ref:
             return self.env[arg.value]
         if type(arg) in (list, tuple):
             return type(arg)([self._resolve(item) for item in arg])
+        if isinstance(arg, torch.Generator):  # the model's own: every pass draws by its seed
+            return None
         return self.device if isinstance(arg, torch.device) else arg
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wellposed.alone import alone
-from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError
+from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
@@ -18,7 +18,7 @@ from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
-from wellposed.graphs.restore import paused_collection, restored_attributes
+from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
@@ -155,11 +155,11 @@ class _Tracing:
             eager(),
         ):
             if self.training is not None:
-                self.wrapped.train(self.training)
+                set_mode_(self.wrapped, self.training)
             self.model = unwrap_all(self.wrapped)
             self.made = remade(self.model)
             modules = ModuleStack(self.model)
-            recorder = Recorder(modules, self.engine, self._constant_name, self._values)
+            recorder = Recorder(modules, self.engine, self._constant_name, self._is_attribute, self._values)
             try:
                 with recorder.putting_back():
                     args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
@@ -199,7 +199,7 @@ class _Tracing:
         for path, tensor in input_tensors(self.args, self.kwargs):
             if id(tensor) in twins:
                 continue
-            twin = meta_like(tensor) if self.engine == "meta" else tensor
+            twin = meta_like(tensor) if self.engine == "meta" else _other_name(tensor)
             twins[id(tensor)] = twin
             known = tensor.device.type != "meta" and not tensor.is_floating_point() and not tensor.is_complex()
             record = recorder.register("input", path, tensor, twin, tensor if known else None)
@@ -208,7 +208,8 @@ class _Tracing:
         return twins
 
     def _swap_tensors(self, recorder: Recorder) -> None:
-        """Put copies (on meta, or of buffers) in the place of parameters and buffers, one for each distinct tensor.
+        """Put others in the place of parameters and buffers, one for each distinct tensor: meta tensors, or parameters
+        of the same memory and copies of buffers.
 
         Scripted modules keep theirs; the recorder knows these as well.
         """
@@ -235,9 +236,8 @@ class _Tracing:
             if name not in held.names:
                 held.names.append(name)
             return self.swapped[original]  # type: ignore[return-value]
-        twin = parameter
-        if self.engine == "meta":
-            twin = nn.Parameter(meta_like(parameter), requires_grad=parameter.requires_grad)
+        like = meta_like(parameter) if self.engine == "meta" else _other_name(parameter)
+        twin = nn.Parameter(like, requires_grad=parameter.requires_grad)
         values = self._values(parameter)
         real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
@@ -274,6 +274,13 @@ class _Tracing:
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
+        if self._is_attribute(tensor):
+            return self._attributes()[id(tensor)]
+        self.constants += 1
+        return "constant" if self.constants == 1 else f"constant#{self.constants}"
+
+    def _attributes(self) -> dict[int, str]:
+        """Return the paths of all tensors that modules hold as attributes, by their ids."""
         if self.attributes is None:
             self.attributes = {
                 id(value): f"{path}.{name}" if path else name
@@ -281,10 +288,10 @@ class _Tracing:
                 for name, value in module.__dict__.items()
                 if isinstance(value, torch.Tensor)
             }
-        if id(tensor) in self.attributes:
-            return self.attributes[id(tensor)]
-        self.constants += 1
-        return "constant" if self.constants == 1 else f"constant#{self.constants}"
+        return self.attributes
+
+    def _is_attribute(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._attributes()
 
     def _error(self, error: Exception, modules: ModuleStack) -> TraceError:
         """Return the error that says where the model's forward failed."""
@@ -293,7 +300,7 @@ class _Tracing:
         line = error_line(error.__traceback__)
         at = f" at {line}" if line else ""
         return TraceError(
-            f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {error}\n"
+            f"the forward of {class_name(self.model)} failed {where}{at}: {type(error).__name__}: {in_words(error)}\n"
             f"received: {describe(self.args, self.kwargs)}{self._about_dtype(error)}"
         )
 
@@ -301,9 +308,15 @@ class _Tracing:
         """Return what to do about an example of whole numbers where an error is about types; ``""`` elsewhere."""
         whole = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)} & INTEGERS
         made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
-        if not whole or made is None or not any(sign in str(error) for sign in _ABOUT_TYPES):
+        if not whole or made is None or not any(sign in in_words(error) for sign in _ABOUT_TYPES):
             return ""
         return (
             f"\nthe example holds {' and '.join(sorted(map(str, whole)))} where the layer takes {made}: give that "
             f"dtype, example.to({made})"
         )
+
+
+def _other_name(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor of the same memory: what is done to the object itself (``.data = ...``) ends with it."""
+    with torch.inference_mode(tensor.is_inference()):
+        return tensor.detach().requires_grad_(tensor.requires_grad)

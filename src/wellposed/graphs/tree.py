@@ -28,8 +28,21 @@ def walk(tree: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, 
             name = names[i] if names else str(i)
             yield from walk(item, f"{path}.{name}" if path else name, depth - 1)
     elif dataclasses.is_dataclass(tree) or type(tree).__module__.split(".")[0] not in ("torch", "numpy", "builtins"):
-        for key, item in getattr(tree, "__dict__", {}).items():
+        for key, item in attributes_of(tree).items():
             yield from walk(item, f"{path}.{key}" if path else key, depth - 1)
+
+
+def attributes_of(tree: Any) -> dict[str, Any]:
+    """Return the attributes of an object by name, those in slots first."""
+    names = [name for kind in type(tree).__mro__ for name in slots_of(kind)]
+    return {name: getattr(tree, name) for name in names if hasattr(tree, name)} | getattr(tree, "__dict__", {})
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the slots that a class itself adds to its objects."""
+    stated = kind.__dict__.get("__slots__", ())
+    names = (stated,) if isinstance(stated, str) else tuple(stated)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__"))
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -42,7 +55,9 @@ def example_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return what a model's forward takes of a batch: all of a dict, by keyword, or the first of several."""
     if isinstance(batch, dict):
         return (), batch
-    return (batch[0] if isinstance(batch, list | tuple) else batch,), {}
+    if isinstance(batch, list | tuple):
+        return tuple(batch[:1]), {}
+    return (batch,), {}
 
 
 def output_tensors(output: Any) -> list[torch.Tensor]:

@@ -31,6 +31,18 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def compiled_part(model: nn.Module) -> str:
+    """Return which module ``torch.jit`` compiled, and what to do about it; ``""`` where it compiled none."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            where = f"module {path!r}" if path else type(model).__name__
+            return (
+                f"{where} was compiled by torch.jit, which keeps its parameters where no others can stand in for them; "
+                "use the model as it was before torch.jit.script or torch.jit.trace"
+            )
+    return ""
+
+
 def unwrap_all(model: nn.Module) -> nn.Module:
     """Return the module inside the wrappers around ``model``, its wrapped children put in the place of their wrappers.
 
@@ -49,7 +61,7 @@ def unwrap_all(model: nn.Module) -> nn.Module:
     for module in inner.modules():
         if "_flat_param" in module._parameters:
             del module._parameters["_flat_param"]
-        if getattr(module, "_compiled_call_impl", None) is not None:
+        if module.__dict__.get("_compiled_call_impl") is not None:
             module._compiled_call_impl = None
         for registry in _HOOKS:
             hooks: dict[int, Any] = getattr(module, registry)
@@ -63,9 +75,10 @@ def flat_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter
     parameters: list[tuple[nn.Module, str, nn.Parameter]] = []
     seen: set[int] = set()
     for wrapper in model.modules():
-        flat: Any = getattr(wrapper, "_flat_param", None)
-        if flat is None or id(flat) in seen:
+        found = getattr(wrapper, "_flat_param", None)
+        if not isinstance(found, torch.Tensor) or id(found) in seen:  # modules may answer to any name
             continue
+        flat: Any = found
         seen.add(id(flat))
         for info, shape in zip(flat._param_infos, flat._shapes, strict=True):
             full = nn.Parameter(torch.empty(shape, dtype=flat.dtype, device="meta"))

@@ -31,7 +31,7 @@ def draw(
 
 
 def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, model: str) -> dict[str, torch.Tensor]:
-    """Return a value for every parameter: drawn where the plan draws it, the model's own (no copy) elsewhere.
+    """Return a value for every parameter: drawn where the plan draws it, the model's own elsewhere, as they are.
 
     Args:
         own: the parameters by name; drawn values take their type, and their device unless that is meta.
@@ -63,6 +63,10 @@ def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, 
             f"that does, or {instead}"
         )
     return {
-        name: drawn[name].to("cpu" if value.is_meta else value.device, value.dtype) if name in drawn else value
+        name: drawn[name].to("cpu" if value.is_meta else value.device, value.dtype)
+        if name in drawn
+        else value.clone()  # what was made in inference mode no gradient can be taken with respect to
+        if value.is_inference()
+        else value
         for name, value in own.items()
     }

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path`` by way of a temporary file beside it, which then takes its place.
+    """Write ``text`` to ``path`` by way of a temporary file beside it, which then takes its place and its mode.
+
+    What is no file (a device, a pipe) is written to as it is.
 
     Raises:
         OSError: the file cannot be written, as its ``filename`` says; what was there is still there.
     """
-    target = Path(path).resolve()  # a symbolic link stays one
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    target = Path(os.path.realpath(path))  # a symbolic link stays one
+    mode = _mode(target)
+    if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        target.write_text(text, encoding="utf-8")
+        return
+    # A name of its own: one made of the file's could be too long.
+    temporary = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if mode is not None:
+            os.chmod(temporary, stat.S_IMODE(mode))
         os.replace(temporary, target)
     except BaseException as problem:
         temporary.unlink(missing_ok=True)
         if isinstance(problem, OSError) and problem.filename:  # nobody knows the other one
             problem.filename, problem.filename2 = os.fspath(path), None
         raise
+
+
+def _mode(path: Path) -> int | None:
+    """Return kind and permissions of what is at ``path``; None where nothing is."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None

@@ -219,10 +219,10 @@ def by_output(weight: Tensor, output_axis: int, groups: int) -> Tensor:
     Groups split the output axis where that is the first (convolutions), else the first axis (transposed convolutions,
     stacked experts).
     """
-    split = weight.reshape(groups, -1, *weight.shape[1:])
+    split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     axis = 1 if output_axis == 0 else output_axis + 1
     moved = split.movedim(axis, 1)
-    return moved.reshape(groups, moved.shape[1], -1)
+    return moved.reshape(groups, moved.shape[1], math.prod(moved.shape[2:]))
 
 
 def _start_orthogonal_(out: Tensor, prescription: Drawn, seed: int, crew: Crew, box: Box) -> list[Future[None]]:

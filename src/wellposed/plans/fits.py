@@ -14,13 +14,18 @@ from torch import nn
 from wellposed.errors import PlanError, UnsupportedError, listed
 from wellposed.plans.names import unwritable
 from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
+from wellposed.plans.rescale import rescaled
 from wellposed.plans.streams import furthest
 from wellposed.ranks import is_distributed
+from wellposed.showing import in_line
+
+_SQUARED = 1e-150
+"""The squares of smaller numbers are zero in float64."""
 
 
 def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
     """Raise `PlanError` unless plan and model have the same parameters, of the same shapes."""
-    if any(getattr(module, "_flat_param", None) is not None for module in model.modules()):
+    if any(isinstance(getattr(module, "_flat_param", None), torch.Tensor) for module in model.modules()):
         raise UnsupportedError(
             f"{type(model).__name__} holds its parameters in flat shards (FSDP1), where they have lost their shapes; "
             "apply the plan before wrapping, or wrap with fully_shard (FSDP2)"
@@ -66,6 +71,11 @@ def check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Par
         name = prescription.name
         in_parts = prescription.distribution in ("complex_normal", "constant")
         why = unwritable(parameters[name], in_parts=in_parts)
+        if why is None and prescription.distribution == "complex_normal" and not parameters[name].is_complex():
+            raise PlanError(
+                f"{name!r} is planned complex normal, and is {parameters[name].dtype} in this model; make a plan for "
+                f"this model, or leave the parameter out with skip={name!r}"
+            )
         if why is not None:
             raise UnsupportedError(
                 f"{name!r} is {why}: a plan writes dense floating-point parameters; leave it out with skip={name!r}"
@@ -97,22 +107,26 @@ def check_meta(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None
 
 def check_memory(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse parameters whose elements share memory: what is in it would depend on the order of writing."""
-    spans: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
+    spans: dict[torch.device, list[tuple[int, int, str]]] = {}
     for name in (prescription.name for prescription in written):
         parameter: Any = parameters[name]
         local = parameter.to_local() if is_distributed(parameter) else parameter
         if local.numel() == 0 or local.is_meta:
             continue
-        reach = local.numel()
+        reach = local.numel()  # elements from the first to the last
         if not local.is_contiguous():
-            if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
-                raise UnsupportedError(
-                    f"{name!r} is an expanded view (stride 0); make it a tensor of its own (.clone())"
-                )
-            reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
-        start = local.storage_offset()
-        storage = (local.device, local.untyped_storage().data_ptr())
-        spans.setdefault(storage, []).append((start, start + reach, name))
+            reach = 1  # by the axes of smaller strides
+            for stride, size in sorted(zip(local.stride(), local.shape, strict=True)):
+                if size > 1 and stride < reach:
+                    kind = (
+                        "an expanded view (stride 0)"
+                        if stride == 0
+                        else f"a view of strides {local.stride()} on itself"
+                    )
+                    raise UnsupportedError(f"{name!r} is {kind}; make it a tensor of its own (.clone())")
+                reach += stride * (size - 1)
+        start = local.data_ptr()
+        spans.setdefault(local.device, []).append((start, start + reach * local.element_size(), name))
     for inside in spans.values():
         inside.sort()
         for (_, end, first), (start, _, second) in pairwise(inside):
@@ -127,22 +141,45 @@ def check_values(
     written: Sequence[Prescription], prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]
 ) -> None:
     """Raise `PlanError` where a prescription cannot be carried out, or makes numbers that its dtype does not hold."""
+    drawn = {prescription.name for prescription in written}
     for prescription in written:
         parameter = parameters[prescription.name]
         _check_layout(prescription)
+        weight = None
         if isinstance(prescription, Centering):
-            _check_centring(prescription, prescriptions[prescription.weight])
+            stated = prescriptions[prescription.weight]
+            weight = prescriptions[stated.tied_to or stated.name]
+            _check_centring(prescription, stated, parameters[prescription.weight])
         if isinstance(prescription, ByChannel):
             _check_scale(prescription, parameter)
-        largest, limit = _largest(prescription, prescriptions), _limit(parameter.dtype)
-        if not largest <= limit:
-            by_channel = isinstance(prescription, ByChannel) and prescription.channel_std
-            what = "channels of root mean square up to that" if by_channel else prescription.how
+        # Numbers are drawn in float32, and then rounded to the parameter's dtype.
+        widest = _most(torch.float32)
+        dtype = parameter.dtype
+        if _most(dtype) > widest and not isinstance(prescription, Rescaled):
+            dtype = torch.float32
+        if weight is not None:
+            held = _largest_held(parameters[weight.name]) if weight.name not in drawn else _largest(weight)
+            terms = math.prod(weight.shape) / max(math.prod(prescription.shape), 1)
+            largest = abs(prescription.value or 0.0) * terms * held
+        else:
+            largest = _largest(prescription)
+        if isinstance(prescription, Rescaled) and not largest <= _most(dtype):  # by the numbers themselves
+            largest = _largest_held(rescaled(_whole(parameter).double(), prescription))
+        before = _largest(prescription, scaled=False)
+        if not before <= widest:
+            dtype, largest = torch.float32, before
+        if not largest <= _most(dtype):
+            how, kind = in_line(prescription.how) + _of_channels(prescription), str(dtype).removeprefix("torch.")
             raise PlanError(
-                f"{prescription.name!r} is planned with {what}: numbers up to {largest:.3g}, which "
-                f"{str(parameter.dtype).removeprefix('torch.')} does not hold (up to {limit:.3g}); correct the plan, "
-                f"or leave the parameter out with skip={prescription.name!r}"
+                f"{prescription.name!r} is planned with {how}: numbers up to {largest:.3g}, which {kind} does not hold "
+                f"(up to {_most(dtype):.3g}); correct the plan, or leave the parameter out with "
+                f"skip={prescription.name!r}"
             )
+
+
+def _of_channels(prescription: Prescription) -> str:
+    channels = prescription.channel_std
+    return f", channels of root mean square up to {max(channels):.4g}" if channels else ""
 
 
 def _check_layout(prescription: Prescription) -> None:
@@ -156,8 +193,10 @@ def _check_layout(prescription: Prescription) -> None:
         )
 
 
-def _check_centring(bias: Centering, weight: Prescription) -> None:
-    """Raise where a bias has not one element for each output of the weight that it is centred on."""
+def _check_centring(bias: Centering, weight: Prescription, parameter: torch.Tensor) -> None:
+    """Raise where a bias has not one element for each output of the weight that it is centred on, or where that is no
+    plain array of numbers.
+    """
     axis = weight.output_axis
     assert axis is not None
     outputs = weight.shape[axis] * (1 if axis == 0 else weight.groups)
@@ -166,23 +205,34 @@ def _check_centring(bias: Centering, weight: Prescription) -> None:
             f"{bias.name!r} of shape {bias.shape} is centred on {weight.name!r} of shape {weight.shape}, which has "
             f"{outputs} outputs along axis {axis} in {weight.groups} group(s); correct the plan, or make it again"
         )
+    if parameter.is_complex() or parameter.is_quantized or parameter.layout != torch.strided:
+        raise UnsupportedError(
+            f"{bias.name!r} is centred on {weight.name!r}, which is {unwritable(parameter)}: its sums cannot be taken; "
+            f"leave the bias out with skip={bias.name!r}"
+        )
 
 
 def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
-    """Raise where a factor is to bring zeros to a scale."""
+    """Raise where a factor is to bring zeros to a scale, or what is not finite."""
     wanted = prescription.channel_std or ((prescription.std,) if isinstance(prescription, Rescaled) else ())
     if not any(wanted) or parameter.numel() == 0:
         return
-    constant = prescription.constant if isinstance(prescription, Constant) else None
-    if isinstance(prescription, Drawn) and prescription.std == 0.0:
-        constant = prescription.mean
-    zero = constant == 0.0
-    if isinstance(prescription, Rescaled):
-        whole: Any = parameter.detach()
-        whole = whole.full_tensor() if is_distributed(parameter) else whole
+    zero = False
+    if isinstance(prescription, Constant):
+        zero = bool(torch.tensor(prescription.constant, dtype=torch.float64).float() == 0.0)
+    elif isinstance(prescription, Drawn):
+        zero = max(abs(prescription.mean), prescription.std) < torch.finfo(torch.float32).tiny
+    elif isinstance(prescription, Rescaled):
+        whole = _whole(parameter)
         axis = prescription.output_axis if prescription.channel_std is not None else None
         rows = whole.reshape(1, -1) if axis is None else whole.movedim(axis, 0).flatten(1)
-        zero = bool(((rows == 0).all(dim=1).cpu() & (torch.tensor(wanted) > 0)).any())
+        sizes = rows.abs().amax(dim=1).cpu().double()
+        if not bool(sizes.isfinite().all()):
+            raise PlanError(
+                f"{prescription.name!r} is to be rescaled, but it holds NaN or infinities, which no factor brings to a "
+                "scale; initialise the model first, or leave the parameter out with skip="
+            )
+        zero = bool(((sizes < _SQUARED) & (torch.tensor(wanted) > 0)).any())
     if zero:
         raise PlanError(
             f"{prescription.name!r} is to be rescaled, but it is zero (in whole or in a channel), so that no factor "
@@ -191,25 +241,34 @@ def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
 
 
 @cache
-def _limit(dtype: torch.dtype) -> float:
-    """Return the largest number that is written to a type: numbers are drawn in float32, and then rounded to it."""
-    return min(torch.finfo(torch.float32).max, torch.finfo(dtype).max)
+def _most(dtype: torch.dtype) -> float:
+    """Return the largest number of a type."""
+    return torch.finfo(dtype).max
 
 
-def _largest(prescription: Prescription, prescriptions: Prescriptions) -> float:
-    """Return a bound on the sizes of what is written."""
-    if isinstance(prescription, ByChannel) and prescription.channel_std:
-        return max(prescription.channel_std)
+def _largest(prescription: Prescription, *, scaled: bool = True) -> float:
+    """Return a bound on the sizes of what is written; or of what is drawn, before channels are brought to a scale."""
+    channels = prescription.channel_std if scaled else None
     match prescription:
-        case Drawn():
-            return abs(prescription.mean) + furthest(prescription) * prescription.std
         case Constant():
-            return abs(prescription.constant)
-        case Rescaled():
-            return prescription.std
-        case Centering():
-            weight = prescriptions[prescription.weight]
-            terms = math.prod(weight.shape) / max(math.prod(prescription.shape), 1)
-            sizes = _largest(weight, prescriptions) if weight.action == "write" else 1.0
-            return abs(prescription.value) * terms * sizes
+            return max(channels) if channels else abs(prescription.constant)
+        case Drawn() if not channels:
+            return abs(prescription.mean) + furthest(prescription) * prescription.std
+        case Drawn() | Rescaled() if scaled:  # all of it in one number of a row
+            rows = 1 if channels is None else len(channels)
+            longest = math.sqrt(math.prod(prescription.shape) / max(rows, 1))
+            return max(channels or (prescription.std or 0.0,)) * longest
     return 0.0
+
+
+def _largest_held(parameter: torch.Tensor) -> float:
+    """Return the size of the largest number that a parameter holds; 1 where this process does not hold all of it."""
+    if is_distributed(parameter) or parameter.is_meta or parameter.numel() == 0:
+        return 1.0
+    return float(parameter.detach().double().abs().max())
+
+
+def _whole(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the values of a parameter, of a sharded one by messages."""
+    values: Any = parameter.detach()
+    return values.full_tensor() if is_distributed(parameter) else values  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from wellposed.alone import alone
 from wellposed.errors import PlanError, listed, near_matches
+from wellposed.ranks import is_distributed
 
 _SEGMENTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What torch.compile, FSDP1 and activation checkpointing insert; no user names an attribute so."""
@@ -102,8 +103,12 @@ def unwritable(parameter: torch.Tensor, *, in_parts: bool = False) -> str | None
     """
     if nn.parameter.is_lazy(parameter):
         return "lazy: its shape is not known yet; run the model once on an example"
+    if type(parameter).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_distributed(parameter):
+        return f"a tensor subclass ({type(parameter).__name__})"
     if parameter.is_complex() and not in_parts:
         return "complex"
+    if parameter.is_conj() or parameter.is_neg():
+        return "a view that is conjugated or negated (make it a tensor of its own: .clone())"
     if parameter.is_quantized or parameter.dtype in (torch.quint8, torch.qint8, torch.qint32):
         return "quantised"
     if parameter.layout != torch.strided:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -19,10 +20,14 @@ from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, Settings, pa
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
 from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
-from wellposed.showing import ROWS, Shown, Summary, by_size
+from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
 
 SCHEMA: Literal[1] = 1
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
+
+
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes halves of characters, which must come in pairs."""
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -79,6 +84,8 @@ class Plan(Shown, BaseModel):
                 raise ValueError(f"{name!r} is tied to {target!r}, which is itself tied or has another shape")
             if isinstance(prescription, Centering) and other.output_axis is None:
                 raise ValueError(f"{name!r} is centred on {target!r}, whose prescription has no output_axis")
+            if isinstance(prescription, Centering) and isinstance(other, Centering):
+                raise ValueError(f"{name!r} is centred on {target!r}, which is itself centred")
         return self
 
     @property
@@ -186,13 +193,22 @@ class Plan(Shown, BaseModel):
 
         Raises:
             PlanFileError: the file is no JSON, no plan, of a newer version, or states something impossible.
+            OSError: there is no such file, or it cannot be read.
         """
+        raw = Path(path).read_bytes()
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
+            text = raw.decode("utf-8-sig")  # some editors put a mark before the text
+            content = json.loads(text, object_pairs_hook=_without_repeats)
+            if _HALVES.search(text):
+                json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:  # integers of thousands of digits, lists in lists without end
             raise PlanFileError(f"{path}: not JSON ({error}); the file is corrupt: save the plan again") from error
         if not isinstance(content, dict) or content.get("kind") != _KIND:
-            kind = f"kind {content['kind']!r}" if isinstance(content, dict) and "kind" in content else "something else"
+            kind = (
+                f"kind {short(repr(content['kind']))}"
+                if isinstance(content, dict) and "kind" in content
+                else "something else"
+            )
             raise PlanFileError(f"{path}: expected a plan (kind {_KIND!r}), found {kind}; give a file of Plan.save")
         version = content.get("schema_version")
         if isinstance(version, int) and version > SCHEMA:
@@ -207,7 +223,7 @@ class Plan(Shown, BaseModel):
             loc = first["loc"]
             if loc[:1] == ("prescriptions",):  # name of the parameter, class of the prescription, field
                 loc = loc[:2] + loc[3:]
-            where = ".".join(map(str, loc)) or "the plan"
+            where = visible(".".join(map(str, loc))) or "the plan"
             raise PlanFileError(
                 f"{path}: {where}: {first['msg']} ({error.error_count()} error(s) in all); "
                 "the file was edited or damaged: correct it or save the plan again"

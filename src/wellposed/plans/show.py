@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from wellposed.plans.prescription import Prescription
-from wellposed.showing import by_size, cell
+from wellposed.showing import by_size, cell, in_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Change:
     right: Any
 
     def __str__(self) -> str:
-        return f"{self.parameter or 'plan'}: {self.field}: {self.left} -> {self.right}"
+        return in_line(f"{self.parameter or 'plan'}: {self.field}: {self.left} -> {self.right}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Differences:
     def __str__(self) -> str:
         if not self:
             return "the plans are equal"
-        lines = [f"- {name}" for name in self.only_left] + [f"+ {name}" for name in self.only_right]
+        lines = [in_line(f"- {name}") for name in self.only_left] + [in_line(f"+ {name}") for name in self.only_right]
         return "\n".join(lines + [str(change) for change in self.changes])
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from wellposed.alone import alone
-from wellposed.errors import PlanError
+from wellposed.errors import OptionError, PlanError
 from wellposed.interruption import postponed_interruption
 from wellposed.plans.centring import Sums, centred, sums_drawn, sums_of
 from wellposed.plans.filling import Crew, blank, finish, start_, workers
@@ -87,7 +87,7 @@ def write_(
     check_kinds(written, parameters, frozen)
     if materialize is False:
         check_meta(model, parameters)
-    device = torch.device("cpu") if isinstance(materialize, bool) else torch.device(materialize)
+    device = _device(materialize)
     with materialized(model, {p.name for p in written}, device, seed) if materialize is not False else nullcontext():
         parameters = parameters_by_name(model)
         check_memory(written, parameters)
@@ -95,6 +95,27 @@ def write_(
         _write_all_(written, prescriptions, parameters, seed)
     if parametrize._cache_enabled:
         parametrize._cache.clear()  # weights computed from the originals before they were written
+
+
+def _device(materialize: bool | str | torch.device) -> torch.device:
+    """Return the device to allocate a model on.
+
+    Raises:
+        OptionError: there is none of this name, or it has no memory.
+    """
+    if isinstance(materialize, bool):
+        return torch.device("cpu")
+    try:
+        device = torch.device(materialize)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # unknown, not compiled, not there
+        reason = str(error).partition("\n")[0]
+        raise OptionError(
+            f"materialize={str(materialize)!r} is no device here ({reason}); give one that is, or True for the CPU"
+        ) from error
+    if device.type == "meta":
+        raise OptionError("materialize='meta' allocates nothing; give a device with memory, or True for the CPU")
+    return device
 
 
 def _write_all_(

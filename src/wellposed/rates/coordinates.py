@@ -6,7 +6,6 @@ change of every activation in a few steps neither grows nor shrinks with the wid
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
 from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
+from wellposed.rates.ensemble import copy_of
 from wellposed.showing import cell
 from wellposed.signals.operators.levers import parameter_values
 
@@ -172,7 +172,7 @@ def coordinate_check(
         for width in ordered:
             for seed in range(seeds):
                 torch.manual_seed(seed)
-                model = copy.deepcopy(model_fn(width))
+                model = copy_of(model_fn(width), "training it")
                 runs[width, seed], named = _changes(model, loss_fn, batch, optimizer_fn, steps)
                 ops = ops or named
     moving = _moving(ops, runs)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from wellposed import ranks
-from wellposed.errors import DivergedError, RateError
+from wellposed.errors import DivergedError, RateError, in_words
 from wellposed.graphs.tree import batch_copy
 from wellposed.rates.feed import Feed
 from wellposed.rates.steps import Build, Update, stepping
@@ -221,19 +221,27 @@ class Single:
         """Nothing to release: a single run ends where it diverges."""
 
 
+def copy_of(model: nn.Module, use: str) -> nn.Module:
+    """Return a copy of a model.
+
+    Raises:
+        RateError: it cannot be copied, which ``use`` needs.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # modules refuse to be copied by whatever class of error
+        raise RateError(
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {in_words(error)}), which {use} needs"
+        ) from error
+
+
 def copied(objective: Objective, draw: Draw) -> Objective:
     """Return a copy of a model and its loss that holds the weights of ``draw``.
 
     Raises:
         RateError: the model cannot be copied.
     """
-    try:
-        twin = Objective(copy.deepcopy(objective.model), objective.loss_fn)
-    except Exception as error:  # modules refuse to be copied by whatever class of error
-        raise RateError(
-            f"{type(objective.model).__name__} cannot be copied ({type(error).__name__}: {error}), which training it "
-            "once for each learning rate needs"
-        ) from error
+    twin = Objective(copy_of(objective.model, "training it once for each learning rate"), objective.loss_fn)
     with torch.no_grad():
         for name, tensor in (*twin.model.named_parameters(), *twin.model.named_buffers()):
             tensor.copy_(draw.parameters[name] if name in draw.parameters else draw.buffers[name])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,10 +22,23 @@ from wellposed.arrays import array_of
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
+from wellposed.graphs.unwrap import compiled_part
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates.answer import Exploration, answer
-from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, Workload, train
+from wellposed.rates.ensemble import (
+    Draw,
+    LossFn,
+    Member,
+    Objective,
+    Outcome,
+    Runs,
+    Single,
+    Stack,
+    Workload,
+    copy_of,
+    train,
+)
 from wellposed.rates.feed import Feed, seed_all
 from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
@@ -119,12 +131,13 @@ def find_max_lr(
         OptionError: an unknown optimizer or schedule, or an option outside its range; a module in place of
             ``model_fn`` for several seeds, which would all have its weights.
     """
+    given = untouched(model_fn)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
-    with restored_random_state():
+    with restored_random_state(), given:
         model, draws = _drawn(model_fn, initialize, range(seed, seed + seeds))
         with restored_attributes(model):
             name = name or type(build(model, 1.0)).__name__.lower()
@@ -172,7 +185,14 @@ def builder_of(model_fn: nn.Module | Callable[[], nn.Module], otherwise: str) ->
             f"model_fn must be a function that makes the model anew for each seed, received a {name}, whose weights "
             f"all seeds would have: give lambda: {name}(...); or {otherwise}"
         )
-    return partial(copy.deepcopy, model_fn)
+    return partial(copy_of, model_fn, "a module in the place of a function that makes it")
+
+
+def untouched(model_fn: nn.Module | Callable[[], nn.Module]) -> AbstractContextManager[None]:
+    """Return a block that leaves a module as it was: copies share the functions (hooks) that it holds, and these may
+    refer to it.
+    """
+    return restored_attributes(model_fn) if isinstance(model_fn, nn.Module) else nullcontext()
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
@@ -360,7 +380,7 @@ def _drawn(
             raise RateError(f"model_fn must return an nn.Module, not {type(model).__name__}")
         filled = model
         if initialize is not None:
-            filled = copy.deepcopy(model)
+            filled = copy_of(model, "initialize=")
             if isinstance(initialize, Plan):
                 initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(filled, frozen=True)
             else:
@@ -371,7 +391,9 @@ def _drawn(
         )
         if not draw.parameters:
             raise RateError(f"{type(model).__name__} has no parameters to train")
-        if any(tensor.is_meta for tensor in draw.parameters.values()):
+        if compiled := compiled_part(model):
+            raise RateError(compiled)
+        if any(tensor.is_meta for tensor in (*draw.parameters.values(), *draw.buffers.values())):
             raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
         first = model if first is None else first
         known = next(iter(draws.values()), draw)
@@ -406,7 +428,9 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(array_of(tensor.detach().contiguous().reshape(-1).view(torch.uint8), torch.uint8).tobytes())
+        digest.update(
+            array_of(tensor.detach().to_dense().contiguous().reshape(-1).view(torch.uint8), torch.uint8).tobytes()
+        )
     return digest.hexdigest()[:16]
 
 

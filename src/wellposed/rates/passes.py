@@ -39,6 +39,8 @@ def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[s
     if isinstance(model, Graph) or size <= keep:
         return graph
     tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        return graph
     cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
     if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
         return graph
@@ -127,6 +129,10 @@ def outputs_of(graph: Graph) -> tuple[int, ...]:
     made_from = _reached_from(graph, graph.inputs)
     outputs = [value for value in dict.fromkeys(graph.outputs) if graph.values[value].is_signal and value in made_from]
     final = [value for value in outputs if _reached_from(graph, [value], own=False).isdisjoint(outputs)]
+    if any(0 in graph.values[value].shape for value in final):
+        raise RateError(
+            f"an output of {graph.model} is empty: there is nothing to follow; give an example that fills it"
+        )
     if not final:
         raise RateError(f"no floating-point output of {graph.model} depends on an input: there is no path to follow")
     return tuple(final)
@@ -254,17 +260,20 @@ class Pass:
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, with respect to each parameter."""
         pairs = [(o, v) for o, v in zip(self.outputs, cotangents, strict=True) if o.requires_grad]
-        with self._conditions():
-            return list(
-                torch.autograd.grad(
-                    [o for o, _ in pairs],
-                    self.leaves,
-                    [v for _, v in pairs],
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
+        try:
+            with self._conditions():
+                return list(
+                    torch.autograd.grad(
+                        [o for o, _ in pairs],
+                        self.leaves,
+                        [v for _, v in pairs],
+                        retain_graph=True,
+                        allow_unused=True,
+                        materialize_grads=True,
+                    )
                 )
-            )
+        except NotImplementedError as error:
+            raise RateError(f"{self.graph.model} cannot be differentiated: {error}") from error
 
     def change(self, tangents: Sequence[Tensor], mode: Mode) -> list[Tensor]:
         """Return J t: how the outputs change to first order when the parameters move along ``tangents``."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wellposed import ranks
 from wellposed.errors import RateError
-from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import walk
 from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
 from wellposed.rates.feed import seed_all
@@ -142,13 +142,13 @@ def _compare(
     seeds = [*draws, *draws][:2]
     with restored_attributes(objective.model):
         if evaluation:
-            objective.model.eval()
+            set_mode_(objective.model, False)
         passes = [_pass(objective, draws[seed], tuple(updates), batch) for seed in seeds]
     if evaluation and any(p.random for p in passes):
         passes = []  # random numbers in evaluation mode too: nothing to compare but that the stack runs
     with restored_attributes(objective.model):
         if evaluation:
-            objective.model.eval()
+            set_mode_(objective.model, False)
         try:
             stack = Stack(objective, draws, [Member(1.0, seed) for seed in seeds], updates, moving)
             losses, gradients = stack.gradients(batch)
@@ -198,6 +198,11 @@ def _pass(objective: Objective, draw: Draw, trained: Sequence[str], batch: Any) 
         )
     wanted = [name for name, tensor in parameters.items() if tensor.requires_grad]
     gradients = torch.autograd.grad(loss, [parameters[name] for name in wanted], allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise RateError(
+            "the loss depends on no parameter that the optimizer trains: does the model run others than those that "
+            "it lists (a compiled method of another copy of it, weights taken from elsewhere)?"
+        )
     return _Pass(loss.detach(), dict(zip(wanted, gradients, strict=True)), after, random, sum(kept.values()))
 
 
