@@ -24,10 +24,10 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
-from wellposed.random_states import restored_random_state
+from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.ensemble import Draw, LossFn, Member, Objective, Outcome, Runs, Single, Stack, Workload, train
-from wellposed.rates.feed import Feed, seed_all
+from wellposed.rates.feed import Feed
 from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_cost
