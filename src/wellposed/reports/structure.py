@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
+from wellposed.showing import Shown, Summary
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.norms import NORMS
 
@@ -72,8 +73,8 @@ class Branch:
     joins: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+@dataclass(frozen=True, slots=True, repr=False)
+class Structure(Shown):
     """The graph of a model as plain data.
 
     Attributes:
@@ -91,6 +92,12 @@ class Structure:
     outputs: tuple[int, ...]
     branches: tuple[Branch, ...]
     merges: tuple[int, ...]
+
+    def _summary(self) -> Summary:
+        return Summary(
+            f"Structure of {len(self.operations):,} operations in {len(self.groups):,} groups, on "
+            f"{len(self.branches):,} branches that meet at {len(self.merges):,}"
+        )
 
 
 def structure_of(graph: Graph) -> Structure:
