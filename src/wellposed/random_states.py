@@ -12,6 +12,13 @@ import torch
 from wellposed.alone import alone
 
 
+def seed_all(seed: int) -> None:
+    """Seed torch's, numpy's and Python's global random generators."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models and data sets draw from it
+    random.seed(seed)
+
+
 @contextmanager
 def restored_random_state() -> Iterator[None]:
     """Put back the states of torch's, numpy's and Python's random generators when the block ends.

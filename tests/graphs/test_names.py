@@ -70,6 +70,10 @@ def test_places_and_sources() -> None:
     assert graph["block.act"].op_name == "relu_.default"
 
 
+def test_modules_of_torch_alone_have_no_line_of_a_users() -> None:
+    assert [node.source for node in trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.zeros(2, 3))] == ["", ""]
+
+
 def test_unused_parameters_and_dead_nodes() -> None:
     graph = trace(Net(), torch.randn(2, 3, 8))
     assert graph.unused_parameters == ("unused.weight", "unused.bias")

@@ -1,5 +1,8 @@
 """A user's own file on the command line: what it imports, what it raises, and the exit codes of every command."""
 
+import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -41,6 +44,40 @@ def training():
     return nn.Linear(WIDTH, 3), loss, [torch.randn(4, WIDTH)]
 
 
+def asks(width):
+    return nn.Linear(width, 3)
+
+
+ready = nn.Linear(WIDTH, 3)
+
+
+def endless():
+    return endless()
+
+
+def talks():
+    print("built")
+
+    class Talking(nn.Linear):
+        def forward(self, x):
+            from late import said
+            print(said)
+            return super().forward(x)
+
+    return Talking(WIDTH, 3), (torch.randn(4, WIDTH),)
+
+
+def drawn():
+    import numpy
+
+    width = int(numpy.random.randint(8, 80))
+    return nn.Sequential(nn.Linear(WIDTH, width), nn.ReLU(), nn.Linear(width, 3)), (torch.randn(4, WIDTH),)
+
+
+def drawn_training():
+    return nn.Linear(WIDTH, 3), lambda model, batch: model(batch).square().mean(), [torch.randn(4, WIDTH)]
+
+
 def of_whole_numbers():
     return nn.Linear(WIDTH, 3), (torch.ones(4, WIDTH, dtype=torch.long),)
 
@@ -73,6 +110,9 @@ def folder(tmp_path, monkeypatch):
     made.mkdir()
     (made / "net.py").write_text(NET)
     (made / "sibling.py").write_text(SIBLING.format(width=4))
+    (made / "late.py").write_text("said = 'called'\n")
+    (made / "no_text.py").write_bytes(b"\0\0")
+    (made / "empty.py").write_text("")
     (made / "later.py").write_text("def width():\n    return 6\n")
     (made / "unfinished.py").write_text("x = = 1\n")
     (made / "without.py").write_text("import no_such_module_at_all\n")
@@ -114,6 +154,12 @@ def test_files_of_two_folders_each_have_their_own_sibling(folder):
         (["plan", "first/net.py:ends"], ["SystemExit: no data", 'in ends: raise SystemExit("no data")']),
         (["plan", "first/net.py:missing"], ["/no/such/data.bin", 'return open("/no/such/data.bin")']),
         (["plan", "first/unfinished.py:x"], ["SyntaxError", "first/unfinished.py:1: x = = 1"]),
+        (["plan", "first/no_text.py:x"], ["SyntaxError", "first/no_text.py"]),
+        (["plan", "first/empty.py:x"], ["'first/empty.py' has no function 'x'; it has none"]),
+        (["plan", "first/net.py:asks"], ["asks of 'first/net.py' is called without arguments, and missing a required "
+                                         "argument: 'width': give it a default"]),
+        (["plan", "first/net.py:ready"], ["ready of 'first/net.py' is a model; name a function that returns it"]),
+        (["plan", "first/net.py:endless"], ["RecursionError", "in endless: return endless()\n  … ", " more\n"]),
         (["plan", "first/without.py:x"], ["no_such_module_at_all", "without.py:1 in <module>: import no_such"]),
         (["score", "first/net.py:training"], ["ZeroDivisionError", "in loss: return model(batch).sum() / fail(0)"]),
         (["refine", "first/net.py:training"], ["ZeroDivisionError", "in loss"]),
@@ -123,7 +169,8 @@ def test_files_of_two_folders_each_have_their_own_sibling(folder):
         (["check", "first/net.py:broken"], ["ZeroDivisionError", "in broken"]),
         (["explain", "first/net.py:broken"], ["ZeroDivisionError", "in broken"]),
         (["check", "first/net.py:of_whole_numbers"], ["torch.int64", "example.to(torch.float32)"]),
-        (["plan", "first/net.py:build", "-o", "no/such/folder/p.json"], ["'no/such/folder/p.json'"]),
+        (["plan", "first/net.py:build", "-o", "no/such/folder/p.json"], ["cannot write a plan to 'no/such"]),
+        (["refine", "first/net.py:drawn_training", "-o", "no/such/folder/p.json"], ["'no/such/folder/p.json'"]),
         (["plan", "first/net.py:build", "-o", "first"], ["'first'"]),
         (["report", "first/net.py:build", "-o", "first"], ["'first'"]),
         (["ops", "cov2d"], ["'cov2d'", "conv2d"]),
@@ -139,6 +186,40 @@ def test_what_fails_is_exit_code_two_with_the_users_lines(run, folder, argv, sai
         assert word in err
     for word in ("Traceback", "wellposed/zoo", ".tmp", "site-packages", "importlib"):
         assert word not in err
+    assert len(err.splitlines()) < 16
+
+
+def test_a_model_imports_its_siblings_when_it_is_called_and_standard_output_is_for_results(run, folder):
+    path = list(sys.path)
+    for command in ("plan", "check"):
+        code, out, err = run(command, "first/net.py:talks", "--json")
+        assert code == 0
+        assert json.loads(out)["model"] == "Talking"
+        assert err.startswith("built\ncalled\n")
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["lr", "first/net.py:drawn", "--rule", "ntk"],
+        ["check", "first/net.py:drawn"],
+        ["score", "first/net.py:drawn_training"],
+        ["refine", "first/net.py:drawn_training", "-m", "lsuv"],
+        ["compare", "first/net.py:drawn_training", "--seeds", "2"],
+    ],
+)
+def test_a_seed_is_of_the_model_too(run, folder, argv):
+    said = [run(*argv, "--json", "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert said[0] == said[1] != said[2]
+
+
+def test_other_encodings_are_given_what_comes_nearest(folder):
+    words = [sys.executable, "-m", "wellposed", "report", "first/net.py:build", "--draws", "0"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+    said = subprocess.run(words, env=environment, capture_output=True, check=True).stdout.decode("ascii")
+    assert "+ Well initialised" in said
+    assert "E[x^2] and gradients along the trunk stay within a factor of 1 in (|x| |g|)^2" in " ".join(said.split())
 
 
 def test_a_fault_of_wellposed_has_its_traceback_and_a_code_of_its_own(run, folder, monkeypatch):

@@ -26,7 +26,22 @@ def deep() -> dict[str, object]:
     x = torch.randn(8, 4)
     graph = wp.trace(model, x)
     verdict = wp.check(graph, draws=2)
+    report = wp.report(graph, draws=2)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).square().mean()
+
+    def chain() -> nn.Module:
+        return nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(4, 4), nn.Tanh())))
+
     return {
+        "relative": wp.rates.relative(graph, rule="ntk", per_layer=True),
+        "rate": wp.rates.find_max_lr(chain, loss, [x], seeds=1, progress=False),
+        "agreement": wp.gradients.gradcosine(model, loss, x, by="parameter"),
+        "structure": report.structure,
+        "initialisation": report.initialisations[0],
+        "spectrum": wp.checks.jacobian_spectrum(graph, draws=1),
+        "contest": wp.compare_starts(chain, loss, [x], ("own", "kaiming"), seeds=2),
         "graph": graph,
         "plan": wp.plan(graph),
         "signals": wp.propagate(graph, backward=True),
@@ -36,10 +51,11 @@ def deep() -> dict[str, object]:
     }
 
 
-KINDS = ["graph", "plan", "signals", "verdict", "comparison", "explanation"]
+KINDS = ["graph", "plan", "signals", "verdict", "relative", "rate", "agreement"]
+SHORT = ["comparison", "explanation", "structure", "initialisation", "spectrum", "contest"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + SHORT)
 def test_a_line_and_the_rows_that_matter(deep: dict[str, object], kind: str) -> None:
     text, page = repr(deep[kind]), deep[kind]._repr_html_()
     assert len(text) < LONG
@@ -47,7 +63,7 @@ def test_a_line_and_the_rows_that_matter(deep: dict[str, object], kind: str) -> 
     first, *rows = text.splitlines()
     assert len(rows) <= ROWS + 2
     assert page.count("<tr>") <= ROWS + 1
-    if kind not in ("comparison", "explanation"):
+    if kind in KINDS:
         assert len(rows) == ROWS + 2
         assert re.search(r"… \d+ more \(.* are shown\)$", rows[-1])
         assert page.count("<tr>") == ROWS + 1
@@ -60,6 +76,17 @@ def test_the_rows_are_those_that_matter(deep: dict[str, object]) -> None:
     assert {line.split()[0] for line in repr(verdict).splitlines()[2:-1]} == worst
     quietest = {s.name for s in sorted(signals, key=lambda s: s.second_moment)[:ROWS]}
     assert {line.split()[0] for line in repr(signals).splitlines()[2:-1]} == quietest
+
+
+def test_answers_say_what_they_are(deep: dict[str, object]) -> None:
+    said = {kind: repr(deep[kind]).splitlines()[0] for kind in deep}
+    assert re.match(r"Relative rate \S+ by rule ntk: NTK\^-0.5", said["relative"])
+    assert re.match(r"Learning rate \S+: \d+ learning rates from", said["rate"])
+    assert said["agreement"].startswith("Gradients of 2 sub-batches: GradCosine ")
+    assert re.match(r"Structure of 200 operations in \d+ groups, on 1 branches that meet at 0$", said["structure"])
+    assert re.match(r"Signals under own init: predicted and measured, \d+ compared, \d+ off$", said["initialisation"])
+    assert re.match(r"Spectrum of \d+ Jacobians of 4 outputs and 4 inputs: singular values from", said["spectrum"])
+    assert said["contest"] == "2 seeds, 1 steps each, every start at its own best rate"
 
 
 def test_a_report_shows_its_sentence() -> None:

@@ -23,8 +23,8 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import trace
 from wellposed.methods import plan
 from wellposed.plans import draw
+from wellposed.random_states import seed_all
 from wellposed.rates.answer import Exploration, answer
-from wellposed.rates.feed import seed_all
 from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
 from wellposed.rates.rate import Point, Rate

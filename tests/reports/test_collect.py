@@ -106,16 +106,34 @@ def test_inputs_that_become_alike_are_told_with_the_reason():
     by_biases, example = mlp(15)
     found = wp.report(by_biases, example, draws=1)
     assert found.judgement.level == "bad"
-    said = r"inputs become alike \((\S+) of E\[x²\] differs at 30, and biases are what is left\); under the plan, "
+    said = r"inputs become alike \((\S+) of E\[x²\] differs at 28, and biases are what is left\); under the plan, "
     assert re.search(said, found.judgement.sentence)
     assert "alike" not in found.judgement.sentence.partition("under the plan")[2]
-    outputs = by_biases(torch.randn(4096, 32)).detach().double()
+    outputs = by_biases[:29](torch.randn(4096, 32)).detach().double()
     mean, square = outputs.mean(0).square().mean(), outputs.square().mean()
     assert found.initialisations[0].differing.share == pytest.approx(float(1 - mean / square), rel=1.0)
     by_shape = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(32, 32, bias=False), nn.Softplus())))
     found = wp.report(by_shape, example, draws=1)
     assert "inputs become alike" in found.judgement.sentence
     assert "biases" not in found.judgement.sentence
+
+
+def test_a_share_within_rounding_is_not_given_as_a_figure():
+    model, example = mlp(6)
+    with torch.no_grad():
+        model[0].bias.fill_(1e9)
+    found = wp.report(model, example, draws=1)
+    assert re.search(r"\(less than 10⁻¹⁴ of E\[x²\] differs at \d+, and biases", found.judgement.sentence)
+
+
+def test_what_comes_after_the_last_weight_and_its_bias_may_be_alike():
+    model, example = mlp(2)
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-3)
+        model[-1].bias.fill_(-4.6)  # a prior of one in a hundred
+    found = wp.report(nn.Sequential(model, nn.Sigmoid()), example, draws=2)
+    assert found.judgement.level == "good"
+    assert "alike" not in found.judgement.sentence
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -191,6 +209,59 @@ def test_zero_initialised_gates_are_no_fault():
             block.down.bias.zero_()
     found = wp.report(model, example, draws=0)
     assert found.judgement.level == "good"
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+def test_a_readout_of_zeros_is_waited_for(draws):
+    model, example = mlp(4)
+    wp.initialize_(model, example)
+    nn.init.zeros_(model[-1].weight)
+    found = wp.report(model, example, draws=draws)
+    assert found.judgement.level == "good"
+    assert "gradients along the trunk wait for 8, whose weight starts at zero; under" in found.judgement.sentence
+
+
+@pytest.mark.parametrize("bias", [0.0, -1e3])
+def test_signals_that_die_on_the_trunk_are_told_with_their_place(bias):
+    model, example = mlp(6)
+    wp.initialize_(model, example)
+    with torch.no_grad():
+        model[4].bias.fill_(bias)
+        if not bias:
+            model[4].weight.zero_()
+        model[-1].bias.fill_(1.0)
+    found = wp.report(model, example, draws=2)
+    assert found.judgement.level == "bad"
+    first = 6 if bias else 4
+    said = rf"signals are zero from {first} to 10(,| and) all gradients along the trunk are zero"
+    assert re.search(said, found.judgement.sentence)
+
+
+class Uneven(nn.Module):
+    """A small branch beside the trunk, a weight of any scale before a norm, and a small readout."""
+
+    def __init__(self, trunk=1.0):
+        super().__init__()
+        self.stem, self.branch, self.before, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.norm = nn.LayerNorm(16)
+        with torch.no_grad():
+            for layer, scale in ((self.branch, 1e-4), (self.before, 1e3), (self.out, 1e-4), (self.stem, trunk)):
+                layer.weight.mul_(scale)
+                layer.bias.zero_()
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.out(self.norm(self.before(x + self.branch(x))))
+
+
+def test_what_may_have_any_scale_does_not_count_and_it_says_so():
+    torch.manual_seed(0)
+    found = wp.report(Uneven(), torch.randn(8, 16), draws=2)
+    own, _, _ = found.judgement.sentence.partition(" and gradients")
+    assert found.judgement.level == "good"
+    said = r"within a factor of 1 in E\[x²\] \((\S+)×10(\S+) with branches, readouts and what norms rescale\)$"
+    assert re.search(said, own)
+    assert "with branches" not in found.judgement.sentence.partition("under the plan")[2]
 
 
 @pytest.mark.parametrize("training", [True, False])

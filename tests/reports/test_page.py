@@ -17,8 +17,8 @@ import wellposed as wp
 from wellposed.errors import OptionError
 from wellposed.reports.data import number, page_data, script_json
 from wellposed.reports.html import page
-from wellposed.reports.judge import SIGNALS, factor_text, sensitivity, span
-from wellposed.reports.structure import GROUP
+from wellposed.reports.judge import SIGNALS, factor_text, moment, sensitivity, span, span_of
+from wellposed.reports.structure import GROUP, Operation, Structure
 from wellposed.signals import Signal, Signals
 
 HOSTILE = "</script><script>alert('&quot;\u2028')</script>"
@@ -273,6 +273,15 @@ def signals(*moments):
     return [Signal(f"n{i}", "", "linear.default", (2,), 0.0, m, "exact") for i, m in enumerate(moments)]
 
 
+def chain(*weighted):
+    """Operations one after the other, some of them of weights, and a readout."""
+    operations = [
+        Operation(f"n{i}", "", "", "linear.default", "", (2,), (f"n{i}",), (i - 1,), 0, use, True)
+        for i, use in enumerate((*weighted, True))
+    ]
+    return Structure(tuple(operations), (), ("0",), (len(operations) - 1,), (), ())
+
+
 @pytest.mark.parametrize(
     ("moments", "level"),
     [
@@ -287,21 +296,21 @@ def signals(*moments):
     ],
 )
 def test_levels_follow_the_ratio(moments, level):
-    assert span(signals(*moments), [f"n{i}" for i in range(9)]).level == level
+    assert span_of([(moment(signal), signal.name) for signal in signals(*moments)]).level == level
 
 
-def test_only_named_signals_count():
-    found = span(signals(1.0, 1e9, 4.0), {"n0", "n2"})
+def test_only_outputs_of_weights_count():
+    found = span(chain(True, False, True), signals(1.0, 1e9, 4.0))
     assert (found.low, found.high, found.count) == ((1.0, "n0"), (4.0, "n2"), 2)
 
 
 def test_gradients_count_relative_to_their_signals():
     both = Signals(tuple(signals(1.0, 1e9, 3.0)), gradients=Signals(tuple(signals(2.0, 1e9, 5.0))))
-    found = sensitivity(both, {"n0", "n2"})
+    found = sensitivity(chain(True, False, True), both)
     assert (found.low, found.high) == ((8.0, "n0"), (60.0, "n2"))  # E[x²] E[g²] 2²
 
 
 def test_what_is_odd_is_told_apart_from_the_extremes():
-    found = span(signals(1.0, math.inf, 0.0, 2.0, math.nan), [f"n{i}" for i in range(9)])
+    found = span(chain(True, True, True, True, True), signals(1.0, math.inf, 0.0, 2.0, math.nan))
     assert (found.low, found.high) == ((1.0, "n0"), (2.0, "n3"))
-    assert (found.broken, found.zeros, found.count) == (("n1", "n4"), 1, 5)
+    assert (found.broken, found.zeros, found.count, found.dead) == (("n1", "n4"), 1, 5, ("n2",))

@@ -479,3 +479,10 @@ def test_operators_without_a_rule_are_differentiated_on_samples():
 def test_a_second_rule_is_refused():
     with pytest.raises(OptionError, match="a backward rule already"):
         adjoint(torch.ops.aten.relu.default, source="none")(lambda call, gradients, x: None)
+
+
+def test_moments_whose_square_is_below_all_numbers_are_followed():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(400) for layer in (nn.Linear(4, 4), nn.ReLU())))
+    gradients = wp.propagate(wp.trace(model, torch.randn(8, 4)), backward=True).gradients
+    assert 0.0 <= gradients["0"].second_moment < 1e-160

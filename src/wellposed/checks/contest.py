@@ -21,6 +21,7 @@ from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
 from wellposed.rates.find import builder_of, untouched
 from wellposed.rates.grid import lowest
+from wellposed.showing import ROWS, Shown, Summary
 
 OWN = "own"
 """The name of the start that leaves a model as its constructor made it."""
@@ -58,8 +59,8 @@ class Entrant:
         return f"{self.name}: loss {self.mean:.4g} ± {math.sqrt(self.variance):.2g} at rate {self.rate:.3g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
+@dataclass(frozen=True, slots=True, repr=False)
+class Contest(Shown):
     """The outcome of `compare_starts`.
 
     Attributes:
@@ -89,6 +90,17 @@ class Contest:
             return 1.0 if one.mean == other.mean else 0.0
         freedom = variance**2 / sum(e.variance**2 / (len(e.losses) - 1) for e in (one, other))
         return float(2 * special.stdtr(freedom, -abs(one.mean - other.mean) / math.sqrt(variance)))
+
+    def _summary(self) -> Summary:
+        """Return the starts of the smallest losses."""
+        best = sorted(self.entrants, key=lambda entrant: entrant.mean)[:ROWS]
+        return Summary(
+            f"{self.seeds} seeds, {self.steps} steps each, every start at its own best rate",
+            ("start", "loss", "standard error", "rate"),
+            tuple((e.name, f"{e.mean:.4g}", f"{math.sqrt(e.variance):.2g}", f"{e.rate:.3g}") for e in best),
+            len(self.entrants) - len(best),
+            "the best",
+        )
 
     def summary(self) -> str:
         """Return the outcome in words: every start, and whether each pair differs at the 5 % level."""

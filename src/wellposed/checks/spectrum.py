@@ -26,12 +26,13 @@ from wellposed.graphs.run import Interpreter
 from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.random_states import seeded
+from wellposed.showing import Shown, Summary
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class JacobianSpectrum:
+@dataclass(frozen=True, slots=True, repr=False)
+class JacobianSpectrum(Shown):
     """The squared singular values of the Jacobian of one sample's outputs with respect to its inputs.
 
     They are the eigenvalues of JᵀJ or of JJᵀ, whichever is smaller: a Jacobian of m outputs and n inputs has min(m, n).
@@ -59,6 +60,14 @@ class JacobianSpectrum:
     inputs: int
     count: int
     exact: bool
+
+    def _summary(self) -> Summary:
+        bound = "" if self.exact else "at most "
+        return Summary(
+            f"Spectrum of {self.count} Jacobians of {self.outputs:,} outputs and {self.inputs:,} inputs: singular "
+            f"values from {bound}{self.smallest:.3g} to {self.largest:.3g}, mean square {self.mean_square:.3g} ± "
+            f"{self.mean_square_error:.2g}"
+        )
 
     @property
     def variance(self) -> float:

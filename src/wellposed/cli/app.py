@@ -7,7 +7,7 @@ with its traceback; 130 interrupted; 141 nobody reads on.
 from __future__ import annotations
 
 import json
-import random
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,6 +30,7 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
+from wellposed.cli.loading import load
 from wellposed.errors import OptionError, near_matches
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _root(
 
 
 @app.command()
+@show.apart
 def plan(
     model: Model,
     method: Method = "autoinit",
@@ -83,13 +85,17 @@ def plan(
     """Work out how to draw every parameter of MODEL, and show it."""
     options = method_options(plan, method, target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning") as stages:
-        from wellposed import graphs, zoo
+        from wellposed import graphs
         from wellposed.frontends.base import plan_of
+        from wellposed.plans.files import require_writable
+
+        if output is not None:  # before the long work
+            require_writable(output, "a plan")
 
         stages.next()
         # A function of the user's own may read values while it builds; the libraries' models do not.
         device = "cpu" if ".py:" in model else "meta"
-        module, args, kwargs = zoo.load(model, device=device)
+        module, args, kwargs = load(model, seed, device)
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
@@ -105,6 +111,7 @@ def plan(
 
 
 @app.command()
+@show.apart
 def check(
     model: Model,
     plan_file: PlanFile = None,
@@ -129,7 +136,7 @@ def check(
     The weights are those that MODEL is built with, as in wp.check(model, x); a plan's, drawn anew for every pass, where
     --plan, --method or an option of a method asks for them.
     """
-    options = method_options(check, method, target_variance, distribution, only, skip, option)
+    options = method_options(check, method, target_variance, distribution, only, skip, option, plan_file)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks
 
@@ -144,6 +151,7 @@ def check(
 
 
 @app.command()
+@show.apart
 def explain(
     model: Model,
     node: Annotated[
@@ -168,7 +176,7 @@ def explain(
 
     The weights are those of wellposed check with the same options.
     """
-    options = method_options(explain, method, target_variance, distribution, only, skip, option)
+    options = method_options(explain, method, target_variance, distribution, only, skip, option, plan_file)
     with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
         from wellposed import checks
 
@@ -184,15 +192,11 @@ def _graph_and_plan(
     stages: show.Stages, model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
 ) -> tuple[Graph, Plan | None]:
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
-    import torch
-
-    from wellposed import graphs, plans, zoo
+    from wellposed import graphs, plans
     from wellposed.frontends.base import plan_of
 
     stages.next()
-    torch.manual_seed(seed)
-    random.seed(seed)  # which Keras takes its seeds from
-    module, args, kwargs = zoo.load(model)
+    module, args, kwargs = load(model, seed)
     stages.next()
     graph = graphs.trace(module, *args, **kwargs)
     stages.next()
@@ -206,6 +210,7 @@ def _graph_and_plan(
 
 
 @app.command()
+@show.apart
 def ops(
     pattern: Annotated[str, typer.Argument(help="Show the operators whose name contains this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,
@@ -241,6 +246,7 @@ def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
 
 
 @app.command()
+@show.apart
 def demo(
     small: Annotated[
         bool, typer.Option("--small", help="Two small networks in plain PyTorch; a few seconds, no model library.")
@@ -254,15 +260,14 @@ def demo(
         raise CheckFailedError
 
 
-app.command()(reporting.report)
-app.command()(training.lr)
-app.command()(training.compare)
-app.command()(training.score)
-app.command()(training.refine)
+for command in (reporting.report, training.lr, training.compare, training.score, training.refine):
+    app.command()(show.apart(command))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line on ``argv`` (default: the process's own arguments) and exit."""
+    show.prepare_streams()
+    path = list(sys.path)
     try:
         app(args=argv, prog_name="wellposed")
     except CheckFailedError:
@@ -271,6 +276,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _code_of(end)
     except Exception as problem:
         code = show.problem(problem)
+    finally:
+        sys.path[:] = path
     raise SystemExit(code)
 
 

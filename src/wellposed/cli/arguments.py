@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from wellposed.cli.options import further_options
+from wellposed.errors import OptionError
 
 _MODEL_HELP = (
     "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
@@ -58,16 +59,20 @@ def method_options(
     only: Sequence[str] | None,
     skip: Sequence[str] | None,
     further: Sequence[str] | None,
+    plan_file: Path | None = None,
 ) -> dict[str, Any]:
     """Return the options of a method that were given to a command, by their names in `wellposed.plan`.
 
     Raises:
-        OptionError: an unknown method, or further options that are none of it (`options.further_options`).
+        OptionError: an unknown method, further options that are none of it (`options.further_options`), or a method or
+            options beside a finished plan.
     """
     named = {"target_variance": target_variance, "distribution": distribution, "only": only, "skip": skip}
     options: dict[str, Any] = {name: value for name, value in named.items() if value}
     if target_variance is not None:
         options["target_variance"] = target_variance
+    if plan_file is not None and (options or further or method is not None):
+        raise OptionError("--plan is a finished plan: leave out --method and its options, or make the plan by them")
     if not further:
         return options
     from wellposed import methods

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +22,7 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
+from wellposed.cli.loading import load, load_training
 from wellposed.errors import OptionError
 
 
@@ -59,36 +59,31 @@ def report(
     ] = False,
 ) -> None:
     """Show what MODEL is like before its first training step: its own initialisation, beside that of a plan."""
-    options = method_options(report, method, target_variance, distribution, only, skip, option)
-    if plan_file is not None and (options or method != "autoinit"):
-        raise OptionError("--plan is a finished plan: leave out --method and its options, or make the plan by them")
+    asked = None if method == "autoinit" else method
+    options = method_options(report, asked, target_variance, distribution, only, skip, option, plan_file)
     if training and meta:
         raise OptionError(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
     with show.err().status("loading") as status:
-        import torch
-
-        from wellposed import graphs, plans, reports, zoo
+        from wellposed import graphs, plans, reports
         from wellposed.frontends.base import Frontend, plan_of
         from wellposed.graphs.tree import example_of
+        from wellposed.plans.files import require_writable
         from wellposed.reports.html import require_plotly
-        from wellposed.reports.paths import require_writable
 
         if output is not None:  # before the long work
             require_plotly()
-            require_writable(output)
+            require_writable(output, "a report")
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         loss_fn, batches = None, None
-        torch.manual_seed(seed)
-        random.seed(seed)  # which Keras takes its seeds from
         if training:
-            setup = zoo.load_training(model)
+            setup = load_training(model, seed)
             loss_fn, batches = setup.loss_fn, [setup.first()]
             module = setup.make()
             args, kwargs = example_of(batches[0])
         else:
-            module, args, kwargs = zoo.load(model, device="meta" if meta else "cpu")
+            module, args, kwargs = load(model, seed, "meta" if meta else "cpu")
         if planned is None and isinstance(module, Frontend):
             planned = plan_of(module, graphs.trace(module, *args, **kwargs), method=method, seed=seed, **options)
             options = {}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
+import functools
+import io
+import re
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TextIO, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -42,6 +47,53 @@ TAG_STYLES = {
 _WIDE = 100
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_results: list[TextIO] = []
+"""Standard output, while it is kept for results: see `apart`."""
+_PLAIN = str.maketrans(
+    {"×": "x", "±": "+-", "·": ".", "–": "-", "−": "-", "…": "...", "‖": "|", "∂": "d", "∞": "inf", "✓": "+", "✗": "x"}
+    | {"√": "sqrt ", "Σ": "sum ", "Θ": "Theta", "γ": "gamma", "ν": "nu"}
+    | dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))
+)
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_LOWERED = str.maketrans(_RAISED, "0123456789-")
+
+
+def prepare_streams() -> None:
+    """Let standard output and error take every character: where an encoding lacks one, what comes nearest."""
+    codecs.register_error("wellposed.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or "utf" not in stream.encoding):
+            stream.reconfigure(errors="wellposed.plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that an encoding lacks, and where to go on: ``^-8`` for ``⁻⁸``."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    parts = re.split(f"([{_RAISED}]+)", error.object[error.start : error.end])
+    parts[1::2] = ["^" + raised.translate(_LOWERED) for raised in parts[1::2]]
+    return "".join(parts).translate(_PLAIN).encode("ascii", "replace").decode(), error.end
+
+
+def apart(command: Callable[P, T]) -> Callable[P, T]:
+    """Return a command during which what a user's file prints goes to standard error: results alone are on standard
+    output.
+    """
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        _results.append(sys.stdout)
+        try:
+            with redirect_stdout(sys.stderr):
+                return command(*args, **kwargs)
+        finally:
+            _results.pop()
+
+    return run
+
+
 class _Console(Console):
     """A console that prints what is in names and files, and does not obey it."""
 
@@ -53,7 +105,7 @@ class _Console(Console):
 
 def out() -> Console:
     """Return the console for results (standard output)."""
-    return _Console(highlight=False)
+    return _Console(file=_results[-1] if _results else None, highlight=False)
 
 
 def err() -> Console:

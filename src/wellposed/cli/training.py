@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -10,9 +11,10 @@ import typer
 
 from wellposed.cli import show
 from wellposed.cli.arguments import Json, Model, Option, Seed, Training
+from wellposed.cli.loading import load, load_training
 from wellposed.cli.options import further_options
 from wellposed.errors import OptionError, WellposedError
-from wellposed.options import check_choice
+from wellposed.options import check_choice, check_positive
 
 if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
@@ -38,16 +40,21 @@ def lr(
             "--find", help="Search by training; MODEL is then a function that returns (model, loss_fn, batches)."
         ),
     ] = False,
+    seed: Seed = 0,
     option: Option = None,
     as_json: Json = False,
 ) -> None:
     """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find."""
     if find:
-        _find(model, option, as_json)
+        if rule or base is not None or base_rate is not None:
+            raise OptionError("--find searches the rate itself: leave out --rule, --base and --base-rate")
+        _find(model, seed, option, as_json)
         return
-    if base is None and base_rate is not None:
-        raise OptionError("--base-rate is the rate of --base; name that model too")
-    rows = _relative(model, base, base_rate, rule, option)
+    if base_rate is not None:
+        check_positive(**{"--base-rate": base_rate})
+        if base is None:
+            raise OptionError("--base-rate is the rate of --base; name that model too")
+    rows = _relative(model, base, base_rate, rule, seed, option)
     if as_json:
         show.json_text(json.dumps(rows, indent=2))
     else:
@@ -56,11 +63,11 @@ def lr(
         raise typer.Exit(2)
 
 
-def _find(model: str, option: list[str] | None, as_json: bool) -> None:
-    from wellposed import rates, zoo
+def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    from wellposed import rates
 
-    options = further_options(lr, option, rates.find_max_lr)
-    training = zoo.load_training(model)
+    options = {"seed": seed} | further_options(lr, option, rates.find_max_lr, either={"seed": seed})
+    training = load_training(model, options["seed"])
     rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
     if as_json:
         show.json_text(rate.model_dump_json(indent=2))
@@ -69,26 +76,30 @@ def _find(model: str, option: list[str] | None, as_json: bool) -> None:
 
 
 def _relative(
-    model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, option: list[str] | None
+    model: str, base: str | None, base_rate: float | None, chosen: list[str] | None, seed: int, option: list[str] | None
 ) -> list[dict[str, Any]]:
     """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
     with show.Stages("loading", *(names := tuple(chosen or ("maximal_update", "ntk", "paths")))) as stages:
-        from wellposed import rates, zoo
+        from wellposed import rates
         from wellposed.rates.relative import find_rate_rule
 
         for name in names:
             check_choice("rate rule", name, rates.rate_rules())
-        options = further_options(lr, option, *(find_rate_rule(name) for name in names), rates.relative)
+        rules = {name: find_rate_rule(name) for name in names}
+        options = further_options(lr, option, *rules.values(), rates.relative, either={"seed": seed})
+        options = {"seed": seed} | options
         stages.next()
-        loaded = {name: zoo.load(name) for name in (model, base) if name is not None}
+        loaded = {name: load(name, options["seed"]) for name in (model, base) if name is not None}
         for name in names:
             stages.next()
             row: dict[str, Any] = {"rule": name}
             rows.append(row)
+            known = {*inspect.signature(rules[name]).parameters, *inspect.signature(rates.relative).parameters}
+            own_options = {option: value for option, value in options.items() if option in known}
             try:
                 relative = {
-                    key: rates.relative(module, *args, rule=name, **kwargs, **options)
+                    key: rates.relative(module, *args, rule=name, **kwargs, **own_options)
                     for key, (module, args, kwargs) in loaded.items()
                 }
             except WellposedError as error:
@@ -121,11 +132,11 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train from several starts, each at its own best learning rate, and report whether one is better."""
-    from wellposed import rates, zoo
+    from wellposed import rates
     from wellposed.checks.contest import OWN, compare_starts
 
     options = further_options(compare, option, rates.find_max_lr)
-    setup = zoo.load_training(training)
+    setup = load_training(training, seed)
     starts = start or (OWN, "autoinit")
     comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
     if as_json:
@@ -146,10 +157,10 @@ def score(
 ) -> None:
     """Score an initialisation: how well do gradients agree (GradCosine), how equal are their norms?"""
     with show.Stages("loading", "scoring") as stages:
-        from wellposed import gradients, zoo
+        from wellposed import gradients
 
         stages.next()
-        setup = zoo.load_training(training)
+        setup = load_training(training, seed)
         model = setup.make()
         batch = setup.first()
         if start is not None:
@@ -182,11 +193,14 @@ def refine(
     as_json: Json = False,
 ) -> None:
     """Improve an initialisation by gradients of a loss on a few batches, and show what changed."""
-    from wellposed import gradients, zoo
+    from wellposed import gradients
+    from wellposed.plans.files import require_writable
 
     refinement = gradients.find_refinement(method)
     options = further_options(refine, option, refinement)
-    setup = zoo.load_training(training)
+    if output is not None:  # before the long work
+        require_writable(output, "a plan")
+    setup = load_training(training, seed)
     model = setup.make()
     base = None if start is None else _planned(model, setup.first(), start, seed)
     planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **options)

@@ -15,6 +15,7 @@ from torch import Tensor
 from wellposed import ranks
 from wellposed.errors import GradientError
 from wellposed.gradients.problem import wide
+from wellposed.showing import ROWS, Shown, Summary
 
 By = Literal["parameter", "layer"]
 SampleEngine = Literal["batched", "vmap", "loop"]
@@ -79,7 +80,7 @@ class Alignment(_Record):
     ratio: float
 
 
-class Agreement(_Record):
+class Agreement(Shown, _Record):
     """How well the gradients of samples, or of sub-batches, agree at one point.
 
     Attributes:
@@ -111,6 +112,22 @@ class Agreement(_Record):
     engine: SampleEngine | None = None
     excluded: tuple[int, ...] = Field(default=(), strict=False)
     parts: dict[str, Alignment] = Field(default_factory=dict)
+
+    def _summary(self) -> Summary:
+        """Return the parts that agree least, in the model's order."""
+        listed = list(self.parts.items())
+        least = sorted(range(len(listed)), key=lambda i: listed[i][1].cosine)[:ROWS]
+        return Summary(
+            f"Gradients of {self.count} {'samples' if self.kind == 'sample' else 'sub-batches'}: GradCosine "
+            f"{self.cosine:.4g}, norm {self.norm:.4g}, largest / smallest {self.ratio:.4g}, loss {self.loss:.4g}",
+            ("part", "GradCosine", "norm", "largest / smallest"),
+            tuple(
+                (name, f"{part.cosine:.4g}", f"{part.norm:.4g}", f"{part.ratio:.4g}")
+                for name, part in (listed[i] for i in sorted(least))
+            ),
+            len(listed) - len(least),
+            "those that agree least",
+        )
 
 
 class Sums:

@@ -219,9 +219,16 @@ PRODUCTS = frozenset(overloads("linear", "matmul", "mm", "bmm", "mv", "addmm", "
 """Products that meta tensors pass through whatever their types, and real ones do not."""
 
 
+def _autocast() -> bool:
+    return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+
+
 def require_numbers(op: torch._ops.OpOverload, operands: Sequence[torch.Tensor]) -> None:
-    """Raise `RuntimeError`, as torch does, where a product is given whole numbers beside others."""
-    kinds = {tensor.dtype in INTEGERS for tensor in operands}
+    """Raise `RuntimeError`, as torch does, where a product is given numbers of several types.
+
+    Under autocast, which leaves meta tensors alone, other floats than those of the weights are brought to one type.
+    """
+    kinds = {tensor.dtype in INTEGERS if _autocast() else tensor.dtype for tensor in operands}
     if len(kinds) > 1:
         given = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in operands)
         raise RuntimeError(f"{op.overloadpacket.__name__} takes operands of one dtype, not {given}")

@@ -11,6 +11,8 @@ import torch
 _SKIPPED = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep for path in (str(torch.__file__), os.path.dirname(__file__))
 )
+_TRACE = os.path.join(os.path.dirname(__file__), "trace.py")
+"""What calls the model: frames around it are no part of it."""
 _FILES: dict[CodeType, str | None] = {}
 
 
@@ -26,10 +28,14 @@ def _user_file(code: CodeType) -> str | None:
 
 
 def user_line(depth: int = 1) -> str:
-    """Return ``file:line`` of the innermost frame outside torch and wellposed; ``""`` where there is none."""
+    """Return ``file:line`` of the model's innermost frame outside torch and wellposed; ``""`` where there is none, as
+    in a model that is made of torch's modules alone.
+    """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
+        if code.co_filename == _TRACE:
+            return ""
         short = _FILES[code] if code in _FILES else _user_file(code)
         if short is not None:
             return f"{short}:{frame.f_lineno}"

@@ -35,6 +35,8 @@ _GATHERED = 2**16
 _NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
 _ABOUT_TYPES = ("dtype", "datatype", "Input type", "implemented for")
 """What messages of PyTorch hold that are about the types of tensors."""
+_ABOUT_INDICES = ("tensor for argument #1 'indices'", "used as indices")
+"""The same of those that want whole numbers."""
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
@@ -305,15 +307,18 @@ class _Tracing:
         )
 
     def _about_dtype(self, error: Exception) -> str:
-        """Return what to do about an example of whole numbers where an error is about types; ``""`` elsewhere."""
-        whole = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)} & INTEGERS
+        """Return what to do about an example of other numbers where an error is about types; ``""`` elsewhere."""
         made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
-        if not whole or made is None or not any(sign in in_words(error) for sign in _ABOUT_TYPES):
+        given = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)}
+        told = in_words(error)
+        if any(sign in told for sign in _ABOUT_INDICES):
+            made, given = torch.int64, given - INTEGERS
+        elif not any(sign in told for sign in _ABOUT_TYPES):
             return ""
-        return (
-            f"\nthe example holds {' and '.join(sorted(map(str, whole)))} where the layer takes {made}: give that "
-            f"dtype, example.to({made})"
-        )
+        if made is None or not (other := given - {made}):
+            return ""
+        held = " and ".join(sorted(map(str, other - INTEGERS or other)))  # indices may stand beside floats
+        return f"\nthe example holds {held} where the layer takes {made}: give that dtype, example.to({made})"
 
 
 def _other_name(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
+
+from wellposed.errors import OptionError
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
@@ -44,3 +47,25 @@ def _mode(path: Path) -> int | None:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
+
+
+def require_writable(path: str | os.PathLike[str], what: str) -> None:
+    """Raise `OptionError` unless ``what``, in words, can be written to a file at ``path``; nothing is left there."""
+    target = Path(path)
+    if target.is_dir():
+        raise OptionError(f"cannot write {what} to {str(target)!r}: it is a folder; name a file in it")
+    if target.exists() and not target.is_file():  # a device or a pipe
+        return
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise refusal(what, target, error) from error
+
+
+def refusal(what: str, path: Path, error: OSError) -> OptionError:
+    """Return what is raised where ``what`` cannot be written to ``path``."""
+    return OptionError(
+        f"cannot write {what} to {str(path)!r}: {error.strerror or error}; name a file in a folder that is there "
+        "and can be written"
+    )

@@ -21,7 +21,7 @@ from wellposed.graphs import Graph, Node, run, trace
 from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.ensemble import copy_of
-from wellposed.showing import cell
+from wellposed.showing import ROWS, Shown, Summary, cell
 from wellposed.signals.operators.levers import parameter_values
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
@@ -57,8 +57,8 @@ class Coordinate:
         return max(excesses, default=-math.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinateCheck:
+@dataclass(frozen=True, slots=True, repr=False)
+class CoordinateCheck(Shown):
     """The result of `coordinate_check`.
 
     Attributes:
@@ -95,6 +95,18 @@ class CoordinateCheck:
             if coordinate.name == name:
                 return coordinate
         raise KeyError(name)
+
+    def _summary(self) -> Summary:
+        """Return the activations whose change depends most on the width."""
+        worst = sorted(self.coordinates, key=lambda c: -c.excess(self.tolerance))[:ROWS]
+        slopes = [max((s for s in c.slopes if s is not None), key=abs, default=math.nan) for c in worst]
+        return Summary(
+            f"Coordinate check at widths {', '.join(map(str, self.widths))}: {self}",
+            ("activation", "operation", "slope"),
+            tuple((c.name, c.op, f"{slope:+.2f}") for c, slope in zip(worst, slopes, strict=True)),
+            len(self.coordinates) - len(worst),
+            "those that depend most on the width",
+        )
 
     def __str__(self) -> str:
         """Return the verdict in one line."""

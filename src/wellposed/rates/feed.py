@@ -14,16 +14,9 @@ import torch
 from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.tree import walk, with_twins
-from wellposed.random_states import restored_random_state
+from wellposed.random_states import restored_random_state, seed_all
 
 _END = object()
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch's, numpy's and Python's global random generators."""
-    torch.manual_seed(seed)
-    numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models and data sets draw from it
-    random.seed(seed)
 
 
 class Feed:

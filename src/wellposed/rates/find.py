@@ -24,7 +24,7 @@ from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.graphs.unwrap import compiled_part
 from wellposed.plans import Plan
-from wellposed.random_states import restored_random_state
+from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.ensemble import (
     Draw,
@@ -39,7 +39,7 @@ from wellposed.rates.ensemble import (
     copy_of,
     train,
 )
-from wellposed.rates.feed import Feed, seed_all
+from wellposed.rates.feed import Feed
 from wellposed.rates.grid import checked_grid, default_grid, widening
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_cost

@@ -14,8 +14,8 @@ from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import walk
+from wellposed.random_states import seed_all
 from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
-from wellposed.rates.feed import seed_all
 from wellposed.rates.steps import Update
 
 _COPIES = 5

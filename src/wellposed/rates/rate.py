@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from wellposed.showing import ROWS, Shown, Summary
 
 
 class _Record(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class RelativeRate(_Record):
+def _warned(warnings: tuple[str, ...]) -> str:
+    return f"; {len(warnings)} warning{'s' * (len(warnings) != 1)}" if warnings else ""
+
+
+class RelativeRate(Shown, _Record):
     """A learning rate up to one constant: only ratios between models, under one rule, are meaningful.
 
     Attributes:
@@ -33,6 +40,18 @@ class RelativeRate(_Record):
     def __float__(self) -> float:
         """Return the relative rate."""
         return self.value
+
+    def _summary(self) -> Summary:
+        """Return the multipliers farthest from 1, in the model's order."""
+        listed = list(self.per_parameter.items())
+        farthest = sorted(range(len(listed)), key=lambda i: -abs(math.log(listed[i][1] or math.inf)))[:ROWS]
+        return Summary(
+            f"Relative rate {self.value:.4g} by rule {self.rule}: {self.reason}{_warned(self.warnings)}",
+            ("parameter", "multiplier"),
+            tuple((listed[i][0], f"{listed[i][1]:.4g}") for i in sorted(farthest)),
+            len(listed) - len(farthest),
+            "those farthest from 1",
+        )
 
 
 class Conditions(_Record):
@@ -73,7 +92,7 @@ class Point(_Record):
         return sum(finite) / len(finite) if len(finite) == len(self.losses) else None
 
 
-class Rate(_Record):
+class Rate(Shown, _Record):
     """A learning rate that was measured, or transferred from one that was.
 
     Attributes:
@@ -98,6 +117,22 @@ class Rate(_Record):
     def __float__(self) -> float:
         """Return the learning rate."""
         return self.value
+
+    def _summary(self) -> Summary:
+        """Return the points of the curve that are nearest to the rate, in ascending order."""
+        nearest = sorted(self.curve, key=lambda point: abs(math.log(point.rate / self.value)))[:ROWS]
+        over = "" if self.interval is None else f", over seeds {self.interval[0]:.4g} to {self.interval[1]:.4g}"
+        return Summary(
+            f"Learning rate {self.value:.4g}{over}: {self.reason}{_warned(self.warnings)}",
+            ("rate", "loss"),
+            tuple(
+                (f"{point.rate:.4g}", "diverged" if point.mean is None else f"{point.mean:.4g}")
+                for point in self.curve
+                if point in nearest
+            ),
+            len(self.curve) - len(nearest),
+            "those nearest to it",
+        )
 
     def scaled(self, factor: float, reason: str) -> Self:
         """Return the rate and its interval times ``factor``, without the curve, with another reason."""

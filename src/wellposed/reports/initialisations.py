@@ -19,7 +19,7 @@ from wellposed.checks.measure import drawing, passes
 from wellposed.graphs import Graph, Node
 from wellposed.plans import Plan
 from wellposed.ranks import is_held
-from wellposed.reports.judge import judged_names
+from wellposed.reports.judge import hidden_names
 from wellposed.reports.likeness import differing
 from wellposed.reports.parts import Stages
 from wellposed.reports.record import Differing, Initialisation, Label
@@ -154,7 +154,7 @@ class _Begun:
         with self.stages.stage("measuring"):
             self.measured = _both_ways(self.stages, f"measured {{}} under {self.title}", seen)
             if self.measured is not None:
-                names = judged_names(made.structure, "backward")
+                names = hidden_names(made.structure)
                 look = partial(differing, made.graph, names, weights(0), made.given[0], made.seed)
                 self.differing = self.stages.attempt(f"what differs between inputs under {self.title}", look)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from wellposed.reports.record import Direction, Initialisation, Judgement, Level
 from wellposed.reports.structure import Structure
@@ -16,9 +16,10 @@ SIGNALS = (1e4, 1e8)
 uneven, and bad: factors of 100 and of 10,000 in the signals' own units, where half precision begins to lose them. The
 same for the ratio of a second moment to the part of it that differs between inputs: own initialisations of nets that
 are known to train stay below 200, ten plain layers under PyTorch's defaults are above 10⁶."""
-GRADIENTS = (1e6, 1e10)
-"""The same of (‖x‖ ‖g‖)² along the trunk. Own initialisations of nets that are known to train (with norms, or shallow)
-stay below a factor of 1,000 in ‖x‖ ‖g‖; 30 plain layers under PyTorch's defaults are above 100,000."""
+GRADIENTS = (1e9, 1e12)
+"""The same of (‖x‖ ‖g‖)² along the trunk. Own initialisations of nets that are known to train stay below a factor of
+1,000 in ‖x‖ ‖g‖, and the deepest (ResNet-152, on two small pictures) at 10,000; 30 plain layers under PyTorch's
+defaults are above 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Span:
         zeros: how many are exactly zero (zero-initialised gates and readouts, or signals that died out).
         count: how many there are.
         bounds: ratios from which on they are uneven, and bad.
+        dead: names of those that are zero and ought not to be, in the order of the pass.
+        waits: the first operation to learn where its weight is zero, and no gradient passes it before it has; or "".
+        whole: the ratio with figures that do not count; None where all do.
     """
 
     low: tuple[float, str] | None
@@ -39,11 +43,20 @@ class Span:
     zeros: int
     count: int
     bounds: tuple[float, float] = SIGNALS
+    dead: tuple[str, ...] = ()
+    waits: str = ""
+    whole: float | None = None
 
     @property
     def ratio(self) -> float:
-        """Largest over smallest; infinite where a signal is, or where all are zero, and 1 for nothing."""
-        if self.broken or (self.count and self.zeros == self.count):
+        """Largest over smallest; infinite where a signal is, or where all or some that count are zero, and 1 for
+        nothing and where they cannot be told yet.
+        """
+        if self.broken:
+            return math.inf
+        if self.waits:
+            return 1.0
+        if self.dead or (self.count and self.zeros == self.count):
             return math.inf
         if self.low is None or self.high is None:
             return 1.0
@@ -74,19 +87,51 @@ def figures(signals: Signals, direction: Direction) -> dict[str, float]:
     return {g.name: moment(g) * moments[g.name] * math.prod(g.shape) ** 2 for g in signals.gradients or ()}
 
 
-def span(signals: Iterable[Signal], names: Collection[str]) -> Span:
-    """Return the span of the second moments of the signals of these names."""
-    return span_of([(moment(signal), signal.name) for signal in signals if signal.name in names])
+def span(structure: Structure, signals: Iterable[Signal]) -> Span:
+    """Return the span of the second moments of the outputs of weights.
+
+    Small ones count on the trunk alone, as branches may be closed on purpose, and not of readouts, after which no
+    weight comes: these scale all gradients alike. What norms alone read may have any scale. Zeros on the trunk before a
+    readout are a fault: no weight after them sees the inputs.
+    """
+    names, trunk = weighted_names(structure), hidden_names(structure)
+    normed = {operation.name for operation in structure.operations if operation.normed}
+    seen = [(moment(signal), signal.name) for signal in signals if signal.name in names]
+    dead = tuple(name for value, name in seen if value == 0 and name in trunk)
+    whole = span_of(seen)
+    scaled = [pair for pair in seen if pair[1] not in normed]
+    least = min((value for value, name in scaled if name in trunk and value > 0), default=math.inf)
+    counted = span_of([pair for pair in scaled if pair[0] >= least or not names & trunk])
+    if whole.broken or dead or whole.level == counted.level:
+        return replace(whole, dead=dead)
+    return replace(counted, zeros=whole.zeros, count=whole.count, whole=whole.ratio)
 
 
-def sensitivity(signals: Signals, names: Collection[str]) -> Span:
-    """Return the span of (‖x‖ ‖g‖)² of the signals of these names: how much the loss feels a relative change of each.
+def sensitivity(structure: Structure, signals: Signals) -> Span:
+    """Return the span of (‖x‖ ‖g‖)² along the trunk: how much the loss feels a relative change of each signal.
 
     A gradient that is spread over more elements is smaller in each, and one with respect to a signal that a norm will
     rescale has the inverse of its scale; the product of the two norms has neither, so that it can be compared from
-    layer to layer.
+    layer to layer. Gradients in branches are left out: a branch that a small or zero scale closes on purpose has small
+    ones. Zeros are a fault unless they wait for a weight that is zero itself and learns in the first step.
     """
-    return span_of([(value, name) for name, value in figures(signals, "backward").items() if name in names], GRADIENTS)
+    names = judged_names(structure, "backward")
+    seen = [(value, name) for name, value in figures(signals, "backward").items() if name in names]
+    waits = _first_to_learn(structure, signals) if any(value == 0 for value, _ in seen) else ""
+    dead = () if waits else tuple(name for value, name in seen if value == 0)
+    return replace(span_of(seen, GRADIENTS), dead=dead, waits=waits)
+
+
+def _first_to_learn(structure: Structure, signals: Signals) -> str:
+    """Return the first weighted operation on the trunk that a gradient and a signal reach; ``""`` where none is."""
+    moments, gradients = moments_by_name(signals), moments_by_name(signals.gradients or ())
+    trunk = trunk_names(structure)
+    for operation in structure.operations:
+        if operation.weighted and operation.name in trunk and gradients.get(operation.name):
+            sources = [structure.operations[i] for i in operation.inputs if i >= 0]
+            if len(sources) < len(operation.inputs) or any(moments.get(source.name) for source in sources):
+                return operation.name
+    return ""
 
 
 def span_of(seen: Sequence[tuple[float, str]], bounds: tuple[float, float] = SIGNALS) -> Span:
@@ -103,28 +148,22 @@ def span_of(seen: Sequence[tuple[float, str]], bounds: tuple[float, float] = SIG
 
 
 def spans(structure: Structure, initialisation: Initialisation) -> tuple[Span | None, Span | None]:
-    """Return the span of the outputs of weights, and of the gradients along the trunk; measured where possible.
-
-    Gradients in branches are left out: a branch that a small or zero scale closes on purpose has small ones.
-    """
+    """Return the span of the signals, and of the gradients along the trunk; measured where possible."""
     source = initialisation.measured or initialisation.predicted
     if source is None:
         return None, None
-    signals, gradients = judged_names(structure, "forward"), judged_names(structure, "backward")
-    return span(source, signals), None if source.gradients is None else sensitivity(source, gradients)
+    return span(structure, source), None if source.gradients is None else sensitivity(structure, source)
 
 
 def judged_names(structure: Structure, direction: Direction) -> frozenset[str]:
-    """Return the names of the operations that are judged: the outputs of weights, and, of gradients, what is shown of
-    the trunk (outputs of weights, sums, and the model's own outputs).
+    """Return the names of the operations that are judged: the outputs of weights, and, of gradients, those on the trunk
+    and sums there.
+
+    Readouts are left out of the latter, where there is more: what their own biases add has no part in what is before.
     """
-    weighted = weighted_names(structure)
     if direction == "forward":
-        return weighted
-    operations = structure.operations
-    shown = weighted | {operations[index].name for index in (*structure.merges, *structure.outputs)}
-    trunk = trunk_names(structure)
-    return trunk & shown or trunk
+        return weighted_names(structure)
+    return hidden_names(structure) or trunk_names(structure)
 
 
 def weighted_names(structure: Structure) -> frozenset[str]:
@@ -132,14 +171,50 @@ def weighted_names(structure: Structure) -> frozenset[str]:
     return frozenset(operation.name for operation in structure.operations if operation.weighted)
 
 
+def readout_names(structure: Structure) -> frozenset[str]:
+    """Return the names of the weighted operations after which no weighted one comes, on any path."""
+    followed: set[int] = set()
+    names = []
+    for index in reversed(range(len(structure.operations))):
+        operation = structure.operations[index]
+        if operation.weighted and index not in followed:
+            names.append(operation.name)
+        if operation.weighted or index in followed:
+            followed.update(operation.inputs)
+    return frozenset(names)
+
+
+def hidden_names(structure: Structure) -> frozenset[str]:
+    """Return the names on the trunk at which inputs must not be alike: outputs of weights, and sums, but no readouts.
+
+    What a readout adds to what it was given, it can learn to take away.
+    """
+    shown = weighted_names(structure) | {structure.operations[index].name for index in structure.merges}
+    return (trunk_names(structure) & shown) - readout_names(structure)
+
+
 def trunk_names(structure: Structure) -> frozenset[str]:
-    """Return the names of the operations that every path from the inputs to the outputs leads through."""
-    last = {index: len(structure.operations) for index in structure.outputs}
-    for index, operation in enumerate(structure.operations):
-        if operation.signal:
-            last.update((source, max(index, last.get(source, index))) for source in operation.inputs)
+    """Return the names of the operations that every path from the inputs to the main output leads through.
+
+    The main output is the one that most weights lead to, one after the other, the last of several: others (caches of
+    keys, states, auxiliary heads) leave the model on the way.
+    """
+    operations = structure.operations
+    depth = [0] * len(operations)
+    for index, operation in enumerate(operations):
+        depth[index] = operation.weighted + max(
+            (depth[source] for source in operation.inputs if source >= 0), default=0
+        )
+    signals = [index for index in structure.outputs if operations[index].signal]
+    if not signals:
+        return frozenset()
+    last = {max(signals, key=lambda index: (depth[index], index)): len(operations)}
+    for index in reversed(range(len(operations))):
+        if index in last and operations[index].signal:
+            for source in operations[index].inputs:
+                last.setdefault(source, index)  # seen from the end, the first is the last
     names, open_until = [], -1
-    for index, operation in enumerate(structure.operations):
+    for index, operation in enumerate(operations):
         if operation.signal and index in last:
             if open_until <= index:
                 names.append(operation.name)
@@ -195,7 +270,8 @@ def _phrase(all_of_them: Spans, when: str, biases: bool) -> str:
     alike = all_of_them[-1]
     if alike is not None and alike.low is not None and alike.level != "good":
         why = ", and biases are what is left" if biases else ""
-        parts.append(f"inputs become alike ({factor_text(alike.low[0])} of E[x²] differs at {alike.low[1]}{why})")
+        share = factor_text(alike.low[0]) if alike.low[0] > _ROUNDING else "less than 10⁻¹⁴"
+        parts.append(f"inputs become alike ({share} of E[x²] differs at {alike.low[1]}{why})")
     return f"{when}, " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
 
 
@@ -203,17 +279,25 @@ def _words(seen: Span, word: str, measure: str) -> str:
     """Return what a span says: ``signals differ by a factor of 1.2×10⁹ in E[x²] (from 0.29 at 0 to 2.4×10⁻¹⁰ at 58)``,
     in the measure and with the figures that the charts show.
     """
+    first = 0 if word == "signals" else -1
     if seen.broken:
-        return f"{word} are infinite or NaN from {seen.broken[0 if word == 'signals' else -1]} on"
+        return f"{word} are infinite or NaN from {seen.broken[first]} on"
+    if seen.waits:
+        return f"{word} wait for {seen.waits}, whose weight starts at zero"
     if seen.count and seen.zeros == seen.count:
         return f"all {word} are zero"
+    if seen.dead:
+        begin, end = seen.dead[first], seen.dead[-1 - first]
+        return f"{word} are zero " + (f"from {begin} to {end}" if begin != end else f"at {begin}")
     if seen.low is None or seen.high is None:
         return f"there are no {word}"
     factor = f"a factor of {factor_text(seen.ratio)} in {measure}"
+    rest = "" if seen.whole is None else f"{factor_text(seen.whole)} with branches, readouts and what norms rescale"
     if seen.level == "good":
-        return f"{word} stay within {factor}"
+        return f"{word} stay within {factor}" + (f" ({rest})" if rest else "")
     (low, least), (high, most) = seen.low, seen.high
-    return f"{word} differ by {factor} (from {factor_text(low)} at {least} to {factor_text(high)} at {most})"
+    places = f"from {factor_text(low)} at {least} to {factor_text(high)} at {most}"
+    return f"{word} differ by {factor} ({places}{f'; {rest}' if rest else ''})"
 
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

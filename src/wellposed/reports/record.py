@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from wellposed.checks import Comparison, Explanation, Verdict
 from wellposed.plans import Plan
 from wellposed.reports.structure import Structure
+from wellposed.showing import Shown, Summary
 from wellposed.signals import Signals
 
 if TYPE_CHECKING:  # scores take time to load, and most reports have none
@@ -47,8 +48,8 @@ class Differing:
     biases: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Initialisation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Initialisation(Shown):
     """The signals under one way of drawing the weights.
 
     Attributes:
@@ -67,6 +68,14 @@ class Initialisation:
     verdict: Verdict | None
     explanations: tuple[Explanation, ...] = ()
     differing: Differing | None = None
+
+    def _summary(self) -> Summary:
+        kinds = (("predicted", self.predicted), ("measured", self.measured))
+        known = " and ".join(kind for kind, signals in kinds if signals is not None) or "unknown"
+        compared = (
+            "" if self.verdict is None else f", {len(self.verdict.comparisons):,} compared, {len(self.off):,} off"
+        )
+        return Summary(f"Signals under {self.title}: {known}{compared}")
 
     @property
     def title(self) -> str:

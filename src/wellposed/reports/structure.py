@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
+from wellposed.showing import Shown, Summary
 from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.operators.norms import NORMS
 
 GROUP = 40
 """Children of one module that are shown at once; more are folded into runs of this many."""
@@ -27,6 +29,7 @@ class Operation:
         group: index of the folding group that it lies in; 0 for what is no signal, which no group holds.
         weighted: whether it contracts a signal with a parameter.
         signal: whether it makes real numbers that are more than a function of parameters and constants.
+        normed: whether nothing but norms reads it, which rescale it.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Operation:
     group: int
     weighted: bool
     signal: bool
+    normed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ class Branch:
     joins: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+@dataclass(frozen=True, slots=True, repr=False)
+class Structure(Shown):
     """The graph of a model as plain data.
 
     Attributes:
@@ -89,6 +93,12 @@ class Structure:
     branches: tuple[Branch, ...]
     merges: tuple[int, ...]
 
+    def _summary(self) -> Summary:
+        return Summary(
+            f"Structure of {len(self.operations):,} operations in {len(self.groups):,} groups, on "
+            f"{len(self.branches):,} branches that meet at {len(self.merges):,}"
+        )
+
 
 def structure_of(graph: Graph) -> Structure:
     """Return the graph as a picture needs it."""
@@ -98,7 +108,10 @@ def structure_of(graph: Graph) -> Structure:
     live = _live(graph, weighted)
     signals = [node for node in graph.nodes if node.index in live and _is_signal(graph, node)]
     groups, home = _fold(signals, graph.model)
-    operations = tuple(_operation(graph, node, made, home, node.index in weighted) for node in graph.nodes)
+    normed = _normed(graph)
+    operations = tuple(
+        _operation(graph, node, made, home, node.index in weighted, node.index in normed) for node in graph.nodes
+    )
     return Structure(
         operations=operations,
         groups=groups,
@@ -109,7 +122,21 @@ def structure_of(graph: Graph) -> Structure:
     )
 
 
-def _operation(graph: Graph, node: Node, made: Mapping[int, int], home: Mapping[int, int], weighted: bool) -> Operation:
+def _normed(graph: Graph) -> set[int]:
+    """Return the nodes whose results nothing but norms read."""
+    made = {value: node.index for node in graph.nodes for value in node.outputs}
+    read: dict[int, bool] = {made[value]: False for value in graph.outputs if value in made}
+    for node in graph.nodes:
+        norm = node.op in NORMS
+        for place, value in enumerate(node.inputs):
+            if value in made:
+                read[made[value]] = read.get(made[value], True) and norm and place == 0
+    return {index for index, norms in read.items() if norms}
+
+
+def _operation(
+    graph: Graph, node: Node, made: Mapping[int, int], home: Mapping[int, int], weighted: bool, normed: bool
+) -> Operation:
     return Operation(
         name=node.name,
         module=node.module,
@@ -122,6 +149,7 @@ def _operation(graph: Graph, node: Node, made: Mapping[int, int], home: Mapping[
         group=home.get(node.index, 0),
         weighted=weighted,
         signal=node.index in home,
+        normed=normed,
     )
 
 

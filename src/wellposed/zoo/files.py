@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+from torch import nn
 
 from wellposed.errors import OptionError, near_matches
 
 _FOLDERS: list[str] = []
 """Folders that files were run from in this process, the last one last."""
 _OWN = str(Path(__file__).parents[1])
+_SHOWN = 5
+"""Lines of a traceback that are shown at each end."""
 
 
 @contextmanager
@@ -49,6 +54,8 @@ def _forget_namesakes(folder: Path) -> None:
 
 def _lies_in(file: str, folders: list[str]) -> bool:
     """Whether a file is a user's own: in one of some folders, and neither installed there nor wellposed's."""
+    if file.startswith("<"):  # frozen, or made at run time
+        return False
     path = Path(file).resolve()
     if "site-packages" in path.parts or path.is_relative_to(_OWN):
         return False
@@ -71,15 +78,39 @@ def function_of(path: Path, function: str) -> Callable[..., Any]:
         mine = sys.modules.setdefault(path.stem, module) is module  # a library of that name stays
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as problem:
             if mine:
                 sys.modules.pop(path.stem, None)
+            if isinstance(problem, SyntaxError) and problem.filename is None:  # of a file that is no text
+                problem.filename = str(path)
             raise
     found = getattr(module, function, None)
-    if not callable(found):
-        functions = [key for key, value in vars(module).items() if callable(value)]
-        raise OptionError(f"{str(path)!r} has no function {function!r}{near_matches(function, functions)}")
+    if isinstance(found, nn.Module):
+        raise OptionError(f"{function} of {str(path)!r} is a model; name a function that returns it and its arguments")
+    if not _is_function(found):
+        functions = [key for key, value in vars(module).items() if _is_function(value)]
+        near = near_matches(function, functions) if functions else "; it has none"
+        raise OptionError(f"{str(path)!r} has no function {function!r}{near}")
+    _require_no_arguments(path, function, found)
     return within(path.parent, found)
+
+
+def _is_function(found: Any) -> TypeGuard[Callable[..., Any]]:
+    """Whether something is called to make a model; a model is called to run it."""
+    return callable(found) and not isinstance(found, nn.Module)
+
+
+def _require_no_arguments(path: Path, function: str, found: Callable[..., Any]) -> None:
+    """Raise `OptionError` for a function that cannot be called without arguments."""
+    try:
+        inspect.signature(found).bind()
+    except ValueError:  # it does not tell
+        return
+    except TypeError as error:
+        raise OptionError(
+            f"{function} of {str(path)!r} is called without arguments, and {error}: give it a default, or name a "
+            "function that calls it"
+        ) from error
 
 
 def within(folder: Path, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +126,7 @@ def within(folder: Path, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def lines_of(problem: BaseException) -> list[str]:
     """Return the lines of a user's own files that led to an exception, the outermost first, in words: ``net.py:3 in
-    build: return 1 / 0``; empty where none of them did.
+    build: return 1 / 0``; empty where none of them did. Of very many, the first and the last are returned.
     """
     lines = [
         f"{_shown(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
@@ -104,7 +135,9 @@ def lines_of(problem: BaseException) -> list[str]:
     ]
     if isinstance(problem, SyntaxError) and problem.filename and _lies_in(problem.filename, _FOLDERS):
         text = (problem.text or linecache.getline(problem.filename, problem.lineno or 0)).strip()
-        lines.append(f"{_shown(problem.filename)}:{problem.lineno}: {text}")
+        lines.append(f"{_shown(problem.filename)}:{problem.lineno}: {text}" if text else _shown(problem.filename))
+    if len(lines) > 2 * _SHOWN:
+        lines[_SHOWN:-_SHOWN] = [f"… {len(lines) - 2 * _SHOWN:,} more"]
     return lines
 
 

@@ -640,7 +640,7 @@ def gaussian_fluctuation(x: State) -> float:
     kernel = 2.0 * covariance * covariance
     if kernels.nonzero(x.mean):
         kernel = kernel + 4.0 * covariance * kernels.autocorrelation(x.mean, covariance.shape)
-    return max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0) / (q * q)
+    return max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0) / q / q  # q² may be below all numbers
 
 
 def own_chance(x: State) -> float:

@@ -1,0 +1,40 @@
+"""Models and trainings that a command is given by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wellposed.zoo import Training
+    from wellposed.zoo.names import Loaded
+
+
+def load(name: str, seed: int, device: str = "cpu") -> Loaded:
+    """Return a model and an example input for it (`wellposed.zoo.load`), made from a seed."""
+    from wellposed import zoo
+
+    _prepare(name, seed)
+    return zoo.load(name, device=device)
+
+
+def load_training(name: str, seed: int) -> Training:
+    """Return a model, its loss and batches (`wellposed.zoo.load_training`), made from a seed."""
+    from wellposed import zoo
+
+    _prepare(name, seed)
+    return zoo.load_training(name)
+
+
+def _prepare(name: str, seed: int) -> None:
+    """Seed all random generators (Keras takes its seeds from Python's), and put a file's folder on Python's path.
+
+    It stays there while the command runs: a model may import its siblings only when it is called.
+    """
+    from wellposed.random_states import seed_all
+
+    seed_all(seed)
+    file, _, _ = name.rpartition(":")
+    if file.endswith(".py"):
+        sys.path.insert(0, str(Path(file).parent.resolve()))
