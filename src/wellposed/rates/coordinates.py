@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import nn
 
 from wellposed.errors import OptionError, RateError
@@ -23,6 +22,7 @@ from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
 from wellposed.showing import cell
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
 LossFunction: TypeAlias = Callable[[nn.Module, Any], torch.Tensor]
