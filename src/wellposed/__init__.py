@@ -115,7 +115,7 @@ def __getattr__(name: str) -> Any:
 def _imported(name: str) -> Any:
     """Import a module of the package, and leave Python's random generator as it was.
 
-    A module may draw from it while it loads, as rich does, and the caller has often seeded it by then.
+    A module of others may draw from it while it loads, and the caller has often seeded it by then.
     """
     import random
 

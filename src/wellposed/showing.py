@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from wellposed.tables import Text
 
 ROWS = 10
 """Most rows that an object shows of itself."""
@@ -39,7 +39,7 @@ def in_line(text: str) -> str:
 
 def cell(text: str) -> Text:
     """Return a cell of a rich table that shows a text as it is: no markup, and nothing that a terminal would obey."""
-    from rich.text import Text
+    from wellposed.tables import Text
 
     return Text(visible(text))
 

@@ -347,6 +347,13 @@ assert states() == before
 """
 
 
+@pytest.mark.parametrize("module", ["rates", "plans", "gradients", "extend", "integrations", "reports"])
+def test_importing_a_part_moves_no_random_generator(module):
+    code = f"import random; before = random.getstate(); import wellposed.{module}; assert random.getstate() == before"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_first_use_moves_no_random_generator():
     """Modules that are loaded on first use may draw as they load."""
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)

@@ -651,8 +651,9 @@ def test_what_waits_for_a_thread_is_left_alone(monkeypatch):
 
     def interrupted(*args):
         monkeypatch.undo()
+        time.sleep(0.3)  # the main thread has handed over all of them
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.5)  # the main thread hears of it
+        time.sleep(0.5)  # and hears of it
         fill(*args)
 
     monkeypatch.setattr(Stream, "numbers", interrupted)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.console import Group
-from rich.table import Table
 
 from wellposed.checks.causes import Cause, find_causes
 from wellposed.checks.chance import STEADY, Share, shares, without_rounding
@@ -21,6 +19,7 @@ from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
 from wellposed.showing import ROWS, Shown, Summary, cell, visible
 from wellposed.signals.signal import Signal, Signals
+from wellposed.tables import Group, Table
 
 SHOWN = 3
 """Causes that a summary names."""

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pydantic import JsonValue
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from wellposed import ranks
 from wellposed.errors import GradientError
 from wellposed.gradients.problem import Batch, Tensors
 from wellposed.gradients.scales import Scales
 from wellposed.plans import Plan
+from wellposed.tables import BarColumn, Console, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 Figures = dict[str, float]
 Step = Callable[[Any, int], tuple[Figures, tuple[float, ...]]]

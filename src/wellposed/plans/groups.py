@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from rich.table import Table
 from torch import nn
 
 from wellposed.errors import OptionError, PlanError, UnsupportedError, listed
@@ -18,6 +17,7 @@ from wellposed.plans.optimizers import Family, family_of, takes, width_multiplie
 from wellposed.plans.prescription import Prescription
 from wellposed.ranks import resharded_
 from wellposed.showing import cell
+from wellposed.tables import Table
 
 AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]

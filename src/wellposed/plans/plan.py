@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from rich.table import Table
 
 from wellposed.errors import PlanFileError
 from wellposed.plans.files import write_whole
@@ -21,6 +20,7 @@ from wellposed.plans.prescription import AnyPrescription, Centering, Tied
 from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
 from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
+from wellposed.tables import Table
 
 SCHEMA: Literal[1] = 1
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"

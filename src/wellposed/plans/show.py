@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from wellposed.plans.prescription import Prescription
 from wellposed.showing import by_size, cell, in_line
+from wellposed.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import nn
 
 from wellposed.errors import OptionError, RateError
@@ -23,6 +22,7 @@ from wellposed.random_states import restored_random_state
 from wellposed.rates.ensemble import copy_of
 from wellposed.showing import ROWS, Shown, Summary, cell
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
 LossFunction: TypeAlias = Callable[[nn.Module, Any], torch.Tensor]

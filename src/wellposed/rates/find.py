@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from pydantic import JsonValue
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -46,6 +44,7 @@ from wellposed.rates.probe import probe, stacking_cost
 from wellposed.rates.rate import Conditions, Point, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.steps import Build, Update, builder, updates
+from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemainingColumn
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""

@@ -11,7 +11,7 @@ from wellposed.reports.record import Record
 from wellposed.showing import Shown, Summary
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from wellposed.tables import Group
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,15 +6,12 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from wellposed.reports.judge import figures, judged_names, weighted_names
 from wellposed.reports.record import Direction, Initialisation, Record
 from wellposed.reports.sparkline import depth_lines
 from wellposed.reports.summary import check_summary, explain_command
 from wellposed.showing import cell
+from wellposed.tables import Group, RenderableType, Table, Text
 
 WIDTH = 80
 WORST = 10
