@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that move a cursor, colour what follows, turn its direction, or cannot be written."""
+
+
+def visible(text: str) -> str:
+    """Return a text in which characters that a terminal would obey are written out, line ends excepted.
+
+    Names come from models and files that others wrote: one that holds an escape sequence could hide or forge a line.
+    """
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _HIDDEN and c != "\n" else c for c in text
+    )
 
 
 class WellposedError(Exception):
     """Base of every error that wellposed raises on purpose."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class TraceError(WellposedError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from wellposed.errors import visible as visible
 
 if TYPE_CHECKING:
     from wellposed.tables import Text
@@ -16,20 +17,6 @@ ROWS = 10
 """Most rows that an object shows of itself."""
 _LONGEST = 60
 """Characters of a cell; of longer ones both ends are shown."""
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that move a cursor, colour what follows, turn its direction, or cannot be written."""
-
-
-def visible(text: str) -> str:
-    """Return a text in which characters that a terminal would obey are written out, line ends excepted.
-
-    Names come from models and files that others wrote: one that holds an escape sequence could hide or forge a line.
-    """
-    if text.isascii() and text.replace("\n", "").isprintable():
-        return text
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in _HIDDEN and c != "\n" else c for c in text
-    )
 
 
 def in_line(text: str) -> str:

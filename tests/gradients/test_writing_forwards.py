@@ -4,6 +4,7 @@ and the numbers are those of the same model without writes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +152,35 @@ def test_a_tensor_that_stands_twice_in_a_batch_stays_one():
 
     x = X.clone()
     gradient_quotient(Twice(), lambda model, batch: model(*batch).square().mean(), (x, x))
+
+
+class Held:
+    """A batch that is one thing with what cannot be copied."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, batch: gradient_quotient(model, lambda m, b: m(b.x).square().mean(), batch),
+        lambda model, batch: find_max_lr(lambda: model, lambda m, b: m(b.x).square().mean(), [batch] * 3, seeds=1),
+        lambda model, batch: wp.trace(TakesHeld(), batch),
+    ],
+)
+def test_batches_that_cannot_be_copied_whole_are_left_alone(use):
+    batch = Held(X.clone())
+    x, lock = batch.x, batch.lock
+    use(made(WritesToTheBatch), batch)
+    assert batch.x is x
+    assert batch.lock is lock
+    assert vars(batch).keys() == {"x", "lock"}
+    assert torch.equal(x, X)
+
+
+class TakesHeld(Net):
+    def forward(self, batch: Held) -> Tensor:
+        batch.seen = 1
+        return super().forward(batch.x.mul_(0.5)) * float(batch.x.sum())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 import torch
+from plotly.offline import get_plotlyjs
 from rich.console import Console
 from torch import nn
 
 import wellposed as wp
 from wellposed.cli import show
+from wellposed.errors import PlanError, WellposedError
+from wellposed.gradients import lsuv
 from wellposed.plans import Plan, groups_table
 from wellposed.showing import ROWS, visible
 
@@ -137,3 +141,44 @@ def test_names_of_others_are_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatc
         assert "[bold]a[/]" in text
     assert "<b>" not in plan._repr_html_()
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+class Odd(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.add_module(name, nn.Linear(4, 3))
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, last = self.children()
+        return last(first(x))
+
+
+HIDDEN = {"\x1b", "\u202e", "\x9b", "\u2028", "\ud800"}
+
+
+@pytest.mark.parametrize("name", sorted(HIDDEN))
+def test_nothing_of_a_models_names_is_obeyed_in_errors_verdicts_and_pages(tmp_path: Path, name: str) -> None:
+    model, x = Odd(name), torch.randn(4, 4)
+    report = wp.report(model, x, draws=2)
+    report.to_html(tmp_path / "page.html")
+    shown = [(tmp_path / "page.html").read_text(), report._repr_html_(), wp.check(model, x, draws=2).summary()]
+    shown.append(wp.explain(model, name, x, draws=2).summary())
+    for call in (
+        lambda: wp.trace(model, torch.randn(4, 5)),
+        lambda: wp.explain(model, "nosuch", x),
+        lambda: lsuv(model, lambda m, b: m(b).sum(), [x * float("nan")]),
+    ):
+        with pytest.raises(WellposedError) as caught:
+            call()
+        shown.append(str(caught.value))
+    own = {c for c in get_plotlyjs() if c in HIDDEN}  # the library that draws the charts holds some itself
+    assert [HIDDEN.intersection(text) - own for text in shown] == [set()] * len(shown)
+
+
+def test_a_plan_with_a_half_of_a_character_is_written_but_not_saved(tmp_path: Path) -> None:
+    model, x = Odd("\ud800"), torch.randn(4, 4)
+    plan = wp.initialize_(model, x)
+    with pytest.raises(PlanError, match=r"the plan of Odd holds text that no file can: .*surrogates not allowed"):
+        plan.save(tmp_path / "plan.json")
+    assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ from wellposed.reports.data import number, page_data, script_json
 from wellposed.reports.html import page
 from wellposed.reports.judge import SIGNALS, factor_text, moment, sensitivity, span, span_of
 from wellposed.reports.structure import GROUP, Operation, Structure
+from wellposed.showing import visible
 from wellposed.signals import Signal, Signals
 
 HOSTILE = "</script><script>alert('&quot;\u2028')</script>"
@@ -150,7 +151,7 @@ def test_whatever_the_model_says_is_escaped():
         "application/json", None, None, None,
     ]  # fmt: skip
     assert not any("alert(" in content for tag, content in own.texts if tag == "script" and "makeTables" in content)
-    assert HOSTILE in data_of(page(found))["operations"]["name"][0]
+    assert visible(HOSTILE) in data_of(page(found))["operations"]["name"][0]
     frame = Reader(found._repr_html_())
     assert [tag for tag, _ in frame.tags] == ["iframe"]
 

@@ -245,7 +245,7 @@ class Explanation(Shown):
         return text + (f". Inputs not as predicted: {'; '.join(unexpected)}" if unexpected else "")
 
     def __str__(self) -> str:
-        return visible(self.summary())
+        return self.summary()
 
     def _summary(self) -> Summary:
         """Return the finding, what enters and what leaves."""
@@ -297,7 +297,7 @@ class Explanation(Shown):
                 f"  measured                E[x²] {result.measured:.4g}, standard error {result.standard_error:.2f}"
             )
         lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def to_json(self) -> str:
         """Return the explanation as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""

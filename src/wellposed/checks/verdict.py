@@ -113,7 +113,7 @@ class Verdict(Shown):
         return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
     def __str__(self) -> str:
-        return visible(self.summary())
+        return self.summary()
 
     def _summary(self) -> Summary:
         """Return the outcome, and what is nearest to or beyond what is allowed."""
@@ -182,7 +182,7 @@ class Verdict(Shown):
         lines += [f"not seen whole: {remark}" for remark in self.remarks]
         if self.unmatched:
             lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     @property
     def weights(self) -> str:

@@ -68,8 +68,8 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
 def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
     """Return a copy of ``tree`` in which every tensor of ``twins`` (by id) is replaced by its twin.
 
-    Objects of any class are copied, so that caches and the like which the model fills stay as the user passed them;
-    what cannot be copied is passed on as it is, its tensors too.
+    Objects of any class are copied, so that caches and the like which the model fills stay as the user passed them; of
+    what cannot be copied whole, what holds tensors is copied; the rest is passed on as it is.
     """
     try:
         return copy.deepcopy(tree, dict(twins))
@@ -80,6 +80,18 @@ def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
             return {key: with_twins(item, twins) for key, item in tree.items()}
         if type(tree) in (list, tuple):
             return type(tree)([with_twins(item, twins) for item in tree])
+        return _shallow(tree, twins) if any(id(tensor) in twins for _, tensor in walk(tree)) else tree
+
+
+def _shallow(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
+    """Return another object with twins in its attributes; the object itself where there is no other."""
+    try:
+        other = copy.copy(tree)
+        if other is not tree:
+            for name, item in attributes_of(tree).items():
+                object.__setattr__(other, name, with_twins(item, twins))
+        return other
+    except Exception:  # as above
         return tree
 
 

@@ -12,8 +12,9 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
-from wellposed.errors import PlanFileError
+from wellposed.errors import PlanError, PlanFileError
 from wellposed.plans.files import write_whole
 from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
@@ -180,8 +181,17 @@ class Plan(Shown, BaseModel):
         return param_groups(self.prescriptions, model, settings, method=self.method, options=self.options)
 
     def to_json(self) -> str:
-        """Return the plan as indented JSON, the content of the file that `save` writes."""
-        return self.model_dump_json(indent=2)
+        """Return the plan as indented JSON, the content of the file that `save` writes.
+
+        Raises:
+            PlanError: a name holds half of a character.
+        """
+        try:
+            return self.model_dump_json(indent=2)
+        except PydanticSerializationError as error:
+            raise PlanError(
+                f"the plan of {self.model} holds text that no file can: {error}; give its parts other names"
+            ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to ``path`` as indented JSON; the file is either the old one or the whole new one."""

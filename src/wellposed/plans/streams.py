@@ -53,7 +53,7 @@ TRUNCATED_STD = math.sqrt(1.0 - 2.0 * _CUT * _DENSITY / _MASS)
 
 def stream_key(seed: int, name: str) -> int:
     """Return the 128-bit key of the stream of parameter ``name`` under ``seed``."""
-    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:16], "little")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from wellposed.reports.judge import moments_by_name
 from wellposed.reports.record import Direction, Initialisation, Record
 from wellposed.reports.structure import Operation, Structure
-from wellposed.showing import by_size
+from wellposed.showing import by_size, visible
 from wellposed.signals import Signals
 
 Number = float | int | str | None
@@ -70,6 +70,15 @@ def script_json(value: Any) -> str:
     """Return JSON that can stand inside a script element, whatever the texts in it hold."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def shown(value: Any) -> Any:
+    """Return data whose texts hold nothing that turns the direction of others, or cannot be written."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {shown(key): shown(item) for key, item in value.items()}
+    return [shown(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def short_op(op: str) -> str:

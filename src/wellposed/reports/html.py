@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib import resources
 
 from wellposed.errors import OptionError
-from wellposed.reports.data import coverage_source, page_data, script_json
+from wellposed.reports.data import coverage_source, page_data, script_json, shown
 from wellposed.reports.record import Record
 from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, explain_command
+from wellposed.showing import visible
 
 SCRIPTS = ("page.js", "tables.js", "graph.js", "plots.js")
 LEVELS = {"good": "✓", "fair": "!", "bad": "✗"}
@@ -70,7 +71,7 @@ def page(report: Record) -> str:
 {_every_signal()}
 {_provenance(report)}
 </main>
-<script type="application/json" id="data">{script_json(page_data(report))}</script>
+<script type="application/json" id="data">{script_json(shown(page_data(report)))}</script>
 <script>
 {script}
 makeTables();
@@ -83,10 +84,15 @@ makeGraph();
 """
 
 
+def escape(text: str) -> str:
+    """Return a text as HTML shows it, with what would turn the direction of others written out."""
+    return html.escape(visible(text))
+
+
 def frame(report: Record) -> str:
     """Return the page inside a frame, as notebooks show it: neither's styles reach the other."""
     return (
-        f'<iframe title="{escape(report.model)}: wellposed report" srcdoc="{escape(page(report))}" '
+        f'<iframe title="{escape(report.model)}: wellposed report" srcdoc="{html.escape(page(report))}" '
         'style="width:100%;height:80vh;border:1px solid #8884;border-radius:8px"></iframe>'
     )
 
