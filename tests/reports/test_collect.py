@@ -204,6 +204,13 @@ def test_a_budget_is_a_positive_number(budget):
         wp.report(*mlp(2), budget=budget)
 
 
+def test_what_no_time_was_left_for_is_no_fault_of_the_model():
+    model, example = mlp(2)
+    found = wp.report(model, example, budget=1e-9)
+    assert found.judgement.level == "fair"
+    assert found.judgement.sentence == "Nothing could be predicted or measured; the notes say why."
+
+
 def test_zero_initialised_gates_are_no_fault():
     model, example = residual()
     wp.initialize_(model, example)

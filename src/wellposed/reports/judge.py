@@ -234,7 +234,7 @@ def judge(structure: Structure, initialisations: Sequence[Initialisation], failu
         return Judgement("good", "The model contracts no signal with a weight: there is nothing to initialise.")
     if own is None or own[0] is None:
         if plan is None or plan[0] is None:
-            return Judgement("bad", "Nothing could be predicted or measured; the notes say why.")
+            return Judgement("fair", "Nothing could be predicted or measured; the notes say why.")
         told = _phrase(plan, "under the plan", "plan" in biases)
         return Judgement(_worse(plan), f"The model has no values yet; {told}.")
     level = _worse(own)
