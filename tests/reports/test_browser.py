@@ -123,6 +123,19 @@ def test_every_branch_is_a_line_of_its_own(page):
     ]
 
 
+def test_the_buttons_of_a_plot_hide_no_point_of_it(page):
+    for name in ("forward", "backward"):
+        box = page.evaluate(
+            f"""(() => {{
+              const plot = document.getElementById("plot-{name}"), bar = plot.querySelector(".modebar-group");
+              return [bar.getBoundingClientRect().bottom, plot.querySelector(".nsewdrag").getBoundingClientRect().top,
+                      getComputedStyle(bar).backgroundColor];
+            }})()"""
+        )
+        assert box[0] <= box[1] + 1
+        assert box[2] == "rgba(0, 0, 0, 0)"
+
+
 def test_the_plots_show_what_is_chosen(page):
     def shown():
         return page.evaluate(

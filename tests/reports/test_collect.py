@@ -147,8 +147,12 @@ def test_inputs_that_are_alike_themselves_tell_nothing(rows):
 
 def test_one_pass_is_shown_and_not_said_to_be_missing():
     model, example = mlp(2)
-    assert check_summary(wp.report(model, example, draws=1)) == [
-        "Nothing was compared: one real pass does not know its own error. What it showed is shown."
+    found = wp.report(model, example, draws=1)
+    first, *shares = check_summary(found)
+    assert first == "Nothing was compared: one real pass does not know its own error. What it showed is shown."
+    assert shares == [
+        f"{title}: {item.differing.share:.2g} of E[x²] differs between inputs at 2, the least along the trunk"
+        for title, item in zip(("own init", "plan"), found.initialisations, strict=True)
     ]
     assert check_summary(wp.report(model, example, draws=0)) == [
         "Nothing was compared with real passes: what is shown is predicted."
@@ -198,6 +202,13 @@ def test_what_the_budget_is_over_for_is_left_out_and_said_the_least_important_fi
 def test_a_budget_is_a_positive_number(budget):
     with pytest.raises(OptionError, match="budget must be"):
         wp.report(*mlp(2), budget=budget)
+
+
+def test_what_no_time_was_left_for_is_no_fault_of_the_model():
+    model, example = mlp(2)
+    found = wp.report(model, example, budget=1e-9)
+    assert found.judgement.level == "fair"
+    assert found.judgement.sentence == "Nothing could be predicted or measured; the notes say why."
 
 
 def test_zero_initialised_gates_are_no_fault():

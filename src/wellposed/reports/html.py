@@ -164,7 +164,7 @@ def _signals(report: Record) -> str:
         "Second moment of every signal over depth, on a logarithmic scale. Lines are predicted, circles are measured "
         "on real passes; each branch of the network is a line of its own, from where it leaves to where it joins. "
         "Gradients are shown times the signal, (‖x‖ ‖g‖)², which a change of scale between layers leaves alone: that, "
-        "along the trunk, is what the verdict at the top judges."
+        "along the trunk and before the readout, is what the verdict at the top judges."
     )
     return _section(
         "signals",

@@ -165,7 +165,8 @@ class _Begun:
         for batch in self.made.given:
             spent = time.process_time() - begun
             if self.draws and share is not None and spent * (self.draws + 1) / self.draws > share:
-                self.stages.left_out.append(f"{len(self.made.given) - self.draws} real passes under {self.title}")
+                left = len(self.made.given) - self.draws
+                self.stages.left_out.append(f"{left} real pass{'es' * (left != 1)} under {self.title}")
                 return
             self.draws += 1
             yield batch

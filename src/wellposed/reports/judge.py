@@ -16,7 +16,7 @@ SIGNALS = (1e4, 1e8)
 uneven, and bad: factors of 100 and of 10,000 in the signals' own units, where half precision begins to lose them. The
 same for the ratio of a second moment to the part of it that differs between inputs: own initialisations of nets that
 are known to train stay below 200, ten plain layers under PyTorch's defaults are above 10⁶."""
-GRADIENTS = (1e9, 1e12)
+GRADIENTS = (3e8, 1e12)
 """The same of (‖x‖ ‖g‖)² along the trunk. Own initialisations of nets that are known to train stay below a factor of
 1,000 in ‖x‖ ‖g‖, and the deepest (ResNet-152, on two small pictures) at 10,000; 30 plain layers under PyTorch's
 defaults are above 100,000."""
@@ -234,7 +234,7 @@ def judge(structure: Structure, initialisations: Sequence[Initialisation], failu
         return Judgement("good", "The model contracts no signal with a weight: there is nothing to initialise.")
     if own is None or own[0] is None:
         if plan is None or plan[0] is None:
-            return Judgement("bad", "Nothing could be predicted or measured; the notes say why.")
+            return Judgement("fair", "Nothing could be predicted or measured; the notes say why.")
         told = _phrase(plan, "under the plan", "plan" in biases)
         return Judgement(_worse(plan), f"The model has no values yet; {told}.")
     level = _worse(own)
@@ -270,7 +270,7 @@ def _phrase(all_of_them: Spans, when: str, biases: bool) -> str:
     alike = all_of_them[-1]
     if alike is not None and alike.low is not None and alike.level != "good":
         why = ", and biases are what is left" if biases else ""
-        share = factor_text(alike.low[0]) if alike.low[0] > _ROUNDING else "less than 10⁻¹⁴"
+        share = share_text(alike.low[0])
         parts.append(f"inputs become alike ({share} of E[x²] differs at {alike.low[1]}{why})")
     return f"{when}, " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
 
@@ -301,6 +301,11 @@ def _words(seen: Span, word: str, measure: str) -> str:
 
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def share_text(share: float) -> str:
+    """Return a share of a second moment as people write it, as far as single precision tells it."""
+    return factor_text(min(share, 1.0)) if share > _ROUNDING else "less than 10⁻¹⁴"
 
 
 def factor_text(factor: float) -> str:

@@ -25,7 +25,8 @@ class Judgement:
     """The verdict: how the model's own initialisation does, in one sentence.
 
     Attributes:
-        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails.
+        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails, and
+            ``fair`` where nothing is known.
         sentence: for people.
     """
 

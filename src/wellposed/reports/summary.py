@@ -6,13 +6,13 @@ import math
 import shlex
 
 from wellposed.reports.data import Kind, signals_of
-from wellposed.reports.judge import factor_text, figures, judged_names, span_of
+from wellposed.reports.judge import factor_text, figures, judged_names, share_text, span_of
 from wellposed.reports.record import Direction, Initialisation, Record
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _MEASURES: dict[Direction, tuple[str, str]] = {
     "forward": ("E[x²]", "of the outputs of weights"),
-    "backward": ("(‖x‖ ‖g‖)²", "along the trunk"),
+    "backward": ("(‖x‖ ‖g‖)²", "along the trunk, before the readout,"),
 }
 _WORDS = {"forward": "signals", "backward": "gradients"}
 
@@ -62,7 +62,12 @@ def check_summary(report: Record) -> list[str]:
         lines.append("Nothing was compared: one real pass does not know its own error. What it showed is shown.")
     elif not lines and report.initialisations:
         lines.append("Nothing was compared with real passes: what is shown is predicted.")
-    return lines
+    return lines + [
+        f"{item.title}: {share_text(item.differing.share)} of E[x²] differs between inputs at {item.differing.name}, "
+        "the least along the trunk"
+        for item in report.initialisations
+        if item.differing is not None
+    ]
 
 
 def explain_command(report: Record, item: Initialisation, name: str) -> str:

@@ -133,7 +133,9 @@ function layout(more) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("--text"), family: "system-ui, sans-serif", size: 12 },
-    margin: { l: narrow ? 52 : 78, r: 12, t: 12, b: 44 }, hovermode: "closest", showlegend: false,
+    // The bar of buttons stands above the drawing, whose first points it would hide.
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--dim"), activecolor: colour("--text") },
+    margin: { l: narrow ? 52 : 78, r: 12, t: 36, b: 44 }, hovermode: "closest", showlegend: false,
     hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--text") } },
     ...more,
     xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
