@@ -91,6 +91,8 @@ def main() -> None:
     if options.in_process:
         print(json.dumps(work(options.kinds[0], options.layers[0])))
         return
+    limits = ", ".join(f"{name.removesuffix('_s')} {limit:g} s" for name, limit in ASKED.items())
+    told = f"Processor time of one thread. Asked of {MANY:,} layers, at most: {limits}."
     rows = []
     for kind in options.kinds:
         for layers in options.layers:
@@ -98,9 +100,7 @@ def main() -> None:
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
             print(markdown(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
-    limits = ", ".join(f"{name.removesuffix('_s')} {limit:g} s" for name, limit in ASKED.items())
-    told = f"Processor time of one thread. Asked of {MANY:,} layers, at most: {limits}."
-    write("many_layers", f"{told}\n\n{markdown(rows, COLUMNS)}", rows, options.out)
+            write("many_layers", f"{told}\n\n{markdown(rows, COLUMNS)}", rows, options.out)  # the next takes minutes
 
 
 if __name__ == "__main__":

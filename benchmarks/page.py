@@ -19,6 +19,7 @@ import numpy as np
 
 from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
 from dags import CHAINS, LONG_CHAINS
+from many_layers import ASKED, MANY
 from rates_tables import base_of, held_out, measures, told_of, true_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -224,6 +225,13 @@ def growth(results: Results) -> tuple[str, str]:
     seconds = at(results["growth"], "depth", GROWTH_DEPTH)["total_s"]
     told = f"time ∝ operators to the power {figure(power, 2)}; ResNet-{GROWTH_DEPTH} in {figure(seconds, 2)} s"
     return told, verdict(power <= GROWTH_POWER, seconds <= GROWTH_SECONDS)
+
+
+def many_layers(results: Results) -> tuple[str, str]:
+    rows = [row for row in results["many_layers"] if row["layers"] == MANY]
+    most = {name: max(row[name] for row in rows) for name in ASKED}
+    told = ", ".join(f"{name.removesuffix('_s')} {figure(value, 1)} s" for name, value in most.items())
+    return told, verdict(*(value <= ASKED[name] for name, value in most.items()))
 
 
 def size(results: Results) -> tuple[str, str]:
@@ -465,6 +473,12 @@ def summary(results: Results) -> str:
             "trace + plan of pre-activation ResNet-56, -164, -812",
             f"linear in layers; ResNet-{GROWTH_DEPTH} in ≤ {GROWTH_SECONDS} s",
             growth(results),
+        ),
+        (
+            "[many layers](#growth)",
+            f"processor time to trace, plan, write and check chains of {MANY:,} small layers",
+            ", ".join(f"{name.removesuffix('_s')} ≤ {limit:g} s" for name, limit in ASKED.items()),
+            many_layers(results),
         ),
         (
             "[size](#size)",
