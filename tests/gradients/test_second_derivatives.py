@@ -16,7 +16,7 @@ from wellposed.errors import GradientError
 from wellposed.gradients import norm_derivatives, second_derivatives
 from wellposed.gradients.cotangents import Objective, Weighing
 from wellposed.gradients.problem import Batch, Problem, sub_batches
-from wellposed.gradients.recomputed import Recomputed
+from wellposed.gradients.recomputed import Later, Recomputed
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.second_derivatives import cheap_second_derivatives
 
@@ -90,8 +90,8 @@ def test_derivatives_are_those_of_autograd() -> None:
 def test_a_wrong_formula_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = net()
     expected = derivatives(model, cheap=False)
-    sums = norm_derivatives._norm_sums
-    monkeypatch.setattr(norm_derivatives, "_norm_sums", lambda *given: (1.001 * sums(*given)[0], sums(*given)[1]))
+    sums = norm_derivatives._Norm.sums
+    monkeypatch.setattr(norm_derivatives._Norm, "sums", lambda *given: (1.001 * sums(*given)[0], sums(*given)[1]))
     assert apart(derivatives(model, cheap=True), expected) > 1e-6
 
 
@@ -179,6 +179,36 @@ def test_a_recipe_ends_with_its_tensor() -> None:
     other = torch.from_numpy(alias)
     assert other.data_ptr() == place
     assert recomputed.pack(other) is other
+
+
+def test_what_is_kept_until_wanted_is_recomputed_from_then_on() -> None:
+    recomputed, tensor = Recomputed(), torch.ones(4)
+    recomputed.note(tensor, Later(lambda: torch.full((4,), 2.0)))
+    kept = recomputed.pack(tensor)
+    found = recomputed.unpack(kept)
+    assert found.data_ptr() == tensor.data_ptr()
+    assert recomputed.pack(found) is kept  # by a gradient that is to be differentiated
+    recomputed._last = None
+    assert recomputed.unpack(kept).tolist() == [2.0] * 4
+    recomputed.note(tensor, Later(lambda: torch.full((4,), 3.0)))
+    kept = recomputed.pack(tensor)
+    tensor.add_(1.0)
+    assert recomputed.unpack(kept).tolist() == [3.0] * 4  # changed in place
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.5, 300.0])
+@pytest.mark.parametrize("shape", [(6, 3, 8, 8), (6, 3, 20), (4, 3, 4, 4, 4), (6, 3, 2, 2), (16, 3)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_statistics_in_single_precision(mean: float, shape: tuple[int, ...], affine: bool) -> None:
+    kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    torch.manual_seed(0)
+    x = mean + torch.randn(shape) * torch.tensor([0.5, 1.0, 2.0]).view(-1, *(1 for _ in shape[2:]))
+    norm, exact = kinds[len(shape)](3, affine=affine), kinds[len(shape)](3, affine=affine).double()
+    with cheap_second_derivatives():
+        y = norm(x.requires_grad_())
+    torch.testing.assert_close(y.double(), exact(x.detach().double()), rtol=2e-6, atol=2e-6 + 1e-6 * mean)
+    for name, value in exact.named_buffers():
+        torch.testing.assert_close(dict(norm.named_buffers())[name].to(value.dtype), value, rtol=2e-6, atol=2e-6)
 
 
 def test_what_can_be_made_again_is_not_kept() -> None:

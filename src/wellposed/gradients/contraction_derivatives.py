@@ -116,14 +116,14 @@ class _ContractionBackward(Function):
         by_input: bool,
         by_weight: bool,
     ) -> tuple[Tensor | None, Tensor | None]:
-        ctx.save_for_backward(cotangent, x, weight, factor)
+        ctx.save_for_backward(x, cotangent, weight, factor)  # x first: the rectifier has just recomputed it
         ctx.products = products
         ctx.set_materialize_grads(False)
         return products.backward(cotangent, x, weight, by_input, by_weight)
 
     @staticmethod
     def backward(ctx: Any, to_input: Tensor | None, to_weight: Tensor | None) -> tuple[Any, ...]:
-        cotangent, x, weight, factor = ctx.saved_tensors
+        x, cotangent, weight, factor = ctx.saved_tensors
         by_cotangent = by_x = by_weight = by_factor = None
         if to_input is not None:
             by_cotangent = ctx.products.forward(to_input, weight, None)

@@ -217,11 +217,12 @@ class _Pending:
 def _cotangents(pending: _Pending, d: int, weighing: Weighing) -> Tensors:
     """Return v_d (see the module), in the dtypes of the gradients."""
     count, norm = len(pending.point.norms), pending.norms[d]
-    gradient = pending.gradients[d]
-    along = sum(float((pending.units[n] * wide(g.detach())).sum()) for n, g in gradient.items()) / norm
+    gradient = _wide(pending.gradients[d])
+    along = sum(float(torch.dot(pending.units[n].reshape(-1), g.reshape(-1))) for n, g in gradient.items()) / norm
     pull = weighing.cosine * 2.0 / count**2 / norm
     radial = (weighing.norm / count - pull * along) / norm
-    return {name: (pull * pending.units[name] + radial * wide(g.detach())).to(g.dtype) for name, g in gradient.items()}
+    total = _weighted_sum([pending.units, gradient], [pull, radial])
+    return {name: total[name].to(g.dtype) for name, g in pending.gradients[d].items()}
 
 
 def refuse_once_differentiable(gradients: Iterable[Tensor]) -> None:
@@ -245,11 +246,16 @@ def refuse_once_differentiable(gradients: Iterable[Tensor]) -> None:
 
 def norm_of(tensors: Mapping[str, Tensor]) -> float:
     """Return the Euclidean norm of all tensors together, summed in double precision."""
-    return math.sqrt(sum(float(torch.linalg.vector_norm(wide(t.detach()))) ** 2 for t in tensors.values()))
+    return math.sqrt(sum(float(norm) ** 2 for norm in torch._foreach_norm(list(_wide(tensors).values()))))
+
+
+def _wide(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: wide(tensor.detach()) for name, tensor in tensors.items()}
 
 
 def _weighted_sum(stack: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-    return {
-        name: torch.stack([w * wide(g[name].detach()) for g, w in zip(stack, weights, strict=True)]).sum(0)
-        for name in stack[0]
-    }
+    names = list(stack[0])
+    total = torch._foreach_mul([wide(stack[0][name].detach()) for name in names], weights[0])
+    for tensors, weight in zip(stack[1:], weights[1:], strict=True):
+        torch._foreach_add_(total, [wide(tensors[name].detach()) for name in names], alpha=weight)
+    return dict(zip(names, total, strict=True))

@@ -6,16 +6,97 @@ Autograd differentiates the gradient of batch norm by some thirty operators on w
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from wellposed.gradients.recomputed import Recipe, Recomputed
+from wellposed.gradients.recomputed import Later, Recipe, Recomputed
 
 aten: torch._ops._OpNamespace = torch.ops.aten
+_FAR = 8.0
+"""From which square of the mean on, in variances, a variance is not taken from the mean square."""
+Running: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Running mean and variance."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """What the functions of one batch norm share: its ε, and zero and one by channel, which kernels ask for."""
+
+    eps: float
+    zero: Tensor
+    one: Tensor
+    recomputed: Recomputed
+
+    def affine(self, constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the sum of tensors with channels along axis 1, times a number by channel each, and of a constant."""
+        (factor, first), *others = terms
+        result: Tensor  # Of all kernels for a number by channel this is the fastest one.
+        result = aten.native_batch_norm.default(first, factor, constant, self.zero, self.one, False, 0.0, 0.0)[0]
+        for factor, tensor in others:
+            result.addcmul_(factor.view(-1, *(1 for _ in first.shape[2:])), tensor)
+        return result
+
+    def sums(self, G: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Σ G (x − mean) · inverse and Σ G by channel."""
+        given = (G, x, self.one, None, None, mean, inverse, True, self.eps, [False, True, True])
+        gradients = aten.native_batch_norm_backward.default(*given)
+        return gradients[1], gradients[2]
+
+    def inner(self, G: Tensor, x: Tensor) -> Tensor:
+        """Return Σ G x by channel, without a tensor of products."""
+        return self.sums(G, x, self.zero, self.one)[0]
+
+    def normalised(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running, momentum: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return y, μ and r, and move the running statistics."""
+        if not _sums_fast(x):
+            given = (x, weight, bias, *running, True, momentum, self.eps)
+            outputs: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm.default(*given)
+            return outputs
+        count = x.numel() // x.shape[1]
+        squares, total = self.sums(x, x, self.zero, self.one)
+        mean = total / count
+        variance = torch.addcmul(squares / count, mean, mean, value=-1)
+        if not bool((mean.square() < _FAR * variance).all()):  # what is left of the squares would lack digits
+            centred = self.affine(-mean, (self.one, x))
+            variance = self.inner(centred, centred) / count
+        for statistic, value in zip(running, (mean, variance * (count / (count - 1))), strict=True):
+            if statistic is not None:
+                statistic.lerp_(value.to(statistic.dtype), momentum)
+        inverse = (variance + self.eps).rsqrt()
+        scale, shift = _scale_and_shift(weight, bias, mean, inverse)
+        return self.affine(shift, (scale, x)), mean, inverse
+
+    def gradients(
+        self, cotangent: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return γ r (g − a − x̂ b), Σ g x̂ and Σ g."""
+        given = (cotangent, x, weight, None, None, mean, inverse, True, self.eps, [True, True, True])
+        gradients: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward.default(*given)
+        return gradients
+
+
+def _sums_fast(x: Tensor) -> bool:
+    """Whether sums by the kernel of the gradient are faster than the statistics that batch norm's own takes.
+
+    On processors that kernel adds whole vectors within each plane, where the other one goes number by number.
+    """
+    return x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() and x.stride(1) >= 16
+
+
+def _scale_and_shift(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return γ r and β − μ γ r, with which y = γ r x + β − μ γ r."""
+    scale = inverse if weight is None else weight.detach() * inverse
+    shift = -mean * scale if bias is None else torch.addcmul(bias.detach(), mean, scale, value=-1)
+    return scale, shift
 
 
 class _BatchNorm(Function):
@@ -27,29 +108,26 @@ class _BatchNorm(Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        running: tuple[Tensor | None, Tensor | None],
+        running: Running,
         momentum: float,
-        eps: float,
-        recomputed: Recomputed,
+        norm: _Norm,
     ) -> Tensor:
-        y: Tensor
-        y, mean, inverse = aten.native_batch_norm.default(x, weight, bias, *running, True, momentum, eps)
+        y, mean, inverse = norm.normalised(x, weight, bias, running, momentum)
         ctx.save_for_backward(x, weight, mean, inverse)
-        ctx.eps, ctx.recomputed = eps, recomputed
-        scale = inverse if weight is None else weight.detach() * inverse
-        shift = -mean * scale if bias is None else bias.detach() - mean * scale
-        recomputed.note(y, partial(_affine, shift, (scale, x.detach())))
+        ctx.norm = norm
+        scale, shift = _scale_and_shift(weight, bias, mean, inverse)
+        norm.recomputed.note(y, partial(norm.affine, shift, (scale, x.detach())))
         return y
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
-            gradients = _normed_backward(cotangent, x, weight, mean, inverse, ctx.eps, ctx.recomputed)
+            gradients = _normed_backward(cotangent, x, weight, mean, inverse, ctx.norm)
         else:
-            gradients = _norm_backward(cotangent, x, weight, mean, inverse, ctx.eps)
+            gradients = ctx.norm.gradients(cotangent, x, weight, mean, inverse)
         by_weight, by_bias = gradients[1:] if weight is not None else (None, None)
-        return gradients[0], by_weight, by_bias if ctx.needs_input_grad[2] else None, None, None, None, None
+        return gradients[0], by_weight, by_bias if ctx.needs_input_grad[2] else None, None, None, None
 
 
 class _BatchNormBackward(Function):
@@ -67,92 +145,43 @@ class _BatchNormBackward(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        cotangent: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        mean: Tensor,
-        inverse: Tensor,
-        eps: float,
-        recomputed: Recomputed,
+        ctx: Any, cotangent: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, norm: _Norm
     ) -> tuple[Tensor, Tensor, Tensor]:
-        of_input, of_weight, of_bias = _norm_backward(cotangent, x, weight, mean, inverse, eps)
+        of_input, of_weight, of_bias = norm.gradients(cotangent, x, weight, mean, inverse)
         count = x.numel() // x.shape[1]
         scale = inverse if weight is None else weight.detach() * inverse
-        slope = -scale * inverse * of_weight / count
-        shift = -scale * of_bias / count - slope * mean
-        recomputed.note(of_input, partial(_affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
-        ctx.save_for_backward(cotangent, x, weight, mean, inverse, of_weight, of_bias)
-        ctx.eps = eps
+        slope = scale * inverse * of_weight / -count  # −γ r² b
+        shift = torch.addcmul(scale * of_bias / -count, slope, mean, value=-1)
+        norm.recomputed.note(of_input, partial(norm.affine, shift, (scale, cotangent.detach()), (slope, x.detach())))
+        ctx.save_for_backward(cotangent, x, weight, mean, inverse, of_weight, of_bias, scale, slope)
+        ctx.norm = norm
         ctx.set_materialize_grads(False)
         return of_input, of_weight, of_bias
 
     @staticmethod
     def backward(ctx: Any, G: Tensor | None, p: Tensor | None, q: Tensor | None) -> tuple[Any, ...]:
-        cotangent, x, weight, mean, inverse, of_weight, of_bias = ctx.saved_tensors
+        cotangent, x, weight, mean, inverse, of_weight, of_bias, scale, slope = ctx.saved_tensors
+        norm: _Norm = ctx.norm
         if torch.is_grad_enabled():
-            return (*_stock_second_derivative(cotangent, x, weight, ctx.eps, (G, p, q)), None, None, None, None)
+            return (*_stock_second_derivative(cotangent, x, weight, norm.eps, (G, p, q)), None, None, None)
         count = x.numel() // x.shape[1]
-        gain = torch.ones_like(inverse) if weight is None else weight.to(inverse.dtype)
-        a, b = of_bias / count, of_weight / count
-        zero = torch.zeros_like(inverse)
-        level, c, product = zero, zero, zero
+        p, q = norm.zero if p is None else p, norm.zero if q is None else q
+        of_G: tuple[tuple[Tensor, Tensor], ...] = ()
+        to_x: tuple[tuple[Tensor, Tensor], ...] = ()
+        c = level = product = norm.zero
         if G is not None:
-            sums = _norm_sums(G, x, mean, inverse, ctx.eps)
-            c, level = sums[0] / count, sums[1] / count
-            product = _norm_sums(G, cotangent, zero, torch.ones_like(inverse), ctx.eps)[0]  # Σ G g without a copy
-        p, q = zero if p is None else p, zero if q is None else q
-        whole = product - count * (a * level + b * c)  # R / γ
-        across = p - gain * inverse * c
-        outer = -gain * inverse.square() * b  # the coefficient of G in the derivative with respect to x
-        along = -outer * c - inverse * across * b - gain * whole * inverse.square() / count  # that of x̂
-        by_cotangent = _affine(
-            q - gain * inverse * level - across * inverse * mean, (gain * inverse, G), (across * inverse, x)
+            c, level = (total / count for total in norm.sums(G, x, mean, inverse))
+            product = norm.inner(G, cotangent)
+            of_G, to_x = ((scale, G),), ((slope, G),)
+        whole = product - level * of_bias - c * of_weight  # R / γ
+        across = inverse * torch.addcmul(p, scale, c, value=-1)  # r (p − γ r c)
+        # the coefficient of x in the derivative with respect to x
+        along = -inverse * (slope * c + (across * of_weight + scale * inverse * whole) / count)
+        by_cotangent = norm.affine(q - scale * level - across * mean, *of_G, (across, x))
+        by_x = norm.affine(
+            -slope * level - across * of_bias / count - along * mean, *to_x, (across, cotangent), (along, x)
         )
-        by_x = _affine(
-            -outer * level - inverse * across * a - along * inverse * mean,
-            (outer, G),
-            (inverse * across, cotangent),
-            (along * inverse, x),
-        )
-        return (
-            by_cotangent,
-            by_x,
-            None if weight is None else (inverse * whole).to(weight.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
-
-
-def _affine(constant: Tensor, *terms: tuple[Tensor, Tensor | None]) -> Tensor:
-    """Return the sum of tensors with axis 1 of channels, each times a number by channel, and a constant by channel."""
-    present = [(factor, tensor) for factor, tensor in terms if tensor is not None]
-    factor, first = present[0]
-    shape = (-1, *(1 for _ in first.shape[2:]))
-    zero, one = torch.zeros_like(constant), torch.ones_like(constant)
-    result: Tensor  # Of all kernels for a number by channel this is the fastest one.
-    result = aten.native_batch_norm.default(first, factor, constant, zero, one, False, 0.0, 0.0)[0]
-    for factor, tensor in present[1:]:
-        result.addcmul_(factor.view(shape), tensor)
-    return result
-
-
-def _norm_backward(
-    cotangent: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return γ r (g − a − x̂ b), Σ g x̂ and Σ g."""
-    given = (cotangent, x, weight, None, None, mean, inverse, True, eps, [True, True, True])
-    gradients: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward.default(*given)
-    return gradients
-
-
-def _norm_sums(G: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return Σ G (x − mean) · inverse and Σ G by channel."""
-    given = (G, x, torch.ones_like(inverse), None, None, mean, inverse, True, eps, [False, True, True])
-    gradients = aten.native_batch_norm_backward.default(*given)
-    return gradients[1], gradients[2]
+        return by_cotangent, by_x, None if weight is None else inverse * whole, None, None, None
 
 
 def _stock_second_derivative(
@@ -188,8 +217,9 @@ def batch_norm(
         return None
     if weight is None and bias is not None:
         return None
-    running = (running_mean, running_var)
-    return _normed(input, weight, bias, running, momentum, eps, recomputed)
+    zero = input.new_zeros(input.shape[1])
+    norm = _Norm(eps, zero, zero + 1.0, recomputed)
+    return _normed(input, weight, bias, (running_mean, running_var), momentum, norm)
 
 
 # ---- rectifiers -----------------------------------------------------------------------------------------------------
@@ -202,7 +232,7 @@ class _Relu(Function):
     def forward(ctx: Any, x: Tensor, recipe: Recipe | None, recomputed: Recomputed) -> Tensor:
         y = torch.relu(x)
         if recipe is not None:
-            recomputed.note(y, lambda: recipe().relu_())
+            recomputed.note(y, Later(lambda: recipe().relu_()))
         ctx.save_for_backward(y)
         return y
 
@@ -238,4 +268,5 @@ def relu(recomputed: Recomputed, input: Tensor, inplace: bool = False) -> Tensor
     """Return what `torch.nn.functional.relu` does, or None where that is left to it."""
     if inplace or not input.is_floating_point():
         return None
-    return _rectified(input, recomputed.recipe(input), recomputed)
+    recipe = recomputed.recipe(input)
+    return _rectified(input, None if isinstance(recipe, Later) else recipe, recomputed)

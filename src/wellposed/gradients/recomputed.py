@@ -12,6 +12,26 @@ from torch import Tensor
 Recipe: TypeAlias = Callable[[], Tensor]
 
 
+class Later:
+    """A recipe of a tensor that is kept until it is first wanted, and recomputed from then on."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._kept: tuple[Tensor, int] | None = None
+        self._wanted = False
+
+    def keep(self, tensor: Tensor) -> None:
+        """Keep ``tensor``, unless it was wanted before."""
+        if not self._wanted:
+            self._kept = (tensor.detach(), tensor._version)
+
+    def __call__(self) -> Tensor:
+        """Return the tensor."""
+        kept, self._kept, self._wanted = self._kept, None, True
+        unchanged = kept is not None and kept[0]._version == kept[1]
+        return kept[0] if kept is not None and unchanged else self._recipe()
+
+
 class Recomputed:
     """Tensors that are not kept for the backward pass, with the recipes by which they are recomputed.
 
@@ -45,7 +65,10 @@ class Recomputed:
 
     def pack(self, tensor: Tensor) -> Tensor | Recipe:
         """Return what autograd keeps for ``tensor``."""
-        return self.recipe(tensor) or tensor
+        recipe = self.recipe(tensor)
+        if isinstance(recipe, Later):
+            recipe.keep(tensor)
+        return recipe or tensor
 
     def unpack(self, kept: Tensor | Recipe) -> Tensor:
         """Return the tensor."""
