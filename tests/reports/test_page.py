@@ -305,6 +305,13 @@ def test_only_outputs_of_weights_count():
     assert (found.low, found.high, found.count) == ((1.0, "n0"), (4.0, "n2"), 2)
 
 
+def test_where_norms_rescale_everything_nothing_lies_apart():
+    structure = chain(True, True)
+    normed = replace(structure, operations=tuple(replace(op, normed=True) for op in structure.operations))
+    found = span(normed, signals(1.0, 1e9, 4.0))
+    assert (found.level, found.ratio, found.whole, found.high) == ("good", 1.0, 1e9, (1e9, "n1"))
+
+
 def test_gradients_count_relative_to_their_signals():
     both = Signals(tuple(signals(1.0, 1e9, 3.0)), gradients=Signals(tuple(signals(2.0, 1e9, 5.0))))
     found = sensitivity(chain(True, False, True), both)

@@ -101,7 +101,8 @@ def span(structure: Structure, signals: Iterable[Signal]) -> Span:
     whole = span_of(seen)
     scaled = [pair for pair in seen if pair[1] not in normed]
     least = min((value for value, name in scaled if name in trunk and value > 0), default=math.inf)
-    counted = span_of([pair for pair in scaled if pair[0] >= least or not names & trunk])
+    counts = [pair for pair in scaled if pair[0] >= least or not names & trunk]
+    counted = span_of(counts or sorted(seen)[-1:])
     if whole.broken or dead or whole.level == counted.level:
         return replace(whole, dead=dead)
     return replace(counted, zeros=whole.zeros, count=whole.count, whole=whole.ratio)
