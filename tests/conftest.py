@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import hypothesis
 import numpy as np
@@ -10,6 +11,10 @@ import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+# Shells start what runs in the background without Ctrl-C, which some tests press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run: a failure on one machine is a failure on all.
 hypothesis.settings.register_profile("wellposed", derandomize=True, deadline=None, database=None)

@@ -40,7 +40,8 @@ class TiedLanguage(Tied):
 
 def planned(method="mup", model=None, **options):
     model = model or Block()
-    return model, wp.plan(model, torch.randn(4, 10), method=method, **options)
+    example = torch.randn(4, 10, dtype=next(model.parameters()).dtype)
+    return model, wp.plan(model, example, method=method, **options)
 
 
 def by_name(groups, key="lr"):

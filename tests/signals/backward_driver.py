@@ -67,8 +67,9 @@ class Found:
 class Differentiable(Interpreter):
     """The graph as autograd takes it: constants may be kept for backward, and results are not written to ``out``."""
 
-    def _bind(self, value: int, tensor: torch.Tensor, what: str, copy: bool = False) -> None:
-        super()._bind(value, tensor.clone() if tensor.is_inference() else tensor, what, copy)
+    def _bind(self, value: int, tensor: torch.Tensor | None, *, copy: bool = False) -> None:
+        kept = tensor is not None and tensor.is_inference()
+        super()._bind(value, tensor.clone() if tensor is not None and kept else tensor, copy=copy)
 
     def _call(self, node: Node) -> list[torch.Tensor]:
         if "out" in node.kwargs:
