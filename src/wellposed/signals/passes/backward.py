@@ -43,6 +43,7 @@ from wellposed.signals.structure.reach import (
     parameter_entries,
     stops,
 )
+from wellposed.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ Sent = list[tuple[int, Term]]
 
 
 @np.errstate(all="ignore")  # the states show what is not finite
+@one_thread()
 def gradients_of(
     run: Pass,
     cotangents: Mapping[int, float] | None = None,

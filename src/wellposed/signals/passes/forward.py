@@ -33,12 +33,14 @@ from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.threads import one_thread
 
 Assumptions = Literal["full", "independent"]
 
 
 @np.errstate(all="ignore")  # the states show what is not finite
 @paused_collection()
+@one_thread()
 def run_pass(
     graph: Graph,
     weights: Weights,
