@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,6 +58,22 @@ def stream_key(seed: int, name: str) -> int:
     return int.from_bytes(digest[:16], "little")
 
 
+_PIECE = 1 << 14
+"""Integers that are made at a time."""
+_rooms = threading.local()
+
+
+def _room(name: str, count: int) -> Floats:
+    """Return one of the arrays that this thread works in, overwritten at every block: the system is slow to give memory
+    that it has just been given back.
+    """
+    held: Floats | None = getattr(_rooms, name, None)
+    if held is None or held.size < count:
+        held = np.empty(max(count, _PIECE), np.float32)
+        setattr(_rooms, name, held)
+    return held[:count]
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The numbers of one parameter: uniform u in (-1, 1) as ``scale · f(width · u) + mean``, f = erf⁻¹ if gaussian."""
@@ -70,14 +87,22 @@ class Stream:
     def bits(self, block: int, count: int) -> Bits:
         """Return the first ``count`` integers of a block, of 32 bits each."""
         generator = np.random.SFC64(np.random.SeedSequence(self.key, spawn_key=(block,)))
-        return generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<i4")[:count]
+        if count <= _PIECE:
+            return generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<i4")[:count]
+        bits = _room("bits", count).view(np.int32)
+        for begin in range(0, count, _PIECE):
+            some = min(_PIECE, count - begin)
+            words = generator.random_raw(-(-some // 2)).astype("<u8", copy=False)
+            bits[begin : begin + some] = words.view("<i4")[:some]
+        return bits
 
     def numbers(self, bits: Bits, out: Floats) -> None:
         """Write what integers become; ``out`` has their shape, in any layout.
 
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
-        u = np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), dtype=np.float32, casting="unsafe")
+        u = _room("u", bits.size).reshape(bits.shape)
+        np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), out=u, dtype=np.float32, casting="unsafe")
         if not self.gaussian:
             np.multiply(u, np.float32(self.scale), out=out)
         elif self.width <= _MASS:
@@ -119,8 +144,9 @@ def _to_gaussian(u: Floats, scale: float, out: Floats) -> None:
     """Write ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
     constant, (first, shift), *rest = _INVERSE_ERF
     (last, last_shift), *others = reversed([(scale * first, shift), *rest])
-    squares = u * u
-    factor = squares + np.float32(last_shift)
+    squares, factor = (_room(name, u.size).reshape(u.shape) for name in ("squares", "factor"))
+    np.multiply(u, u, out=squares)
+    np.add(squares, np.float32(last_shift), out=factor)
     np.divide(np.float32(last), factor, out=factor)
     for a, b in others:
         factor += squares
