@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ PICTURES = [
     "vit_l_16",
 ]
 MODELS: dict[str, Recipe] = {
-    **{name: (lambda name=name: torchvision_net(name), pictures) for name in PICTURES},  # type: ignore[misc]
+    **{name: (partial(torchvision_net, name), pictures) for name in PICTURES},
     "bert-base": (lambda: transformer("Bert", "ForMaskedLM"), tokens),
     "gpt2": (lambda: transformer("GPT2", "LMHeadModel"), tokens),
     "mixtral-0.5b": (

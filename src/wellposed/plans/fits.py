@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ from wellposed.errors import PlanError, UnsupportedError, listed
 from wellposed.plans.names import unwritable
 from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.rescale import rescaled
+from wellposed.plans.shards import whole_of
 from wellposed.plans.streams import furthest
 from wellposed.ranks import is_distributed
 from wellposed.showing import in_line
@@ -143,38 +144,46 @@ def check_values(
     """Raise `PlanError` where a prescription cannot be carried out, or makes numbers that its dtype does not hold."""
     drawn = {prescription.name for prescription in written}
     for prescription in written:
-        parameter = parameters[prescription.name]
         _check_layout(prescription)
-        weight = None
         if isinstance(prescription, Centering):
-            stated = prescriptions[prescription.weight]
-            weight = prescriptions[stated.tied_to or stated.name]
-            _check_centring(prescription, stated, parameters[prescription.weight])
+            weight = prescription.weight
+            _check_centring(prescription, prescriptions[weight], parameters[weight])
         if isinstance(prescription, ByChannel):
-            _check_scale(prescription, parameter)
-        # Numbers are drawn in float32, and then rounded to the parameter's dtype.
-        widest = _most(torch.float32)
-        dtype = parameter.dtype
-        if _most(dtype) > widest and not isinstance(prescription, Rescaled):
-            dtype = torch.float32
-        if weight is not None:
-            held = _largest_held(parameters[weight.name]) if weight.name not in drawn else _largest(weight)
-            terms = math.prod(weight.shape) / max(math.prod(prescription.shape), 1)
-            largest = abs(prescription.value or 0.0) * terms * held
-        else:
-            largest = _largest(prescription)
-        if isinstance(prescription, Rescaled) and not largest <= _most(dtype):  # by the numbers themselves
-            largest = _largest_held(rescaled(_whole(parameter).double(), prescription))
-        before = _largest(prescription, scaled=False)
-        if not before <= widest:
-            dtype, largest = torch.float32, before
-        if not largest <= _most(dtype):
-            how, kind = in_line(prescription.how) + _of_channels(prescription), str(dtype).removeprefix("torch.")
-            raise PlanError(
-                f"{prescription.name!r} is planned with {how}: numbers up to {largest:.3g}, which {kind} does not hold "
-                f"(up to {_most(dtype):.3g}); correct the plan, or leave the parameter out with "
-                f"skip={prescription.name!r}"
-            )
+            _check_scale(prescription, parameters[prescription.name])
+        for size, dtype in _sizes(prescription, prescriptions, parameters, drawn):
+            if not size <= _most(dtype):
+                how, kind = in_line(prescription.how) + _of_channels(prescription), str(dtype).removeprefix("torch.")
+                raise PlanError(
+                    f"{prescription.name!r} is planned with {how}: numbers up to {size:.3g}, which {kind} does not "
+                    f"hold (up to {_most(dtype):.3g}); correct the plan, or leave the parameter out with "
+                    f"skip={prescription.name!r}"
+                )
+
+
+def _sizes(
+    prescription: Prescription,
+    prescriptions: Prescriptions,
+    parameters: Mapping[str, nn.Parameter],
+    drawn: Collection[str],
+) -> Iterator[tuple[float, torch.dtype]]:
+    """Yield bounds on the sizes of what a parameter is made of, and the types that have to hold these."""
+    parameter = parameters[prescription.name]
+    yield _largest(prescription, scaled=False), torch.float32  # in which numbers are drawn
+    if isinstance(prescription, Rescaled):
+        largest = _largest(prescription)
+        if not largest <= _most(parameter.dtype):  # by the numbers themselves
+            largest = _largest_held(rescaled(whole_of(parameter.detach()).double(), prescription))
+        yield largest, parameter.dtype
+        return
+    dtype = min(parameter.dtype, torch.float32, key=_most)
+    if not isinstance(prescription, Centering):
+        yield _largest(prescription), dtype
+        return
+    stated = prescriptions[prescription.weight]
+    weight = prescriptions[stated.tied_to or stated.name]
+    terms = math.prod(weight.shape) / max(math.prod(prescription.shape), 1)
+    held = _largest(weight) if weight.name in drawn else _largest_held(parameters[weight.name])
+    yield abs(prescription.value) * terms * held, dtype
 
 
 def _of_channels(prescription: Prescription) -> str:
@@ -223,7 +232,7 @@ def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
     elif isinstance(prescription, Drawn):
         zero = max(abs(prescription.mean), prescription.std) < torch.finfo(torch.float32).tiny
     elif isinstance(prescription, Rescaled):
-        whole = _whole(parameter)
+        whole = whole_of(parameter.detach())
         axis = prescription.output_axis if prescription.channel_std is not None else None
         rows = whole.reshape(1, -1) if axis is None else whole.movedim(axis, 0).flatten(1)
         sizes = rows.abs().amax(dim=1).cpu().double()
@@ -266,9 +275,3 @@ def _largest_held(parameter: torch.Tensor) -> float:
     if is_distributed(parameter) or parameter.is_meta or parameter.numel() == 0:
         return 1.0
     return float(parameter.detach().double().abs().max())
-
-
-def _whole(parameter: torch.Tensor) -> torch.Tensor:
-    """Return the values of a parameter, of a sharded one by messages."""
-    values: Any = parameter.detach()
-    return values.full_tensor() if is_distributed(parameter) else values  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.plans.streams import BLOCK, Floats
+from wellposed.plans.streams import BLOCK, Floats, room
 
 _CHUNK = 1 << 14
 """Elements that PyTorch converts at a time on the CPU: so few it leaves to one thread; its own would get in the way."""
@@ -78,9 +78,9 @@ class _Address:
 
 def _buffer(device: torch.device) -> Floats:
     """Return this thread's buffer of one block, whose pages the device can read by itself where that is a GPU."""
-    kind = "pinned" if device.type == "cuda" else "plain"
-    if not hasattr(_local, kind):
-        buffer = torch.empty(BLOCK, dtype=torch.float32, device="cpu", pin_memory=kind == "pinned")
-        setattr(_local, kind, buffer.numpy())
-    numbers: Floats = getattr(_local, kind)
+    if device.type != "cuda":
+        return room("numbers", BLOCK)
+    if not hasattr(_local, "pinned"):
+        _local.pinned = torch.empty(BLOCK, dtype=torch.float32, device="cpu", pin_memory=True).numpy()
+    numbers: Floats = _local.pinned
     return numbers

@@ -13,6 +13,13 @@ from wellposed.plans.places import Box, whole
 from wellposed.ranks import is_distributed
 
 
+def whole_of(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor; of a sharded one by messages."""
+    sharded: Any = tensor
+    whole_: Tensor = sharded.full_tensor() if is_distributed(tensor) else tensor
+    return whole_
+
+
 def local_parts(parameter: Tensor) -> list[tuple[Box, Tensor]]:
     """Return what this process holds of a parameter: for each part its place and its memory, which nothing tracks.
 

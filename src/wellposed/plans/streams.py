@@ -63,7 +63,7 @@ _PIECE = 1 << 14
 _rooms = threading.local()
 
 
-def _room(name: str, count: int) -> Floats:
+def room(name: str, count: int) -> Floats:
     """Return one of the arrays that this thread works in, overwritten at every block: the system is slow to give memory
     that it has just been given back.
     """
@@ -89,7 +89,7 @@ class Stream:
         generator = np.random.SFC64(np.random.SeedSequence(self.key, spawn_key=(block,)))
         if count <= _PIECE:
             return generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<i4")[:count]
-        bits = _room("bits", count).view(np.int32)
+        bits = room("bits", count).view(np.int32)
         for begin in range(0, count, _PIECE):
             some = min(_PIECE, count - begin)
             words = generator.random_raw(-(-some // 2)).astype("<u8", copy=False)
@@ -101,7 +101,7 @@ class Stream:
 
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
-        u = _room("u", bits.size).reshape(bits.shape)
+        u = room("u", bits.size).reshape(bits.shape)
         np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), out=u, dtype=np.float32, casting="unsafe")
         if not self.gaussian:
             np.multiply(u, np.float32(self.scale), out=out)
@@ -144,7 +144,7 @@ def _to_gaussian(u: Floats, scale: float, out: Floats) -> None:
     """Write ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
     constant, (first, shift), *rest = _INVERSE_ERF
     (last, last_shift), *others = reversed([(scale * first, shift), *rest])
-    squares, factor = (_room(name, u.size).reshape(u.shape) for name in ("squares", "factor"))
+    squares, factor = (room(name, u.size).reshape(u.shape) for name in ("squares", "factor"))
     np.multiply(u, u, out=squares)
     np.add(squares, np.float32(last_shift), out=factor)
     np.divide(np.float32(last), factor, out=factor)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +23,7 @@ from wellposed.plans.names import parameters_by_name, unselected
 from wellposed.plans.places import Box
 from wellposed.plans.prescription import Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.rescale import rescaled
-from wellposed.plans.shards import local_parts
+from wellposed.plans.shards import local_parts, whole_of
 from wellposed.ranks import is_distributed, resharded_
 
 Patterns = str | Sequence[str] | None
@@ -130,7 +129,7 @@ def _write_all_(
         weight = parameters[bias.weight]
         if is_distributed(weight) and bias.weight in drawn:
             return sums_drawn(drawn[bias.weight], seed, weight.dtype)
-        return sums_of(_whole(weight), prescriptions[bias.weight])
+        return sums_of(whole_of(weight), prescriptions[bias.weight])
 
     with torch.no_grad(), postponed_interruption() as interrupted, workers() as crew:
 
@@ -183,7 +182,7 @@ def _start_one_(
 ) -> list[Future[None]]:
     """Begin to write what this process holds of one parameter."""
     if isinstance(prescription, Rescaled):
-        now = _whole(parameter).detach()
+        now = whole_of(parameter).detach()
         full = rescaled(now, prescription)
         return [] if full is now else _start_copies_(parameter, lambda box: full[_slices(box)], crew)
     work: list[Future[None]] = []
@@ -214,9 +213,3 @@ def _start_copies_(parameter: torch.Tensor, values: Callable[[Box], torch.Tensor
 
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(*side) for side in box)
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor; of a sharded one by messages."""
-    whole: Any = tensor
-    return whole.full_tensor() if is_distributed(tensor) else tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,11 +12,10 @@ from itertools import groupby
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-import numpy
 import torch
 from torch import nn
 
-from wellposed.random_states import restored_random_state
+from wellposed.random_states import restored_random_state, seed_all
 from wellposed.ranks import is_distributed
 from wellposed.remaking.sketch import LARGEST, Sketch
 from wellposed.remaking.ways import MAKERS, authored, constructor, described, hook_of, resets
@@ -145,9 +143,7 @@ class _Remaking:
 
     def run(self, seed: int) -> dict[Place, torch.Tensor]:
         """Return the values by place."""
-        torch.manual_seed(seed)
-        numpy.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from it
-        random.seed(seed)
+        seed_all(seed)
         found = {}
         for place, _, tensor in _tensors(self.made(self.model, None)):
             values = self.sketch.values(tensor)
