@@ -203,7 +203,7 @@ _factorising = threading.Lock()
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run linear algebra on one thread, as its last bits depend on how many share it; PyTorch's has a number of its own."""
+    """Run PyTorch's linear algebra on one thread, as its last bits depend on how many share it."""
     with _factorising:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
