@@ -699,7 +699,7 @@ def draw_speed(results: Results) -> dict[str, Chart]:
     legend = [Key("bar", TEAL, "trace + plan"), Key("bar", PURPLE, "apply")]
     legend.append(Key("goal", GREY, f"asked: {SPEED_MEDIAN} as the median, {SPEED_MOST} as the most"))
     about = "Time to trace, plan and apply, over the time of construction, by model."
-    chart = Chart("From model to weights", about, x, rows=[r["model"] for r in rows], legend=legend, left=80, pitch=20)
+    chart = Chart("From model to weights", about, x, rows=[r["model"] for r in rows], legend=legend, left=118, pitch=20)
     for number, row in enumerate(rows):
         planned = row["plan_s"] / row["construct_s"]
         chart.bar(number, 0, planned, TEAL, 10)
