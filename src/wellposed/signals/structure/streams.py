@@ -11,7 +11,7 @@ branches of one sum, and side by side with the first where several sums read the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from wellposed.graphs import Graph
@@ -57,15 +57,15 @@ class Stream:
     Attributes:
         sums: their ids, in execution order.
         branches: what is added, in execution order of the sums.
-        inside: the parameters that act through branches of one sum at a time alone; those of streams that are nested
-            in them are among them.
+        inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
+            that are nested in them are among them.
         parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
         place: the index of that sum in its stream, and of the stream among those that are nested there.
     """
 
     sums: tuple[int, ...]
     branches: tuple[ResidualBranch, ...]
-    inside: frozenset[str]
+    inside: Mapping[str, frozenset[int]]
     parent: int | None = None
     place: tuple[int, int] = (0, 0)
 
@@ -255,7 +255,8 @@ class _Finder:
         for number, sums in enumerate(streams):
             index = len(self.found)
             carried = [self._branch(one, value, own[one.value]) for one in sums for value in one.added]
-            mine = frozenset(name for name, at in holding.items() if at <= {one.value for one in sums})
+            places = {one.value for one in sums}
+            mine = {name: at for name, at in holding.items() if at <= places}
             self.found.append(
                 Stream(
                     tuple(one.value for one in sums),
@@ -352,10 +353,10 @@ class _Finder:
                 pending += self.graph.nodes[index].inputs
         return inside
 
-    def _parameters(self, own: Mapping[int, frozenset[int]]) -> dict[str, set[int | None]]:
-        """Return for each parameter the sums in whose branches it is used, None standing for other places."""
+    def _parameters(self, own: Mapping[int, frozenset[int]]) -> dict[str, frozenset[int]]:
+        """Return for each parameter that is used in branches alone the sums of these."""
         at = {value: one for one, inside in own.items() for value in inside}
-        holding: dict[str, set[int | None]] = {}
+        holding: dict[str, frozenset[int]] = {}
         for name, parameter in self.graph.parameters.items():
             places: set[int | None] = set()
             pending, seen = [parameter.value], {parameter.value}
@@ -368,13 +369,10 @@ class _Finder:
                                 pending.append(out)
                         else:
                             places.add(at.get(out))
-            if places and not self._only_dead(parameter.uses):
-                holding[name] = places
+            inside = frozenset(place for place in places if place is not None)
+            if len(inside) == len(places) > 0:
+                holding[name] = inside
         return holding
-
-    def _only_dead(self, nodes: Iterable[int]) -> bool:
-        dead = set(self.graph.dead_nodes)
-        return all(node in dead for node in nodes)
 
     # ---- one branch -------------------------------------------------------------------------------------------------
 
