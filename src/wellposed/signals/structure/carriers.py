@@ -102,20 +102,44 @@ class _Walk:
     parameters: list[str] = field(default_factory=list)
     uses: set[int] = field(default_factory=set)
     values: set[int] = field(default_factory=set)
+    readers: dict[int, set[int]] = field(default_factory=dict)
 
     def carriers(self, value: int, readers: frozenset[int]) -> Carriers:
         """Return what carries the factor of ``value``, which only ``readers`` may read."""
-        pending = [(value, readers)]
+        self.readers[value] = set(readers)
+        pending = [value]
         while pending:
-            value, readers = pending.pop()
-            followed = self._value(value, readers)
+            value = pending.pop()
+            followed = self._value(value)
             if isinstance(followed, str):
                 return Carriers(reason=followed)
             node = self.graph.values[value].node
-            pending += [(read, frozenset((node,)) if node is not None else readers) for read in reversed(followed)]
+            for read in reversed(followed):
+                assert node is not None
+                self.readers.setdefault(read, set()).add(node)
+                pending.append(read)
+        for value in self.values:
+            reason = self._read_elsewhere(value)
+            if reason:
+                return Carriers(reason=reason)
         return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
 
-    def _value(self, value: int, readers: frozenset[int]) -> Followed:
+    def _read_elsewhere(self, value: int) -> str:
+        """Return what else sees a value, and with it the factor."""
+        index = self.graph.values[value].node
+        assert index is not None
+        node = self.graph.nodes[index]
+        for out in node.outputs:
+            for other in self.graph.users().get(out, ()):
+                if other in self.readers.get(out, ()) or other not in self.facts.alive:
+                    continue
+                if not stops(self.graph, self.graph.nodes[other]):
+                    return f"what {node.name} makes is also used by {self.graph.nodes[other].name}"
+        if not self.facts.outputs.isdisjoint(node.outputs):
+            return f"what {node.name} makes is also an output of the model"
+        return ""
+
+    def _value(self, value: int) -> Followed:
         known = self.graph.known.get(value)
         if value in self.values or (known is not None and not bool(known.any())):
             return []  # zeros are what parts are written into
@@ -123,16 +147,6 @@ class _Walk:
         if index is None:
             return f"{self.graph.values[value].name or 'an input'} enters the sum as it is"
         node = self.graph.nodes[index]
-        others = [
-            other
-            for out in node.outputs
-            for other in self.graph.users().get(out, ())
-            if other not in readers and other in self.facts.alive and not stops(self.graph, self.graph.nodes[other])
-        ]
-        if others:
-            return f"what {node.name} makes is also used by {self.graph.nodes[others[0]].name}"
-        if not self.facts.outputs.isdisjoint(node.outputs):
-            return f"what {node.name} makes is also an output of the model"
         self.values.add(value)
         return self._node(node)
 
@@ -142,9 +156,16 @@ class _Walk:
         if node.index in self.facts.weights:
             return self._contraction(node, self.facts.weights[node.index])
         name = plain_name(node.op)
-        signals = [value for value in dict.fromkeys(node.inputs) if not self._is_fixed(value)]
+        signals = [
+            value
+            for value in dict.fromkeys(node.inputs)
+            if not self._is_fixed(value) and self.graph.values[value].is_followed
+        ]
         if is_view(node.op) or name in _HOMOGENEOUS:
-            return signals[:1] or self._none(node)
+            if signals or not node.inputs:
+                return signals[:1] or self._none(node)
+            # what a signal picks out of a parameter: biases of experts
+            return [] if self._take(node.inputs[0], node) else self._none(node)
         if name in ("mul", "div"):
             return self._product(node, name)
         if name in _SUMS or name in _SIDE_BY_SIDE or name in ("where", "masked_fill", "lerp"):
@@ -172,14 +193,30 @@ class _Walk:
         """Return the parameter whose elements a value holds, reshaped, cast, or picked."""
         while value not in self.facts.names:
             index = self.graph.values[value].node
-            if index is None or self.facts.levers.get(value) not in self.graph.parameters:
+            if index is None:
                 return None
             node = self.graph.nodes[index]
-            if not is_view(node.op) and plain_name(node.op) not in _HOMOGENEOUS and node.op not in WEIGHT_NORMS:
+            norm = NORMS.get(node.op)
+            source: int | None = None
+            if node.op in WEIGHT_NORMS:  # w = g v / |v|: the gain carries it
+                source = ref_of(node.args[1])
+            elif norm is not None:  # weights that are standardised
+                source = norm.gain_of(node) if norm.shift_of(node) is None else None
+            elif plain_name(node.op) in ("mul", "div"):
+                source = self._times_constant(node)
+            elif is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS:
+                source = node.inputs[0]
+            if source is None:
                 return None
-            # w = g v / |v|: the gain carries it
-            value = node.args[1].value if node.op in WEIGHT_NORMS else node.inputs[0]
+            value = source
         return self.facts.names[value]
+
+    def _times_constant(self, node: Node) -> int | None:
+        """Return what a node multiplies by a constant; None where it does not."""
+        first, second = (ref_of(argument) for argument in node.args[:2])
+        if second is None or second in self.graph.known:
+            return first
+        return second if plain_name(node.op) == "mul" and (first is None or first in self.graph.known) else None
 
     def _norm(self, node: Node) -> Followed:
         norm = NORMS[node.op]
@@ -193,12 +230,11 @@ class _Walk:
         return []
 
     def _contraction(self, node: Node, use: Contraction) -> Followed:
-        if (
-            use.parameter is None or use.parameter not in self.graph.parameters
-        ):  # a product of several that have a scale together
-            return f"no parameter scales the weight of {node.name} linearly"
-        self.parameters.append(use.parameter)
-        self.uses.add(node.index)
+        if use.parameter is not None and use.parameter in self.graph.parameters:
+            self.parameters.append(use.parameter)
+            self.uses.add(node.index)
+        elif not self._take(use.weight, node):
+            return f"no one parameter scales the weight of {node.name}: it is normalised, or made of several"
         product = describe(self.graph, node)
         if product is not None and product.bias is not None and not self._take(product.bias, node):
             known = self.graph.known.get(product.bias)
@@ -215,6 +251,8 @@ class _Walk:
         if any(self._take(value, node) for value in made):  # a scale, or the gain of a norm that is written out
             return []
         signals = [value for value in operands if value not in fixed]
+        if len(set(signals)) < len(signals):
+            return f"{node.name} squares what it is given"
         if not made:
             return signals if len(signals) == 1 else self._either(node, signals)
         if isinstance(self._either(node, signals), str):
@@ -231,9 +269,13 @@ class _Walk:
                 self.parameters += trial.parameters
                 self.uses |= trial.uses
                 self.values |= trial.values
+                for read, nodes in trial.readers.items():
+                    self.readers.setdefault(read, set()).update(nodes)
                 return []
             reasons.append(found.reason)
-        return reasons[0] if reasons else self._none(node)
+        if not reasons:
+            return self._none(node)
+        return f"no factor of the product at {node.name} can carry it: {reasons[0]}"
 
     def _all(self, node: Node) -> Followed:
         """Follow all terms."""

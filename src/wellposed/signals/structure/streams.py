@@ -18,6 +18,8 @@ from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.schema import plain_name
+from wellposed.signals.operators.views import is_view
 from wellposed.signals.structure.branches import Branches, Edge, branches
 from wellposed.signals.structure.carriers import Carriers, carriers_of
 from wellposed.signals.structure.vertices import Branch, Vertex, vertices
@@ -83,10 +85,10 @@ def residual_streams(graph: Graph) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A residual sum: the value that its signal comes from, and its terms."""
+    """A residual sum: the value that its signal comes from, None for a parameter, and its terms."""
 
     value: int
-    fork: int
+    fork: int | None
     skips: tuple[int, ...]
     added: tuple[int, ...]
     inner: frozenset[int]
@@ -151,7 +153,7 @@ class _Finder:
 
     def _residual(self) -> dict[int, _Sum]:
         sums = {}
-        projected: Counter[int] = Counter()
+        projected: Counter[int | None] = Counter()
         for value, vertex in self.vertices.items():
             if self.steps[value].kind != "sum" or vertex.degree < 2:
                 continue
@@ -159,8 +161,53 @@ class _Finder:
             if one is not None:
                 sums[value] = one
                 projected[one.fork] += projection
+        sums |= self._from_parameters()
         # a value that is projected into several sums is injected into them (a time or a condition), not carried on
         return {value: one for value, one in sums.items() if projected[one.fork] < 2}
+
+    def _from_parameters(self) -> dict[int, _Sum]:
+        """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
+        sums = {}
+        for node in self.graph.nodes:
+            if plain_name(node.op) != "add" or node.outputs[0] not in self.steps:
+                continue
+            fixed = [value for value in node.inputs if value in self.fixed and value not in self.graph.known]
+            signals = [value for value in node.inputs if value in self.steps]
+            shape = self.graph.values[node.outputs[0]].shape
+            if len(fixed) != 1 or len(signals) != 1 or self.graph.values[fixed[0]].shape != shape:
+                continue
+            origin = fixed[0]
+            while (index := self.graph.values[origin].node) is not None and is_view(self.graph.nodes[index].op):
+                origin = self.graph.nodes[index].inputs[0]
+            read = self._reading(origin, node.index)
+            if read and not read.isdisjoint(self._leading(signals[0], min(map(self._made_at, read)))):
+                sums[node.outputs[0]] = _Sum(node.outputs[0], None, (), (signals[0],), frozenset())
+        return sums
+
+    def _reading(self, value: int, but: int) -> set[int]:
+        """Return the signals that nodes make of a parameter's value, reshaped or not, without those of one node."""
+        read: set[int] = set()
+        pending = [value]
+        while pending:
+            for index in self.graph.users().get(pending.pop(), ()):
+                if index != but:
+                    for out in self._made(index):
+                        if out not in self.fixed:
+                            read.add(out)
+                        elif is_view(self.graph.nodes[index].op):
+                            pending.append(out)
+        return read
+
+    def _leading(self, value: int, first: int) -> set[int]:
+        """Return the values that lead to one, as far back as the node ``first``."""
+        seen: set[int] = set()
+        pending = [value]
+        while pending:
+            at = pending.pop()
+            if at not in seen and self._made_at(at) >= first:
+                seen.add(at)
+                pending += self.graph.nodes[self._made_at(at)].inputs
+        return seen
 
     def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
         shape = self.graph.values[vertex.value].shape
@@ -172,7 +219,7 @@ class _Finder:
                 added = [
                     other.value
                     for i, other in enumerate(vertex.branches)
-                    if i != index and self._is_branch(vertex, fork, contracted, part, other.value)
+                    if i != index and self._is_branch(fork, contracted, part, other.value)
                 ]
                 if not added:
                     continue
@@ -185,17 +232,13 @@ class _Finder:
             return None, False
         return best[1], best[0][0] > 0
 
-    def _is_branch(self, vertex: Vertex, fork: int, contracted: int, part: int | None, value: int) -> bool:
+    def _is_branch(self, fork: int, contracted: int, part: int | None, value: int) -> bool:
         """Whether a term of a sum comes from ``fork`` by more contractions than the one that carries it on.
 
-        Beside the fork itself it may have none, where parameters scale it nevertheless: a pool with a norm or a scale.
+        Beside the fork itself it may have none: a pool, a norm, or a transform is a branch too.
         """
         depth = self._depth(fork, part, value)
-        if depth != 0 or contracted or self.steps[value].base == fork:
-            return depth > contracted
-        made = self.graph.values[vertex.value].node
-        nodes = [made, *(self.graph.values[inner].node for inner in vertex.inner)]
-        return bool(carriers_of(self.graph, value, [node for node in nodes if node is not None]).parameters)
+        return depth > contracted or (depth == contracted == 0 and self.steps[value].base != fork)
 
     def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
         """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
@@ -254,7 +297,7 @@ class _Finder:
         levels = []
         for number, sums in enumerate(streams):
             index = len(self.found)
-            carried = [self._branch(one, value, own[one.value]) for one in sums for value in one.added]
+            carried = [branch for one in sums for branch in self._branches(one, own[one.value])]
             places = {one.value for one in sums}
             mine = {name: at for name, at in holding.items() if at <= places}
             self.found.append(
@@ -302,7 +345,7 @@ class _Finder:
 
     def _is_of(self, one: _Sum, level: _Level) -> bool:
         """Whether a sum's fork lies in the level too."""
-        return level.within is None or one.fork in level.within or one.fork == level.fork
+        return level.within is None or one.fork is None or one.fork in level.within or one.fork == level.fork
 
     def _joined(self, passed: list[_Sum], trunk: Collection[int]) -> list[list[_Sum]]:
         """Return the sums by stream: those that the trunk leads to from one another."""
@@ -376,6 +419,20 @@ class _Finder:
 
     # ---- one branch -------------------------------------------------------------------------------------------------
 
+    def _branches(self, one: _Sum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
+        """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
+        found = {value: self._branch(one, value, inside) for value in one.added}
+        for partial in one.inner:
+            node = self.graph.nodes[self._made_at(partial)]
+            terms = [value for value in found if value in node.inputs]
+            if len(terms) < 2 or any(found[value][0].carriers for value in terms):
+                continue
+            together = self._branch(one, partial, inside)
+            if together[0].carriers:
+                found = {partial if v == terms[0] else v: b for v, b in found.items() if v not in terms[1:]}
+                found[partial] = together
+        return list(found.values())
+
     def _branch(self, one: _Sum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
         readers = self._readers(one, value)
         carriers = carriers_of(self.graph, value, readers)
@@ -394,9 +451,10 @@ class _Finder:
                 if ends:
                     last.add(index)
             inner = self.residual.get(at)
-            through = inner.skips if inner is not None and inner.fork in inside else self.graph.nodes[index].inputs
+            nested = inner is not None and inner.fork in inside
+            through = inner.skips if inner is not None and nested else self.graph.nodes[index].inputs
             pending += [(read, ends and index not in self.weighted) for read in through]
-        depth = self._depth(one.fork, None, value)
+        depth = len(set(own)) if one.fork is None else self._depth(one.fork, None, value)
         branch = ResidualBranch(
             value,
             readers,
@@ -422,7 +480,7 @@ class _Finder:
             seen.add(at)
             if value in self.graph.nodes[index].inputs:
                 nodes.append(index)
-            elif at == one.value:  # terms that were stacked before they are summed
+            elif at == one.value or at in one.inner:  # terms that were stacked before they are summed
                 pending += [read for read in self.graph.nodes[index].inputs if read not in one.skips]
         return tuple(sorted(set(nodes)))
 
