@@ -296,3 +296,26 @@ def test_a_module_that_clips_as_advised(tmp_path):
 )
 def test_it_is_silent_where(constants, settings, tmp_path):
     assert clipping_warnings(tmp_path, Carrying(constants), **settings) == []
+
+
+class ByHand(Carrying):
+    """Manual optimization, where Lightning wraps the optimizer and does not clip."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, index))
+        self.kind = type(optimizer).__name__
+        wp.clip_grad_norm_(optimizer, 0.01)
+        optimizer.step()
+
+
+def test_the_optimizer_that_lightning_wraps_is_taken(tmp_path):
+    module = ByHand()
+    assert clipping_warnings(tmp_path, module) == []
+    assert module.kind.startswith("Lightning")
+    assert module.norms == pytest.approx([0.01] * 2, rel=1e-3)

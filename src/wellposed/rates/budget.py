@@ -267,9 +267,9 @@ def _over_batch(given: Hyperparameters, family: Family, ratio: float, exponents:
         forgets = ratio * (1.0 - beta)
         if forgets >= 1.0 - _ROUNDING:
             raise OptionError(
-                f"betas[{index}]={beta!r} would become {round(1.0 - forgets, 9):.4g}: with batches {ratio:.4g} times as large, "
-                f"one step holds more samples than its mean reaches back; the largest factor is below "
-                f"{1.0 / (1.0 - beta):.4g}"
+                f"betas[{index}]={beta!r} would become {round(1.0 - forgets, 9):.4g}: with batches "
+                f"{ratio:.4g} times as large, one step holds more samples than its mean reaches back; the "
+                f"largest factor is below {1.0 / (1.0 - beta):.4g}"
             )
         yield Line("batch", f"beta{index + 1}", beta, 1.0 - forgets, ratio, "κ on 1 − β", "derived", _MALLADI)
     if given.eps is not None:
