@@ -150,7 +150,7 @@ class Budget(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Exponents:
-    """The powers that a budget is carried by; None: the default of the optimizer."""
+    """The powers that hyperparameters are carried by, and the one of the batch that is derived for the optimizer."""
 
     batch: float
     length: float
