@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from wellposed.methods import plan as plan
     from wellposed.plans import Plan as Plan
     from wellposed.plans import Prescription as Prescription
+    from wellposed.plans import clip_grad_norm_ as clip_grad_norm_
     from wellposed.reports import Report as Report
     from wellposed.reports.collect import report as report
     from wellposed.signals import Input as Input
@@ -53,6 +54,7 @@ _HOMES = {
     "Signals": "signals",
     "Verdict": "checks",
     "check": "checks.check",
+    "clip_grad_norm_": "plans",
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
     "initialize_": "methods",
@@ -77,6 +79,7 @@ __all__ = [
     "Verdict",
     "check",
     "checks",
+    "clip_grad_norm_",
     "compare_starts",
     "errors",
     "explain",

@@ -1,5 +1,6 @@
 """Learning rates: from a graph or a model to relative rates, and from a small model to a large one."""
 
+from wellposed.rates.budget import Budget, Hyperparameters, Line, over_budget
 from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_check
 from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
@@ -8,10 +9,13 @@ from wellposed.rates.relative import rate_rule, rate_rules, relative
 from wellposed.rates.transfer import transfer
 
 __all__ = [
+    "Budget",
     "CollapsedRatesWarning",
     "Conditions",
     "Coordinate",
     "CoordinateCheck",
+    "Hyperparameters",
+    "Line",
     "Point",
     "Rate",
     "RatioGuard",
@@ -21,6 +25,7 @@ __all__ = [
     "coordinate_check",
     "find_max_lr",
     "guard",
+    "over_budget",
     "rate_rule",
     "rate_rules",
     "relative",
