@@ -115,13 +115,17 @@ class _Finder:
         self.order = {value: index for index, value in enumerate(structure.steps)}
         self.vertices: Mapping[int, Vertex] = vertices(structure).vertices
         self.fixed = parameter_values(graph)
-        self.weighted = {use.node for use in contractions(graph)}
+        self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
         self.residual = self._residual()
+        self.live: set[int] = set()  # what leads to the ends
         self.found: list[Stream] = []
 
     def run(self) -> list[Stream]:
         """Look through the graph from its outputs, then through what lies in branches."""
-        levels = [_Level(self._ends(), None)]
+        ends = self._ends()
+        for value in ends:
+            self.live |= self._leading(value, 0)
+        levels = [_Level(ends, None)]
         for level in levels:
             levels += self._level(level)
         return self.found
@@ -134,14 +138,13 @@ class _Finder:
         if len(self.graph.outputs) < 2:
             return self.graph.outputs
         leading: dict[int, int] = {}
-        weights: dict[int, int] = {}
+        weights: dict[str | int, int] = {}
         for node in self.graph.nodes:
             before = 0
             for value in node.inputs:
                 before |= leading.get(value, 0)
             if node.index in self.weighted:
-                before |= 1 << len(weights)
-                weights[node.index] = len(weights)
+                before |= 1 << weights.setdefault(self.weighted[node.index], len(weights))
             leading.update(dict.fromkeys(node.outputs, before))
         ends = [value for value in dict.fromkeys(self.graph.outputs) if value in self.steps]
         met = {value: leading.get(value, 0) for value in ends}
@@ -185,8 +188,9 @@ class _Finder:
         return sums
 
     def _reading(self, value: int, but: int) -> set[int]:
-        """Return the signals that nodes make of a parameter's value, reshaped or not, without those of one node."""
+        """Return the signals that are made of a parameter's value, without those of one node."""
         read: set[int] = set()
+        seen: set[int] = set()
         pending = [value]
         while pending:
             for index in self.graph.users().get(pending.pop(), ()):
@@ -194,7 +198,8 @@ class _Finder:
                     for out in self._made(index):
                         if out not in self.fixed:
                             read.add(out)
-                        elif is_view(self.graph.nodes[index].op):
+                        elif out not in seen:
+                            seen.add(out)
                             pending.append(out)
         return read
 
@@ -204,9 +209,10 @@ class _Finder:
         pending = [value]
         while pending:
             at = pending.pop()
-            if at not in seen and self._made_at(at) >= first:
+            made = self._made_at(at)
+            if at not in seen and made >= first:
                 seen.add(at)
-                pending += self.graph.nodes[self._made_at(at)].inputs
+                pending += self.graph.nodes[made].inputs
         return seen
 
     def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
@@ -410,7 +416,7 @@ class _Finder:
                             if out not in seen:
                                 seen.add(out)
                                 pending.append(out)
-                        else:
+                        elif out in self.live:
                             places.add(at.get(out))
             inside = frozenset(place for place in places if place is not None)
             if len(inside) == len(places) > 0:
