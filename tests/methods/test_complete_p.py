@@ -189,7 +189,7 @@ def test_heads_follow_the_base():
                 num_key_value_heads=heads,
                 vocab_size=61,
                 max_position_embeddings=16,
-            )  # fmt: skip
+            )
         )
 
     ids = torch.randint(0, 61, (2, 8))
