@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wellposed.checks.check import check as check
     from wellposed.checks.contest import compare_starts as compare_starts
     from wellposed.checks.explain import explain as explain
+    from wellposed.checks.family import check_transfer as check_transfer
     from wellposed.checks.measure import measure as measure
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
@@ -53,6 +54,7 @@ _HOMES = {
     "Signals": "signals",
     "Verdict": "checks",
     "check": "checks.check",
+    "check_transfer": "checks.family",
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
     "initialize_": "methods",
@@ -76,6 +78,7 @@ __all__ = [
     "Signals",
     "Verdict",
     "check",
+    "check_transfer",
     "checks",
     "compare_starts",
     "errors",
