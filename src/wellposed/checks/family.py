@@ -199,7 +199,8 @@ class _Maker:
         self.kind, self.options = kind, dict(options)
         self.weight_decay: float = self.options.pop("weight_decay", 0.0)
         check_not_negative(weight_decay=self.weight_decay)
-        self._takes_decay = "weight_decay" in inspect.signature(kind).parameters
+        takes = inspect.signature(kind).parameters.values()
+        self._takes_decay = any(p.name == "weight_decay" or p.kind is p.VAR_KEYWORD for p in takes)
         if self.weight_decay and not self._takes_decay:
             raise OptionError(f"{kind.__name__} has no weight decay, received weight_decay={self.weight_decay!r}")
 

@@ -358,8 +358,9 @@ def rate(result: Rate) -> None:
 
 def transfer(result: TransferCheck) -> None:
     """Print how far best rates move, their table, and what they cost."""
-    console = out()
-    console.print(result.table())
+    console, table = out(), result.table()
+    table.title = None  # the lines below say the same
+    console.print(table)
     for line in result.summary().splitlines()[1:]:
         console.print(f"[yellow]{escape(line)}[/]" if line.startswith("warning: ") else escape(line))
 

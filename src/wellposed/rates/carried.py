@@ -248,6 +248,7 @@ class TransferCheck(Shown, Record):
                         math.log2(curve.rate),
                         (math.log2(min(curve.rates)), math.log2(max(curve.rates))),
                         curve.own_loss,
+                        curve.reference,
                     )
                     for curve in way.curves
                 ),

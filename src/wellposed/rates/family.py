@@ -142,9 +142,8 @@ def conditions(
 
 def _checked_rates(rates: Sequence[float] | None, optimizer: str) -> tuple[float, ...]:
     if rates is None:
-        low, high = OCTAVES.get(optimizer, (-14.0, -2.0))
-        middle = math.floor((low + high) / 2)
-        return tuple(2.0**octave for octave in range(middle - 2, middle + 4))
+        highest = math.floor(OCTAVES.get(optimizer, (-14.0, -2.0))[1])
+        return tuple(2.0**octave for octave in range(highest - 5, highest + 1))
     ordered = tuple(sorted(float(rate) for rate in rates))
     proper = all(math.isfinite(rate) and rate > 0 for rate in ordered)
     if len(ordered) < 5 or len(set(ordered)) < len(ordered) or not proper:

@@ -34,6 +34,7 @@ class Curve:
         best: octave of the best rate.
         spread: the lowest and the highest best rate over seeds, as octaves.
         height: the loss at the best rate.
+        untrained: the loss without training.
     """
 
     label: str
@@ -41,6 +42,7 @@ class Curve:
     best: float
     spread: tuple[float, float]
     height: float
+    untrained: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class _Frame:
         finite = [loss for curve in curves for loss in curve.losses.values() if loss is not None]
         floor, bests = min(finite), [curve.height for curve in curves]
         # The valleys and as much again of the walls: far above them, losses say that a rate is useless, and no more.
-        wanted = max(bests) + max(max(bests) - floor, 0.25 * (max(finite) - floor))
+        wanted = max(bests) + max(max(bests) - floor, 0.3 * (min(curve.untrained for curve in curves) - floor))
         self.high = min(wanted, max(finite))
         self.high += 0.04 * (self.high - floor) or 1.0
         self.low = floor - 0.06 * (self.high - floor)
@@ -120,7 +122,7 @@ def _panel(
     """Return the parts of one panel, whose upper left corner is at x and y."""
     parts = [
         _text(x, y - 22, panel.name, kind="name"),
-        _text(x, y - 7, panel.finding),
+        _text(x, y - 7, panel.finding.replace("-", "−")),
         f'<clipPath id="{mark}"><rect x="{x:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}"/></clipPath>',
         f'<rect class="frame" x="{x:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}"/>',
     ]
@@ -147,8 +149,8 @@ def _panel(
             f'<g clip-path="url(#{mark})"><polyline class="curve" stroke="{colour}" points="{path}"/>{dots}</g>'
         )
         failed = [o for o, loss in curve.losses.items() if loss is None and frame.left <= o <= frame.right]
-        for octave in failed:
-            a, b = x + frame.x(octave), y + 8.0 + 9 * lifted
+        for place in failed:
+            a, b = x + frame.x(place), y + 8.0 + 9 * lifted
             parts.append(
                 f'<path d="M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" stroke="{colour}" stroke-width="1.5" fill="none"/>'
             )
