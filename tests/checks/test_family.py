@@ -4,6 +4,7 @@ import math
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -402,3 +403,27 @@ def test_the_coordinate_check_of_a_way_by_name():
     options = {"axis": "width", "optimizer": "sgd", "lr": 0.1, "seeds": 8}
     assert planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="mup", **options).ok
     assert not planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="autoinit", **options).ok
+
+
+def test_the_coordinate_check_tells_ways_the_size():
+    sizes = []
+
+    def way(model, size, lr, batch):
+        sizes.append(size)
+        return torch.optim.SGD(model.parameters(), lr=lr)
+
+    planned_coordinates(mlp, np.array([16, 8]), loss, BATCHES[0], way=way, seeds=2, steps=1)
+    assert sizes == [8, 8, 16, 16]
+
+
+def test_a_stream_is_read_as_far_as_the_steps_go():
+    def stream():
+        while True:
+            yield from targets(10)
+
+    found = checked({"right": right}, sizes=(1, 2), batches=stream(), steps=10)
+    assert found.steps == 10
+    assert (
+        found["right"].curves[0].rates
+        == checked({"right": right}, (1, 2), batches=targets(10))["right"].curves[0].rates
+    )

@@ -179,12 +179,19 @@ def planned_coordinates(
     """
     _, made = _maker(optimizer, {})
     (chosen,) = _named({"way": way}, made, loss_fn).values()
+    made_last = 0
+
+    def make(size: int) -> nn.Module:
+        nonlocal made_last
+        made_last = size
+        return model_fn(size)
+
     return coordinate_check(
-        model_fn,
+        make,
         sizes,
         loss_fn,
         batch,
-        lambda model: chosen(model, 0, lr, batch),
+        lambda model: chosen(model, made_last, lr, batch),
         steps=steps,
         seeds=seeds,
         tolerance=tolerance,

@@ -244,9 +244,10 @@ def checked_sizes(sizes: Sequence[int], axis: str) -> list[int]:
     Raises:
         OptionError: fewer than two different ones, or one that is no integer above 0.
     """
-    for size in sizes:
+    whole: list[Any] = [size.item() if isinstance(size, np.generic) else size for size in list[Any](sizes)]
+    for size in whole:
         check_integer(**{f"every {axis}": size})
-    ordered = sorted(set(sizes))
+    ordered = sorted(set(whole))
     if len(ordered) < 2:
         raise OptionError(f"{axis}s must hold at least two different ones, received {list(sizes)}")
     return ordered

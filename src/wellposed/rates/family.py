@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -247,7 +248,7 @@ class _Feeds:
         if hasattr(batches, "__len__") and not isinstance(batches, list | tuple):
             return batches  # a DataLoader: it shuffles by the seed
         if self._read is None:
-            self._read = list(batches)
+            self._read = list(islice(batches, self._shared.steps) if isinstance(batches, Iterator) else batches)
         order = torch.randperm(len(self._read), generator=torch.Generator().manual_seed(seed))
         return [self._read[index] for index in order.tolist()]
 
@@ -296,7 +297,8 @@ class _Sweep:
             for seed in shared.seeds:
                 feed = family.feeds.of(seed, device)
                 work = Workload(objective, {seed: draws[seed]}, partial(_built, self._initialised), feed)
-                ending = Ending(held_out=shared.held_out) if shared.held_out else Ending(last=_last(feed.steps))
+                held = tuple(feed.placed(batch) for batch in shared.held_out)
+                ending = Ending(held_out=held) if held else Ending(last=_last(feed.steps))
                 if how is None:
                     how = training_of(work, (shared.rates[0], shared.rates[-1]), limits)
                     self._notes = opened(self._path(), fingerprint(work, name, limits) | self._settings(ending))
