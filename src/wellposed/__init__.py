@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wellposed.checks.check import check as check
     from wellposed.checks.contest import compare_starts as compare_starts
     from wellposed.checks.explain import explain as explain
+    from wellposed.checks.family import check_transfer as check_transfer
     from wellposed.checks.measure import measure as measure
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
@@ -55,6 +56,7 @@ _HOMES = {
     "Verdict": "checks",
     "check": "checks.check",
     "clip_grad_norm_": "plans",
+    "check_transfer": "checks.family",
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
     "initialize_": "methods",
@@ -78,6 +80,7 @@ __all__ = [
     "Signals",
     "Verdict",
     "check",
+    "check_transfer",
     "checks",
     "clip_grad_norm_",
     "compare_starts",

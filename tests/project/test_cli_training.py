@@ -63,6 +63,22 @@ def training_of_a_function():
 
 def wrong():
     return net(), loss
+
+
+def mlp(width):
+    return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+
+
+def family():
+    return mlp, loss, 5 * batches()
+
+
+def family_by_seed():
+    return mlp, loss, lambda seed: 5 * (batches()[seed:] + batches()[:seed])
+
+
+def no_family():
+    return net(2), loss, batches()
 """
 
 
@@ -205,3 +221,54 @@ def test_compare_trains_from_every_start(run, file):
     assert 0 <= found["pairs"][0]["p_value"] <= 1
     code, _, err = run("compare", f"{file}:training", "--start", "own")
     assert (code, "2 different starts" in err) == (2, True)
+
+
+def test_lr_checks_coordinates_over_sizes(run, file):
+    argv = ["lr", f"{file}:family", "--coordinates", "16,32,64", "-O", "optimizer=sgd", "-O", "lr=0.1", "-O", "seeds=8"]
+    code, out, err = run(*argv, "-O", "way=mup")
+    assert (code, err) == (0, "")
+    assert "ok: no change of" in out
+    code, out, err = run(*argv, "-O", "way=autoinit", "-O", "axis=breadth", "--json")
+    assert (code, err) == (1, "")
+    told = json.loads(out)
+    assert told["axis"] == "breadth"
+    assert not told["ok"]
+    assert any(row["off"] for row in told["coordinates"])
+
+
+def test_transfer_trains_a_family_and_draws_it(run, file, tmp_path):
+    picture = tmp_path / "picture.svg"
+    argv = ["transfer", f"{file}:family", "--sizes", "8,16", "--axis", "width", "-O", "widen=1", "-O", "refine=0"]
+    code, out, err = run(*argv, "--way", "own", "--way", "mup:base_width=8", "-o", picture, columns=100)
+    assert (code, err) == (0, "")
+    assert "mup:base_width=8: best rate moves" in out
+    assert "at the carried rate" in out
+    assert "written to" in out
+    assert max(cell_len(line) for line in out.splitlines()) <= 100
+    assert picture.read_text().startswith("<svg ")
+    code, out, err = run("transfer", f"{file}:family_by_seed", *argv[2:], "--way", "own", "--json")
+    assert (code, err) == (0, "")
+    told = wp.rates.TransferCheck.from_json(out)
+    assert (told.axis, told.sizes, list(told.ways)) == ("width", (8, 16), ["own"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["lr", "{}:family", "--coordinates", "8,x"], "--coordinates takes whole numbers, as in 64,128,256"),
+        (["lr", "{}:family", "--coordinates", "8,16", "--find"], "--coordinates checks rates over sizes: leave out"),
+        (
+            ["lr", "{}:no_family", "--coordinates", "8,16"],
+            "must return (model_fn, loss_fn, batches), with model_fn(size)",
+        ),
+        (["lr", "timm:resnet18", "--coordinates", "8,16"], "a family is named as path/to/file.py:function"),
+        (["transfer", "{}:family", "--sizes", "8,x"], "--sizes takes whole numbers, as in 64,128,256; received '8,x'"),
+        (["transfer", "{}:wrong", "--sizes", "8,16"], "must return (model_fn, loss_fn, batches)"),
+        (["transfer", "{}:family", "--sizes", "8,16", "--way", "mup:x"], "--way takes METHOD or METHOD:NAME=VALUE"),
+        (["transfer", "{}:family", "--sizes", "8,16", "--way", "own", "--way", "own"], "--way own was given twice"),
+    ],
+)
+def test_families_that_are_none(run, file, argv, message):
+    code, out, err = run(*(part.format(file) for part in argv))
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())

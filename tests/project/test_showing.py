@@ -46,6 +46,9 @@ def deep() -> dict[str, object]:
         "initialisation": report.initialisations[0],
         "spectrum": wp.checks.jacobian_spectrum(graph, draws=1),
         "contest": wp.compare_starts(chain, loss, [x], ("own", "kaiming"), seeds=2),
+        "coordinates": wp.rates.coordinate_check(
+            lambda size: model, (1, 2), loss, x, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), seeds=1
+        ),
         "graph": graph,
         "plan": wp.plan(graph),
         "signals": wp.propagate(graph, backward=True),
@@ -55,7 +58,7 @@ def deep() -> dict[str, object]:
     }
 
 
-KINDS = ["graph", "plan", "signals", "verdict", "relative", "rate", "agreement"]
+KINDS = ["graph", "plan", "signals", "verdict", "relative", "rate", "agreement", "coordinates"]
 SHORT = ["comparison", "explanation", "structure", "initialisation", "spectrum", "contest"]
 
 

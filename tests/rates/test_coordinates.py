@@ -1,5 +1,7 @@
 """The coordinate check: μP passes it and standard parametrisation does not, for every family of optimizers."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -209,10 +211,79 @@ def test_a_rate_that_is_too_large_is_said_so():
     assert "smaller learning rate" in str(found)
 
 
+class Branch(nn.Module):
+    """Two residual branches, each times a factor."""
+
+    def __init__(self, width, factor):
+        super().__init__()
+        self.one, self.other, self.factor = nn.LayerNorm(width), nn.LayerNorm(width), factor
+        self.mix, self.up, self.down = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        x = x + self.mix(self.one(x).relu()) * self.factor
+        return x + self.down(self.up(self.other(x)).relu()) * self.factor
+
+
+def residual(depth, power):
+    blocks = [Branch(32, (2 / depth) ** power) for _ in range(depth)]
+    return nn.Sequential(nn.Linear(12, 32), *blocks, nn.LayerNorm(32), nn.Linear(32, 5))
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=2e-3)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize(("power", "kind"), [(1.0, adam), (0.5, sgd)])
+def test_branches_over_depth_pass_where_theory_says_so(power, kind):
+    """Branches times 1/depth with Adam, or 1/√depth with SGD, change the stream by as much at every depth."""
+    found = coordinate_check(lambda n: residual(n, power), (2, 4, 8), loss, (X, Y), kind, steps=4, axis="depth")
+    assert found.ok, str(found)
+    assert str(found) == f"ok: no change of {len(found.coordinates)} activations depends on the depth"
+    assert found.axis == "depth"
+    assert found.sizes == found.widths == (2, 4, 8)
+
+
+@pytest.mark.parametrize("power", [0.0, 2.0])
+def test_branches_of_another_scale_over_depth_fail(power):
+    found = coordinate_check(lambda n: residual(n, power), (2, 4, 8), loss, (X, Y), adam, steps=4, axis="depth")
+    stream = found["2:add#2"]
+    assert stream.nodes == ("2:add#2", "4:add#2", "8:add#2")
+    assert (stream.slopes[-1] > 0.5) if power == 0.0 else (stream.slopes[-1] < -0.3)
+    assert not found.ok
+    assert "change as a power of the depth" in str(found)
+    assert "2:add#2 … 8:add#2" in [stream.shown, repr(found)] or "…" in repr(found)
+
+
+def test_outputs_of_branches_are_not_compared_over_depth():
+    """They are meant to shrink; over width all nodes are compared."""
+    found = coordinate_check(lambda n: residual(n, 1.0), (2, 4), loss, (X, Y), adam, steps=1, seeds=1, axis="depth")
+    names = {coordinate.name for coordinate in found.coordinates}
+    assert not {"1.down", "1:mul", "1:mul#2", "2.mix"} & names
+    assert {"1.up", "2.up", "1:add", "2:add#2", "0", "3", "4"} <= names
+
+
+def test_json_of_the_check():
+    found = coordinate_check(mlp, WIDTHS[:2], loss, (X, Y), optimizer("sgd", 1e30, X), seeds=1)
+    told = json.loads(found.to_json())
+    assert (told["axis"], told["sizes"], told["diverged"], told["ok"]) == ("width", [32, 64], [32, 64], False)
+    assert told["summary"] == str(found)
+    assert [row["name"] for row in told["coordinates"]] == [c.name for c in found.coordinates]
+
+
 def test_errors():
     made = optimizer("sgd", 0.1, X)
     with pytest.raises(OptionError, match="at least two"):
         coordinate_check(mlp, [64, 64], loss, (X, Y), made)
+    with pytest.raises(OptionError, match="depths must hold at least two different ones, received"):
+        coordinate_check(mlp, [64], loss, (X, Y), made, axis="depth")
+    with pytest.raises(OptionError, match="every width must be an integer of at least 1, received 0"):
+        coordinate_check(mlp, [0, 64], loss, (X, Y), made)
+    with pytest.raises(RateError, match=r"no activation changes at depths .* must differ in depth alone"):
+        coordinate_check(mlp, WIDTHS[:2], loss, (X, Y), lambda m: torch.optim.SGD(m.parameters(), lr=0.0), axis="depth")
     with pytest.raises(OptionError, match="steps must be an integer of at least 1"):
         coordinate_check(mlp, WIDTHS, loss, (X, Y), made, steps=0)
     with pytest.raises(RateError, match="does not call the model"):

@@ -5,6 +5,7 @@ from wellposed.checks.check import check
 from wellposed.checks.comparison import ILL_CONDITIONED, TOLERANCE, Comparison, log2_ratio
 from wellposed.checks.explain import explain
 from wellposed.checks.explanation import Explanation
+from wellposed.checks.family import check_transfer, planned_coordinates
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
 from wellposed.checks.verdict import Verdict, compare
@@ -18,9 +19,11 @@ __all__ = [
     "JacobianSpectrum",
     "Verdict",
     "check",
+    "check_transfer",
     "compare",
     "explain",
     "jacobian_spectrum",
     "log2_ratio",
     "measure",
+    "planned_coordinates",
 ]

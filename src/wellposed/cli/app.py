@@ -30,16 +30,13 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
+from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load
 from wellposed.errors import OptionError, near_matches
 
 if TYPE_CHECKING:
     from wellposed.graphs import Graph
     from wellposed.plans import Plan
-
-
-class CheckFailedError(Exception):
-    """A check failed, and has been shown."""
 
 
 app: typer.Typer = typer.Typer(
@@ -260,7 +257,7 @@ def demo(
         raise CheckFailedError
 
 
-for command in (reporting.report, training.lr, training.compare, training.score, training.refine):
+for command in (reporting.report, training.lr, training.transfer, training.compare, training.score, training.refine):
     app.command()(show.apart(command))
 
 

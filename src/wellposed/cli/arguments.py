@@ -48,6 +48,16 @@ Training = Annotated[
         show_default=False,
     ),
 ]
+Family = Annotated[
+    str,
+    typer.Argument(
+        help="path/to/file.py:function, which returns (model_fn, loss_fn, batches): model_fn(size) a model, "
+        "loss_fn(model, batch) a scalar, batches a list or a function of the seed.",
+        show_default=False,
+    ),
+]
+Sizes = Annotated[str, typer.Option("--sizes", help="At least two sizes, as in 64,128,256.", show_default=False)]
+Axis = Annotated[str, typer.Option("--axis", help="What the sizes are: width, depth, or another word.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
@@ -80,3 +90,15 @@ def method_options(
 
     chosen = find_method(method or "autoinit")
     return options | further_options(command, further, chosen, methods.plan, either=named, without=("training",))
+
+
+def sizes_of(text: str, flag: str) -> list[int]:
+    """Return sizes that were given as ``64,128,256``.
+
+    Raises:
+        OptionError: they are not whole numbers.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(f"{flag} takes whole numbers, as in 64,128,256; received {text!r}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wellposed.zoo import Training
+    from wellposed.zoo import Family, Training
     from wellposed.zoo.names import Loaded
 
 
@@ -25,6 +25,14 @@ def load_training(name: str, seed: int) -> Training:
 
     _prepare(name, seed)
     return zoo.load_training(name)
+
+
+def load_family(name: str, seed: int) -> Family:
+    """Return models by size, their loss and batches (`wellposed.zoo.load_family`), made from a seed."""
+    from wellposed import zoo
+
+    _prepare(name, seed)
+    return zoo.load_family(name)
 
 
 def _prepare(name: str, seed: int) -> None:

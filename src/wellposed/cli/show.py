@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wellposed.gradients import Agreement
     from wellposed.graphs import Graph
     from wellposed.plans import Plan
-    from wellposed.rates import Rate
+    from wellposed.rates import Rate, TransferCheck
     from wellposed.signals.registry import Rule
 
 TAG_STYLES = {
@@ -354,6 +354,15 @@ def rate(result: Rate) -> None:
     console.print(table)
     for warning in result.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def transfer(result: TransferCheck) -> None:
+    """Print how far best rates move, their table, and what they cost."""
+    console, table = out(), result.table()
+    table.title = None  # the lines below say the same
+    console.print(table)
+    for line in result.summary().splitlines()[1:]:
+        console.print(f"[yellow]{escape(line)}[/]" if line.startswith("warning: ") else escape(line))
 
 
 _SCORES = {

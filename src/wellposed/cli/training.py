@@ -1,4 +1,4 @@
-"""The commands about training: ``lr``, ``compare``, ``score`` and ``refine``."""
+"""The commands about training: ``lr``, ``transfer``, ``compare``, ``score`` and ``refine``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from wellposed.cli import show
-from wellposed.cli.arguments import Json, Model, Option, Seed, Training
-from wellposed.cli.loading import load, load_training
+from wellposed.cli.arguments import Axis, Family, Json, Model, Option, Seed, Sizes, Training, sizes_of
+from wellposed.cli.failing import CheckFailedError
+from wellposed.cli.loading import load, load_family, load_training
 from wellposed.cli.options import further_options
 from wellposed.errors import OptionError, WellposedError
 from wellposed.options import check_choice, check_positive
@@ -40,11 +41,29 @@ def lr(
             "--find", help="Search by training; MODEL is then a function that returns (model, loss_fn, batches)."
         ),
     ] = False,
+    coordinates: Annotated[
+        str | None,
+        typer.Option(
+            "--coordinates",
+            metavar="SIZES",
+            help="Check whether changes of activations depend on the size, as in 64,128,256; MODEL is then a function "
+            "that returns (model_fn, loss_fn, batches). Exit code 1 where they do.",
+        ),
+    ] = None,
     seed: Seed = 0,
     option: Option = None,
     as_json: Json = False,
 ) -> None:
-    """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find."""
+    """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find.
+
+    With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
+    tolerance: -O way=mup -O axis=depth.
+    """
+    if coordinates is not None:
+        if find or rule or base is not None or base_rate is not None:
+            raise OptionError("--coordinates checks rates over sizes: leave out --find, --rule, --base and --base-rate")
+        _coordinates(model, coordinates, seed, option, as_json)
+        return
     if find:
         if rule or base is not None or base_rate is not None:
             raise OptionError("--find searches the rate itself: leave out --rule, --base and --base-rate")
@@ -73,6 +92,80 @@ def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> Non
         show.json_text(rate.model_dump_json(indent=2))
     else:
         show.rate(rate)
+
+
+def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    wanted = sizes_of(sizes, "--coordinates")
+    from wellposed.checks.family import planned_coordinates
+
+    options = further_options(lr, option, planned_coordinates)
+    family = load_family(model, seed)
+    found = planned_coordinates(family.make, wanted, family.loss_fn, family.first(), **options)
+    if as_json:
+        show.json_text(found.to_json())
+    else:
+        show.out().print(found.table())
+    if not found.ok:
+        raise CheckFailedError
+
+
+def transfer(
+    family: Family,
+    sizes: Sizes,
+    axis: Axis = "size",
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--way",
+            help="'own', or a method of planning, with options as in mup:base_width=32,head_dim=16; repeatable. By "
+            "default own and mup.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Draw loss over rate into this file (SVG).")
+    ] = None,
+    seed: Seed = 0,
+    option: Option = None,
+    as_json: Json = False,
+) -> None:
+    """Train models of several sizes at several rates, and report how far the best rate moves with the size."""
+    wanted, ways = sizes_of(sizes, "--sizes"), _ways(way)
+    from wellposed.checks.family import check_transfer
+    from wellposed.plans.files import require_writable
+
+    options = further_options(transfer, option, check_transfer)
+    if output is not None:  # before the long work
+        require_writable(output, "a picture")
+    setup = load_family(family, seed)
+    found = check_transfer(setup.make, wanted, setup.loss_fn, setup.batches, ways, axis=axis, seed=seed, **options)
+    if output is not None:
+        found.save(output)
+    if as_json:
+        show.json_text(found.to_json())
+        return
+    show.transfer(found)
+    if output is not None:
+        show.written(output)
+
+
+def _ways(texts: list[str] | None) -> dict[str, str | dict[str, Any]]:
+    """Return ways by name: ``mup:base_width=32`` is the method with its options."""
+    ways: dict[str, str | dict[str, Any]] = {}
+    for text in texts or ("own", "mup"):
+        method, _, rest = text.partition(":")
+        given: dict[str, Any] = {}
+        for part in filter(None, rest.split(",")):
+            name, separator, value = part.partition("=")
+            if not (name and separator):
+                raise OptionError(f"--way takes METHOD or METHOD:NAME=VALUE,NAME=VALUE, received {text!r}")
+            try:
+                given[name] = json.loads(value)
+            except json.JSONDecodeError:
+                given[name] = value
+        if text in ways:
+            raise OptionError(f"--way {text} was given twice")
+        ways[text] = {"method": method, **given} if given else method
+    return ways
 
 
 def _relative(

@@ -1,7 +1,9 @@
 """Learning rates: from a graph or a model to relative rates, and from a small model to a large one."""
 
 from wellposed.rates.budget import Budget, Hyperparameters, Line, over_budget
+from wellposed.rates.carried import SizeCurve, TransferCheck, WayTransfer
 from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_check
+from wellposed.rates.family import TransferSettings
 from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
 from wellposed.rates.rate import Conditions, Point, Rate, RelativeRate
@@ -21,6 +23,10 @@ __all__ = [
     "RatioGuard",
     "RelativeRate",
     "SearchSettings",
+    "SizeCurve",
+    "TransferCheck",
+    "TransferSettings",
+    "WayTransfer",
     "check_ratios",
     "coordinate_check",
     "find_max_lr",

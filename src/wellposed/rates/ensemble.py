@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from torch.func import functional_call, vmap
 
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError, in_words
+from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
 from wellposed.rates.feed import Feed
 from wellposed.rates.steps import Build, Update, stepping
@@ -101,6 +103,19 @@ class Workload:
     feed: Feed
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the loss at the end of a run is: by default its mean over some of the batches that it was trained on.
+
+    Attributes:
+        last: if above 0, the mean over the losses of so many last steps, each before its step.
+        held_out: if any, the mean over these batches, with the weights after the last step, in evaluation mode.
+    """
+
+    last: int = 0
+    held_out: tuple[Any, ...] = ()
+
+
 class Runs(Protocol):
     """Runs that are trained side by side."""
 
@@ -109,6 +124,9 @@ class Runs(Protocol):
 
     def losses(self, batch: Any) -> Tensor:
         """Return the losses ``[members]`` of a batch."""
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a block in which the models are in evaluation mode."""
 
     def keep(self, kept: Tensor) -> None:
         """Go on with some members alone: ``kept`` are their indices."""
@@ -150,6 +168,10 @@ class Stack:
         """Return the losses ``[members]`` of a batch, without gradients."""
         with torch.no_grad():
             return self._forward(batch)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a block in which the models are in evaluation mode."""
+        return _evaluating(self._objective.model)
 
     def gradients(self, batch: Any) -> tuple[Tensor, dict[str, Tensor | None]]:
         """Return the losses ``[members]`` and, by name, the gradients ``[members, ...]``; None where there is none."""
@@ -217,8 +239,19 @@ class Single:
         self._optimizer.step()
         return loss.detach().reshape(1)
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a block in which the model is in evaluation mode."""
+        return _evaluating(self._objective.model)
+
     def keep(self, kept: Tensor) -> None:
         """Nothing to release: a single run ends where it diverges."""
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    with restored_attributes(model):
+        set_mode_(model, training=False)
+        yield
 
 
 def copy_of(model: nn.Module, use: str) -> nn.Module:
@@ -257,12 +290,13 @@ def train(
     probes: int,
     schedule: Callable[[float], float],
     advance: Callable[[int], None],
+    ending: Ending | None = None,
 ) -> list[Outcome]:
     """Train some runs side by side, on the same batches, and return how each ended.
 
     A run has diverged where its loss is not finite, or exceeds that of the first batch by ``bound`` times; it is
     dropped there and then. The loss at the end is the mean over ``probes`` batches, spread evenly over those trained
-    on, with the weights after the last step.
+    on, with the weights after the last step, unless ``ending`` says otherwise.
 
     Args:
         runs: the runs.
@@ -272,14 +306,19 @@ def train(
         probes: how many batches the final loss is averaged over.
         schedule: the learning rate's factor, by the fraction of the steps that are done.
         advance: called at each step with the number of members that are still alive.
+        ending: what the loss at the end is, if not that.
 
     Raises:
         RateError: a loss that is not finite before the first step; batches that run out.
     """
+    ending = ending or Ending()
     count = min(probes, feed.steps)
-    probed = {round((i + 0.5) * feed.steps / count - 0.5) for i in range(count)}
-    held: list[Any] = []
+    probed = (
+        set() if ending.last or ending.held_out else {round((i + 0.5) * feed.steps / count - 0.5) for i in range(count)}
+    )
+    held: list[Any] = list(ending.held_out)
     alive = list(members)
+    lasting: dict[Member, float] = dict.fromkeys(members, 0.0)
     starts: dict[Member, float] = {}
     outcomes: list[Outcome] = []
 
@@ -302,14 +341,20 @@ def train(
             starts = dict(zip(members, losses, strict=True))
             _check_starts(starts)
         advance(len(alive))
+        if index >= feed.steps - ending.last:
+            for member, loss in zip(alive, losses, strict=True):
+                lasting[member] += loss / min(ending.last, feed.steps)
         drop(losses)
         if not alive:
             return outcomes
         if index in probed:
             held.append(batch)
     ends = torch.zeros(len(alive), dtype=torch.float64)
-    for batch in held:
-        ends += torch.tensor(_shared(runs.losses(batch)), dtype=torch.float64) / len(held)
+    if ending.last and not ending.held_out:
+        ends += torch.tensor([lasting[member] for member in alive], dtype=torch.float64)
+    with runs.evaluating() if ending.held_out else nullcontext():
+        for batch in held:
+            ends += torch.tensor(_shared(runs.losses(batch)), dtype=torch.float64) / len(held)
     losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
     drop(ends.tolist())
     return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]

@@ -79,7 +79,7 @@ class Feed:
                     ended if self._counted else not ranks.agreed(not ended)
                 ):  # a rank by itself would leave others waiting
                     raise _run_out(self.steps, index)
-                yield self._placed(batch)
+                yield self.placed(batch)
         finally:
             for held, given in before:
                 held.set_state(given)
@@ -96,7 +96,7 @@ class Feed:
             for path, tensor in walk(self.first)
         )
 
-    def _placed(self, batch: Any) -> Any:
+    def placed(self, batch: Any) -> Any:
         """Return the batch with its tensors on the device."""
         twins = {id(t): t.to(self.device) for _, t in walk(batch) if t.device != self.device}
         return with_twins(batch, twins) if twins else batch

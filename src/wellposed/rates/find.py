@@ -26,6 +26,7 @@ from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.ensemble import (
     Draw,
+    Ending,
     LossFn,
     Member,
     Objective,
@@ -115,8 +116,9 @@ def find_max_lr(
         grid: learning rates to try; by default 16, spaced by 2^0.75.
         seeds: draws of the weights.
         initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
-        schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), or a function that maps the fraction of
-            steps done to the learning rate's factor.
+        schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), ``"warmup_linear"`` (from zero over the
+            first tenth of the steps, then to zero), or a function that maps the fraction of steps done to the learning
+            rate's factor.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it. Each
             draw of the weights is then an ensemble of its own, so that a kill loses one of them at most.
         progress: show a progress bar, on rank 0.
@@ -137,15 +139,15 @@ def find_max_lr(
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state(), given:
-        model, draws = _drawn(model_fn, initialize, range(seed, seed + seeds))
+        model, draws = drawn(model_fn, initialize, range(seed, seed + seeds))
         with restored_attributes(model):
             name = name or type(build(model, 1.0)).__name__.lower()
             rates = checked_grid(grid) if grid is not None else default_grid(name)
             feed = Feed(batches, steps, seed, _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feed)
-            training = _training(workload, (rates[0], rates[-1]), settings)
-            search = _Search(workload, training, settings, factor, by_seed=journal is not None)
-            notes = _opened(journal, _fingerprint(workload, schedule_name, settings))
+            training = training_of(workload, (rates[0], rates[-1]), settings)
+            search = Search(workload, training, settings, factor, by_seed=journal is not None)
+            notes = opened(journal, fingerprint(workload, schedule_name, settings))
             exploration = search.explore(rates, notes, progress=progress and ranks.index() == 0)
             conditions = Conditions(
                 optimizer=name,
@@ -203,13 +205,13 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
         )
 
 
-def _fingerprint(workload: Workload, schedule: str, settings: SearchSettings) -> dict[str, JsonValue]:
+def fingerprint(workload: Workload, schedule: str, settings: SearchSettings) -> dict[str, JsonValue]:
     """Return what two searches must have in common for one to go on from the other's journal."""
     model = workload.objective.model
     return {
         "model": type(model).__name__,
-        "weights": _digest(next(iter(workload.draws.values())).parameters.values()),
-        "first batch": _digest(tensor for _, tensor in walk(workload.feed.first)),
+        "weights": digest_of(next(iter(workload.draws.values())).parameters.values()),
+        "first batch": digest_of(tensor for _, tensor in walk(workload.feed.first)),
         "loss": _name(workload.objective.loss_fn),
         "optimizer": _describe_optimizer(workload.build, model),
         "schedule": schedule,
@@ -220,7 +222,7 @@ def _fingerprint(workload: Workload, schedule: str, settings: SearchSettings) ->
     }
 
 
-def _opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonValue]) -> Journal | None:
+def opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonValue]) -> Journal | None:
     """Return the journal, on rank 0 alone; where it cannot be used, every rank raises."""
     notes, complaint = None, ""
     if path is not None and ranks.index() == 0:
@@ -235,7 +237,7 @@ def _opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonV
 
 
 @dataclass(frozen=True, slots=True)
-class _Training:
+class HowTrained:
     """How the runs of a search are trained: in stacks, or one by one.
 
     Attributes:
@@ -253,7 +255,7 @@ class _Training:
     warnings: tuple[str, ...]
 
 
-def _training(workload: Workload, rates: tuple[float, float], settings: SearchSettings) -> _Training:
+def training_of(workload: Workload, rates: tuple[float, float], settings: SearchSettings) -> HowTrained:
     """Return how runs between two rates are trained: stacked where that is possible and no slower.
 
     Raises:
@@ -268,18 +270,18 @@ def _training(workload: Workload, rates: tuple[float, float], settings: SearchSe
             raise RateError(f"vectorize=True, but the runs cannot be stacked: {seen.obstacle}")
         if wanted is None:
             warnings.insert(0, f"trained one by one: {seen.obstacle}")
-        return _Training({}, (), 0, "one by one", tuple(warnings))
+        return HowTrained({}, (), 0, "one by one", tuple(warnings))
     cost = stacking_cost(workload, how, seen.moving) if wanted is None else 0.0
     if cost >= _TOO_SLOW:
         description = f"one by one (a stack takes {cost:.1f} times as long here)"
-        return _Training({}, (), 0, description, tuple(warnings))
+        return HowTrained({}, (), 0, description, tuple(warnings))
     memory = settings.memory or _free_memory(workload.feed.device)
     at_once = max(1, min(ranks.gathered(memory // seen.memory)))
-    return _Training(how, seen.moving, at_once, "as one vectorised ensemble", tuple(warnings))
+    return HowTrained(how, seen.moving, at_once, "as one vectorised ensemble", tuple(warnings))
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class Search:
     """Everything that the runs of one search share.
 
     Attributes:
@@ -288,13 +290,17 @@ class _Search:
         settings: see `find_max_lr`.
         factor: the schedule.
         by_seed: whether every seed has stacks of its own.
+        ending: what the loss at the end is; None for the mean over batches that were trained on.
+        label: what is shown beside the progress bar.
     """
 
     workload: Workload
-    training: _Training
+    training: HowTrained
     settings: SearchSettings
     factor: Callable[[float], float]
     by_seed: bool
+    ending: Ending | None = None
+    label: str = "learning rates"
 
     def explore(self, rates: tuple[float, ...], notes: Journal | None, *, progress: bool) -> Exploration:
         """Train what the journal does not hold, and continue the grid where its smallest loss lies at an edge.
@@ -305,11 +311,7 @@ class _Search:
         outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
         widened = 0
         while True:
-            wanted = [Member(rate, seed) for seed in seeds for rate in rates]
-            for part in self._run([member for member in wanted if member not in outcomes], progress=progress):
-                outcomes.update({Member(o.rate, o.seed): o for o in part})
-                if notes is not None:
-                    notes.add(part)
+            self.complete(outcomes, rates, notes, progress=progress)
             curve = tuple(
                 Point(rate=rate, losses=tuple(outcomes[Member(rate, seed)].loss for seed in seeds)) for rate in rates
             )
@@ -320,6 +322,16 @@ class _Search:
                 return exploration
             rates, widened = tuple(sorted((*rates, *further))), widened + 1
 
+    def complete(
+        self, outcomes: dict[Member, Outcome], rates: Sequence[float], notes: Journal | None, *, progress: bool
+    ) -> None:
+        """Train at ``rates`` what ``outcomes`` do not hold, and add it to them and to the journal."""
+        wanted = [Member(rate, seed) for seed in self.workload.draws for rate in rates]
+        for part in self._run([member for member in wanted if member not in outcomes], progress=progress):
+            outcomes.update({Member(o.rate, o.seed): o for o in part})
+            if notes is not None:
+                notes.add(part)
+
     def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
         """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
         size, feed = self.training.at_once or 1, self.workload.feed
@@ -327,7 +339,7 @@ class _Search:
         if self.by_seed:
             groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
         parts = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
-        with _bar(progress and bool(members), len(members) * feed.steps) as advance:
+        with _bar(progress and bool(members), len(members) * feed.steps, self.label) as advance:
             for part in parts:
                 seed_all(part[0].seed + ranks.index())
                 yield train(
@@ -336,6 +348,7 @@ class _Search:
                     feed,
                     bound=self.settings.bound,
                     probes=self.settings.probes,
+                    ending=self.ending,
                     schedule=self.factor,
                     advance=partial(advance, len(part)),
                 )
@@ -349,12 +362,12 @@ class _Search:
 
 
 @contextmanager
-def _bar(shown: bool, total: int) -> Iterator[Callable[[int, int], None]]:
+def _bar(shown: bool, total: int, label: str) -> Iterator[Callable[[int, int], None]]:
     """Show how many steps of all runs are done; what is yielded takes the runs and how many of them are still alive."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[alive]}"), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-        task = bar.add_task("learning rates", total=total, alive="")
+        task = bar.add_task(label, total=total, alive="")
 
         def advance(runs: int, alive: int) -> None:
             bar.update(task, advance=runs, alive=f"{alive} of {runs} runs" if runs > 1 else "one by one")
@@ -362,7 +375,7 @@ def _bar(shown: bool, total: int) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _drawn(
+def drawn(
     model_fn: Callable[[], nn.Module], initialize: Plan | Callable[[nn.Module], object] | None, seeds: Iterable[int]
 ) -> tuple[nn.Module, dict[int, Draw]]:
     """Return the model of the first seed, and the weights of every seed, the same on every rank.
@@ -422,7 +435,7 @@ def _free_memory(device: torch.device) -> int:
     return int(0.6 * torch.cuda.mem_get_info(device)[0])
 
 
-def _digest(tensors: Iterable[Tensor]) -> str:
+def digest_of(tensors: Iterable[Tensor]) -> str:
     """Return a short fingerprint of some tensors' values."""
     digest = hashlib.sha256()
     for tensor in tensors:

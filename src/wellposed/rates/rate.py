@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from wellposed.showing import ROWS, Shown, Summary
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Plain data: frozen, and checked where it is read from a file."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -18,7 +20,7 @@ def _warned(warnings: tuple[str, ...]) -> str:
     return f"; {len(warnings)} warning{'s' * (len(warnings) != 1)}" if warnings else ""
 
 
-class RelativeRate(Shown, _Record):
+class RelativeRate(Shown, Record):
     """A learning rate up to one constant: only ratios between models, under one rule, are meaningful.
 
     Attributes:
@@ -54,7 +56,7 @@ class RelativeRate(Shown, _Record):
         )
 
 
-class Conditions(_Record):
+class Conditions(Record):
     """The conditions under which a base rate was found; None where one is not known.
 
     Attributes:
@@ -74,7 +76,7 @@ class Conditions(_Record):
     inputs: str | None = None
 
 
-class Point(_Record):
+class Point(Record):
     """One learning rate that was tried.
 
     Attributes:
@@ -92,7 +94,7 @@ class Point(_Record):
         return sum(finite) / len(finite) if len(finite) == len(self.losses) else None
 
 
-class Rate(Shown, _Record):
+class Rate(Shown, Record):
     """A learning rate that was measured, or transferred from one that was.
 
     Attributes:

@@ -11,10 +11,14 @@ from wellposed.errors import OptionError, near_matches
 Schedule: TypeAlias = str | Callable[[float], float]
 """A name, or a function that maps the fraction of steps done to the learning rate's factor."""
 
+WARMUP = 0.1
+"""Share of the steps in which the rate rises, from 0, before it falls to 0 again."""
+
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2.0,
+    "warmup_linear": lambda done: min(done / WARMUP, (1.0 - done) / (1.0 - WARMUP)),
 }
 
 

@@ -85,3 +85,63 @@ def load_training(name: str) -> Training:
         return Training(lambda: _as_module(_anew(build)), loss_fn, batches)
     first: list[nn.Module] = [model]
     return Training(lambda: first.pop() if first else again()[0], loss_fn, batches)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the training of models of several sizes needs.
+
+    Attributes:
+        make: makes a model of a size.
+        loss_fn: ``loss_fn(model, batch)``, a scalar tensor.
+        batches: any iterable of batches, or a function that gives each seed its own.
+    """
+
+    make: Callable[[int], nn.Module]
+    loss_fn: Callable[[nn.Module, Any], Tensor]
+    batches: Iterable[Any] | Callable[[int], Iterable[Any]]
+
+    def first(self) -> Any:
+        """Return the first batch, of seed 0.
+
+        Raises:
+            OptionError: there is none.
+        """
+        batches: Any = self.batches
+        given = batches if isinstance(batches, Iterable) else batches(0)
+        for batch in given:
+            return batch
+        raise OptionError("the function of a family must return batches, and those that it returned are none")
+
+
+def load_family(name: str) -> Family:
+    """Return what the function ``name``, given as ``path/to/file.py:function``, returns: a function of the size that
+    makes a model, its loss, and batches or a function that gives each seed its own.
+
+    Raises:
+        OptionError: there is no such file or function, or it returns something else.
+    """
+    path, _, function = name.rpartition(":")
+    if not path.endswith(".py"):
+        raise OptionError(
+            "a family is named as path/to/file.py:function, which returns (model_fn, loss_fn, batches), with "
+            f"model_fn(size) a model; got {name!r}"
+        )
+    keras_on_torch()
+    folder = Path(path).parent
+    made = _anew(function_of(Path(path), function))
+    if (
+        not isinstance(made, tuple)
+        or len(made) != 3
+        or not all(map(callable, made[:2]))
+        or isinstance(_as_module(made[0]), nn.Module)
+        or not (callable(made[2]) or isinstance(made[2], Iterable))
+    ):
+        raise OptionError(
+            f"{function} of {path!r} must return (model_fn, loss_fn, batches), with model_fn(size) a model; got "
+            f"{', '.join(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__}"
+        )
+    build, batches = within(folder, made[0]), made[2]
+    if not isinstance(batches, Iterable):
+        batches = within(folder, batches)
+    return Family(lambda size: _as_module(_anew(lambda: build(size))), within(folder, made[1]), batches)
