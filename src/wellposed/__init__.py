@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wellposed.checks.explain import explain as explain
     from wellposed.checks.family import check_transfer as check_transfer
     from wellposed.checks.measure import measure as measure
+    from wellposed.checks.tuned import transfer as transfer
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
     from wellposed.methods import initialize_ as initialize_
@@ -55,8 +56,8 @@ _HOMES = {
     "Signals": "signals",
     "Verdict": "checks",
     "check": "checks.check",
-    "clip_grad_norm_": "plans",
     "check_transfer": "checks.family",
+    "clip_grad_norm_": "plans",
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
     "initialize_": "methods",
@@ -66,6 +67,7 @@ _HOMES = {
     "report": "reports.collect",
     "rule": "signals",
     "trace": "graphs",
+    "transfer": "checks.tuned",
 }
 _MODULES = ("checks", "errors", "extend", "gradients", "integrations", "nn", "rates")
 
@@ -98,6 +100,7 @@ __all__ = [
     "report",
     "rule",
     "trace",
+    "transfer",
 ]
 
 

@@ -8,6 +8,7 @@ from wellposed.checks.explanation import Explanation
 from wellposed.checks.family import check_transfer, planned_coordinates
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
+from wellposed.checks.tuned import Transfer, transfer
 from wellposed.checks.verdict import Verdict, compare
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Comparison",
     "Explanation",
     "JacobianSpectrum",
+    "Transfer",
     "Verdict",
     "check",
     "check_transfer",
@@ -26,4 +28,5 @@ __all__ = [
     "log2_ratio",
     "measure",
     "planned_coordinates",
+    "transfer",
 ]

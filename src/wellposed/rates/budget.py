@@ -86,8 +86,8 @@ class Line:
     """How one hyperparameter is carried along one axis.
 
     Attributes:
-        axis: ``batch`` or ``length``.
-        quantity: ``lr``, ``weight_decay``, ``beta1``, ``beta2``, ``eps`` or ``momentum``.
+        axis: ``batch`` or ``length``; ``model`` in `wellposed.transfer`.
+        quantity: ``lr``, ``weight_decay``, ``beta1``, ``beta2``, ``eps`` or ``momentum``; over a model with where.
         before: its value before, which for ``length`` is the one that ``batch`` has left.
         after: its value after.
         factor: what it is multiplied by; for betas, what 1 − β is multiplied by.
@@ -96,7 +96,7 @@ class Line:
         source: where it comes from.
     """
 
-    axis: Literal["batch", "length"]
+    axis: Literal["model", "batch", "length"]
     quantity: str
     before: float
     after: float

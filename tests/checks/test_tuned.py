@@ -1,0 +1,122 @@
+"""`wellposed.transfer`: numbers of a small model for a larger one, line by line."""
+
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.errors import OptionError
+from wellposed.rates import Hyperparameters, over_budget
+
+X = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+class Net(nn.Module):
+    def __init__(self, depth, width):
+        super().__init__()
+        self.read, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+
+    def forward(self, x):
+        return self.head(self.blocks(self.read(x)))
+
+
+def by_name(groups):
+    return {name: group for group in groups for name in group["param_names"]}
+
+
+def test_it_is_the_plan_and_the_budget_together():
+    small, large = Net(2, 8), Net(8, 32)
+    found = wp.transfer(
+        small, large, X, lr=1e-2, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-8, batch=(32, 64), tokens=(1e6, 4e6)
+    )
+    plan = wp.plan(large, X, method="complete_p", base=small)
+    budget = over_budget(Hyperparameters(1e-2, 0.1, (0.9, 0.95), 1e-8), batch=(32, 64), tokens=(1e6, 4e6))
+    assert found.plan == plan
+    assert found.hyperparameters == budget.hyperparameters
+    after = budget.hyperparameters
+    expected = plan.param_groups(large, after.lr, "adamw", after.weight_decay, eps=after.eps, betas=after.betas)
+    assert by_name(found.param_groups(large)).keys() == by_name(expected).keys()
+    for name, group in by_name(found.param_groups(large)).items():
+        assert {**group, "params": 0} == {**by_name(expected)[name], "params": 0}
+    assert found.lines[-len(budget.lines) :] == budget.lines
+    assert all(line.basis in ("derived", "empirical") and line.source for line in found.lines)
+    found.apply_(large)
+    torch.optim.AdamW(found.param_groups(large))
+
+
+def test_its_lines_say_what_the_groups_hold():
+    small, large = Net(2, 8), Net(8, 32)
+    for optimizer, alpha in (("adamw", 1.0), ("adamw", 0.5), ("sgd", 1.0), ("sgd", 0.5)):
+        found = wp.transfer(small, large, X, lr=1.0, weight_decay=0.1, optimizer=optimizer, alpha=alpha)
+        groups = by_name(found.param_groups(large))
+        said = {line.quantity: line for line in found.lines}
+        places = {
+            "weights in branches": "blocks.0.up.weight",
+            "weights at the ends of branches": "blocks.0.down.weight",
+            "vectors in branches": "blocks.0.up.bias",
+            "readouts": "head.weight",
+            "embeddings and weights that meet the input": "read.weight",
+        }
+        for where, name in places.items():
+            for quantity, before in (("lr", 1.0), ("weight_decay", 0.1)):
+                line, held = said.get(f"{quantity} of {where}"), groups[name][quantity]
+                if line is None:
+                    assert held in (before, 0.0)
+                    continue
+                assert line.after == pytest.approx(held)
+                formula, _, values = line.formula.partition("; ")
+                known = {}
+                for text in values.split(", "):
+                    key, *rest = text.split(" = ")
+                    known[key] = float(rest[-1])
+                code = formula.replace("²", "**2").replace("·", "*").replace("^", "**")
+                assert before * eval(code, {}, known) == pytest.approx(held, rel=1e-3), line
+        assert not any(line.axis != "model" for line in found.lines)
+
+
+def test_what_is_left_out_is_the_optimizers_own():
+    found = wp.transfer(Net(2, 8), Net(4, 8), X, lr=1e-2, batch=(32, 64))
+    assert found.hyperparameters.betas == pytest.approx((0.8, 0.998))
+    assert found.hyperparameters.eps == pytest.approx(1e-8 / 2**0.5)
+    assert {group["betas"] for group in found.param_groups(Net(4, 8))} == {found.hyperparameters.betas}
+
+
+def test_readable():
+    found = wp.transfer(Net(2, 8), Net(8, 32), X, lr=1e-2, weight_decay=0.1, tokens=(1e6, 4e6))
+    assert str(found) == (
+        "Net from a smaller one by complete_p: lr 0.01 → 0.005, decay 0.1 → 0.05, times what each group's line says "
+        "(empirical in part)"
+    )
+    assert "c / n_in; n_in = 4, c = m^-1 = 0.25" in repr(found)
+    assert found.table().row_count == len(found.lines)
+
+
+def test_muon_with_others():
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    large = Net(8, 32)
+    found = wp.transfer(Net(2, 8), large, X, lr=0.02, optimizer="muon", others=("adamw", 3e-3))
+    assert {group["family"] for group in found.param_groups(large)} == {"muon", "adam"}
+
+
+def test_bad_input():
+    with pytest.raises(OptionError, match="two models of PyTorch, the small one first, received int and Net"):
+        wp.transfer(3, Net(2, 8), X, lr=0.1)
+    with pytest.raises(OptionError, match="base is larger"):
+        wp.transfer(Net(4, 8), Net(2, 8), X, lr=0.1)
+    with pytest.raises(OptionError, match="lr"):
+        wp.transfer(Net(2, 8), Net(4, 8), X, lr=-0.1)
+    with pytest.raises(OptionError, match="no rule carries .* 'muon' over batch size"):
+        wp.transfer(Net(2, 8), Net(4, 8), X, lr=0.1, optimizer="muon", others=("adamw", 0.1), batch=(1, 2))
+    with pytest.raises(OptionError, match="no option"):
+        wp.transfer(Net(2, 8), Net(4, 8), X, lr=0.1, scheem="autoinit")
