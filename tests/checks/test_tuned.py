@@ -116,7 +116,7 @@ def test_bad_input():
         wp.transfer(Net(4, 8), Net(2, 8), X, lr=0.1)
     with pytest.raises(OptionError, match="lr"):
         wp.transfer(Net(2, 8), Net(4, 8), X, lr=-0.1)
-    with pytest.raises(OptionError, match="no rule carries .* 'muon' over batch size"):
+    with pytest.raises(OptionError, match=r"no rule carries .* 'muon' over batch size"):
         wp.transfer(Net(2, 8), Net(4, 8), X, lr=0.1, optimizer="muon", others=("adamw", 0.1), batch=(1, 2))
     with pytest.raises(OptionError, match="no option"):
         wp.transfer(Net(2, 8), Net(4, 8), X, lr=0.1, scheem="autoinit")
