@@ -283,3 +283,36 @@ def test_the_trainer_of_lightning(name, tmp_path):
         assert units == pytest.approx([units[0]] * len(units), rel=1e-9)
     names = [group["name"] for group in module.trainer.optimizers[0].param_groups]
     assert [key.split("/", 1)[1] for key in monitor.lrs if "/" in key] == names  # it shows groups by name
+
+
+def test_parameters_that_were_drawn_again_are_noticed():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.down = nn.LayerNorm(64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            return x + self.down(self.norm(x).relu())
+
+    def made(depth):
+        return nn.Sequential(nn.Linear(5, 64), *(Block() for _ in range(depth)), nn.Linear(64, 3))
+
+    x = torch.randn(4, 5)
+    for lost in (False, True):
+        model = made(8)
+        plan = wp.initialize_(model, x, method="complete_p", base=made(2))
+        optimizer = torch.optim.SGD(plan.param_groups(model, 1e-2))
+        with guard(optimizer, plan=plan):
+            if lost:
+                model[3].down.reset_parameters()
+                with pytest.raises(RateError, match=r"'3.down.weight' has a root mean square of .* and the plan wrote"):
+                    optimizer.step()
+                with pytest.raises(RateError, match="something has drawn it again since"):
+                    guard(optimizer, plan=plan)
+                continue
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                for parameter in model.parameters():
+                    parameter.grad.mul_(1e3)  # far from where it began after the first step
+                optimizer.step()

@@ -177,7 +177,7 @@ def _betas(optimizer: AnyOptimizer) -> tuple[float, float]:
 def _lines(groups: list[Group], plan: Plan, family: Family, given: Hyperparameters, alpha: float) -> Iterator[Line]:
     """Yield what becomes of rate, decay and ε where they change, by where parameters stand."""
     seen: set[tuple[object, ...]] = set()
-    for group, name in ((group, name) for group in groups for name in group["param_names"]):
+    for group, name in ((each, name) for each in groups for name in each["param_names"]):
         first = plan.prescriptions[name]
         where = _where(first)
         quantities = {"lr": given.lr, "weight_decay": given.weight_decay, "eps": given.eps or family.eps}

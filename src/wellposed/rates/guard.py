@@ -1,4 +1,4 @@
-"""A guard for the ratios between the rates of parameter groups, which some schedulers overwrite."""
+"""A guard for the ratios between the rates of parameter groups, and for the sizes of what they are the rates of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from wellposed.errors import OptionError, RateError
+from wellposed.plans import Plan, Prescription
 
 TOLERANCE = 1e-6
 """Relative difference of two ratios that counts as rounding: schedulers multiply rates once per step."""
@@ -24,7 +25,7 @@ _ADVICE = (
 
 
 class CollapsedRatesWarning(UserWarning):
-    """A scheduler has changed the ratios between the rates of parameter groups."""
+    """The ratios between the rates of parameter groups have changed, or the parameters that they are for."""
 
 
 def check_ratios(groups: Sequence[Mapping[str, Any]]) -> None:
@@ -58,7 +59,50 @@ def check_ratios(groups: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def guard(optimizer: Any, action: Literal["raise", "warn"] = "raise") -> RatioGuard:
+def check_scales(groups: Sequence[Mapping[str, Any]], plan: Plan) -> None:
+    """Raise `RateError` unless the parameters of ``groups`` have the sizes that ``plan`` wrote.
+
+    Rates, decay and ε of methods ``mup`` and ``complete_p`` are those of such parameters: where a model draws them
+    again (``reset_parameters``, ``post_init``) after the plan was written, they no longer fit. To be asked before the
+    first step; a root mean square counts as another one beyond 1.25 times, and five standard errors of a draw.
+
+    Args:
+        groups: ``optimizer.param_groups``, made from those of `Plan.param_groups`.
+        plan: the plan that they were made by.
+
+    Raises:
+        RateError: a parameter of another size.
+    """
+    for group in groups:
+        for name, parameter in zip(group.get("param_names", ()), group["params"], strict=False):
+            prescription = plan.prescriptions.get(name)
+            wanted = None if prescription is None else _written(prescription)
+            held = parameter.detach()
+            held = held.to_local() if hasattr(held, "to_local") else held  # of a sharded one, this rank's part
+            if wanted is None or not wanted or not held.numel() or held.is_meta:
+                continue
+            size = float(held.double().square().mean().sqrt())
+            if not 1.0 / _LARGER < size / wanted < _LARGER and abs(size / wanted - 1.0) > 5.0 / math.sqrt(held.numel()):
+                raise RateError(
+                    f"{name!r} has a root mean square of {size:.4g}, and the plan wrote {wanted:.4g}: something has "
+                    "drawn it again since (reset_parameters, post_init), so that its rate and decay no longer fit; "
+                    "write the plan again after that: plan.apply_(model)"
+                )
+
+
+_LARGER = 1.25
+
+
+def _written(prescription: Prescription) -> float | None:
+    """Return the root mean square that a plan writes; None where it says none."""
+    if prescription.action != "write" or prescription.channel_std is not None:
+        return None
+    if prescription.constant is not None:
+        return abs(prescription.constant)
+    return None if prescription.std is None else math.hypot(prescription.std, prescription.mean)
+
+
+def guard(optimizer: Any, action: Literal["raise", "warn"] = "raise", *, plan: Plan | None = None) -> RatioGuard:
     """Watch an optimizer: before each step, check that its groups' rates have the ratios that the plan gave them.
 
     ```python
@@ -70,17 +114,19 @@ def guard(optimizer: Any, action: Literal["raise", "warn"] = "raise") -> RatioGu
     Args:
         optimizer: a torch optimizer, or a wrapper that holds one as ``optimizer`` (accelerate, Lightning).
         action: ``"raise"`` a `RateError`, or ``"warn"`` once with `CollapsedRatesWarning`.
+        plan: the plan of the groups, at the start of a training: the sizes of parameters are then checked as well, now
+            and before the first step (`check_scales`).
 
     Returns:
         What watches it, until its ``remove`` is called; as a context, until the block ends.
 
     Raises:
         OptionError: an unknown action, or something that is no optimizer.
-        RateError: the ratios have changed already, or the groups are not those of a plan.
+        RateError: the ratios have changed already, the groups are not those of a plan, or a parameter was drawn again.
     """
     if action not in ("raise", "warn"):
         raise OptionError(f"action must be 'raise' or 'warn', received {action!r}")
-    return RatioGuard(torch_optimizer(optimizer), action)
+    return RatioGuard(torch_optimizer(optimizer), action, plan)
 
 
 def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
@@ -99,15 +145,21 @@ def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 class RatioGuard:
     """A hook of an optimizer that runs before each step; made by `guard`, removed by ``remove`` or with its block."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, action: Literal["raise", "warn"]) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, action: Literal["raise", "warn"], plan: Plan | None = None
+    ) -> None:
         self._action = action
         self._warned = False
+        self._plan, self._looks = plan, 0
         self._look(optimizer)
         self._handle: RemovableHandle = optimizer.register_step_pre_hook(lambda watched, *_: self._look(watched))
 
     def _look(self, optimizer: torch.optim.Optimizer) -> None:
         try:
             check_ratios(optimizer.param_groups)
+            self._looks += 1
+            if self._plan is not None and self._looks <= 2 and not optimizer.state:  # now, and before the first step
+                check_scales(optimizer.param_groups, self._plan)
         except RateError as error:
             if self._action == "raise":
                 raise
