@@ -31,7 +31,7 @@ from wellposed.cli.arguments import (
     method_options,
 )
 from wellposed.cli.failing import CheckFailedError
-from wellposed.cli.loading import load
+from wellposed.cli.loading import load, with_base
 from wellposed.errors import OptionError, near_matches
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def plan(
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
-        planned = plan_of(module, graph, method=method, seed=seed, **options)
+        planned = plan_of(module, graph, method=method, seed=seed, **with_base(options, seed, device))
     if output is not None:
         planned.save(output)
     if as_json:
@@ -201,7 +201,7 @@ def _graph_and_plan(
     if plan_file is not None:
         planned = plans.Plan.load(plan_file)
     elif method is not None or options:
-        planned = plan_of(module, graph, method=method or "autoinit", seed=seed, **options)
+        planned = plan_of(module, graph, method=method or "autoinit", seed=seed, **with_base(options, seed))
     stages.next()
     return graph, planned
 

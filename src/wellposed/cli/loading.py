@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wellposed.zoo import Family, Training
@@ -17,6 +17,17 @@ def load(name: str, seed: int, device: str = "cpu") -> Loaded:
 
     _prepare(name, seed)
     return zoo.load(name, device=device)
+
+
+def with_base(options: dict[str, Any], seed: int, device: str = "cpu") -> dict[str, Any]:
+    """Return the options of a method with the graph of the model that ``base`` names, where it names one."""
+    name = options.get("base")
+    if not isinstance(name, str):
+        return options
+    from wellposed import graphs
+
+    module, args, kwargs = load(name, seed, device)
+    return options | {"base": graphs.trace(module, *args, **kwargs)}
 
 
 def load_training(name: str, seed: int) -> Training:

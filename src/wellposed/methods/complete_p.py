@@ -37,7 +37,7 @@ def complete_p(
     alpha: float = 1.0,
     base_depth: float | Sequence[float] | None = None,
     base_width: float | None = None,
-    base: nn.Module | Graph | None = None,
+    base: nn.Module | Graph | str | None = None,
     scheme: str = "autoinit",
     scheme_options: Mapping[str, Any] | None = None,
     readout: Literal["mean_field", "zero"] = "mean_field",
@@ -50,12 +50,12 @@ def complete_p(
     With the groups of `wellposed.Plan.param_groups` the rate, decay and ε that were found on the base hold for the
     model.
 
-    Options: ``alpha`` 1 (CompleteP), ½ (depth-μP) or any number from 0 to 1; ``base_depth``, the residual branches of
-    the base (two for each block of a transformer), one number for each stream of an encoder-decoder;
-    ``base_width``, the channels of its residual stream; or ``base``, the small model itself, which is matched by names
-    and says all widths; ``scheme`` with ``scheme_options``, ``readout`` and ``head_dim`` as for ``mup`` (``head_dim``
-    follows ``base``); ``uncarried``: ``"error"`` refuses a model in which nothing can carry the factor of a branch,
-    ``"leave"`` leaves such a branch as it is, with a warning.
+    Options: ``alpha`` 1 (CompleteP), ½ (depth-μP) or any number from 0 to 1; ``base_depth``, the residual branches
+    of the base (two for each block of a transformer), one number for each stream of an encoder-decoder;
+    ``base_width``, the channels of its residual stream; or ``base``, the small model itself (on the command line
+    its name), which is matched by names and says all widths; ``scheme`` with ``scheme_options``, ``readout`` and
+    ``head_dim`` as for ``mup`` (``head_dim`` follows ``base``); ``uncarried``: ``"error"`` refuses a model in which
+    nothing can carry the factor of a branch, ``"leave"`` leaves such a branch as it is, with a warning.
 
     Raises:
         OptionError: no base, or one that is larger or of another family; α outside of 0 to 1; a value outside an
@@ -116,12 +116,15 @@ def _check_options(
     if base is not None and (base_depth is not None or base_width is not None):
         raise OptionError("base= says depth and width itself; leave base_depth= and base_width= out")
     if base is not None and not isinstance(base, Graph):
-        raise OptionError(f"base must be a model of PyTorch or a traced graph, received {type(base).__name__}")
+        raise OptionError(
+            f"base must be a model of PyTorch or a traced graph, received {type(base).__name__}; names are for the "
+            "command line"
+        )
 
 
 def _base(
     graph: Graph,
-    base: nn.Module | Graph | None,
+    base: object,
     depth: float | Sequence[float] | None,
     width: float | None,
     streams: Sequence[Stream],
