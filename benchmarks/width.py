@@ -49,11 +49,16 @@ def perceptron(width: int, readout: type[nn.Linear] = nn.Linear) -> nn.Module:
 
 def by_plan(method: str, kind: str, width: int) -> dict[str, Any]:
     """Return the arguments of a search that draws and trains as a plan says."""
-    plan = wp.plan(perceptron(width), torch.zeros(BATCH, INPUTS), method=method)
+    plan = wp.plan(
+        perceptron(width),
+        torch.zeros(BATCH, INPUTS),
+        method=method,
+        **({"base_width": BASE} if method == "mup" else {}),
+    )
 
     def build(model: nn.Module, rate: float) -> torch.optim.Optimizer:
         made: Any = KINDS[kind]
-        return made(plan.param_groups(model, rate, kind, base_width=float(BASE)), lr=rate)
+        return made(plan.param_groups(model, rate, kind), lr=rate)
 
     return {"model_fn": partial(perceptron, width), "initialize": plan, "optimizer": build}
 

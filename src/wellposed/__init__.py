@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wellposed.methods import plan as plan
     from wellposed.plans import Plan as Plan
     from wellposed.plans import Prescription as Prescription
+    from wellposed.plans import clip_grad_norm_ as clip_grad_norm_
     from wellposed.reports import Report as Report
     from wellposed.reports.collect import report as report
     from wellposed.signals import Input as Input
@@ -54,6 +55,7 @@ _HOMES = {
     "Signals": "signals",
     "Verdict": "checks",
     "check": "checks.check",
+    "clip_grad_norm_": "plans",
     "check_transfer": "checks.family",
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
@@ -80,6 +82,7 @@ __all__ = [
     "check",
     "check_transfer",
     "checks",
+    "clip_grad_norm_",
     "compare_starts",
     "errors",
     "explain",

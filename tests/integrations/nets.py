@@ -70,3 +70,18 @@ class Record:
     @property
     def steps(self):
         return list(self.figures)
+
+
+CARRIED = {"0.weight": 1.0, "2.weight": 0.25, "4.weight": 0.5}
+"""Constants that parameters of `mlp` are taken to carry."""
+
+
+def carrying(net, prefix="", constants=CARRIED, lr=0.1):
+    """Return groups of an `mlp`, of which some carry constants."""
+    groups = {}
+    for name, parameter in net.named_parameters():
+        carried = constants.get(name, 1.0)
+        group = groups.setdefault(carried, {"params": [], "param_names": [], "carried": carried, "lr": lr})
+        group["params"].append(parameter)
+        group["param_names"].append(prefix + name)
+    return list(groups.values())

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from tests.integrations.nets import X, Y, mlp, same, state_of
+from tests.integrations.nets import CARRIED, X, Y, carrying, mlp, same, state_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -235,3 +235,87 @@ def test_nothing_is_left_after_an_exception(tmp_path):
         trainer.fit(module, data())
     assert not any(found._forward_pre_hooks for found in module.modules())
     assert not trainer.optimizers[0]._optimizer_step_post_hooks
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+
+class Carrying(Module):
+    def __init__(self, constants=CARRIED):
+        super().__init__()
+        self.constants, self.norms = constants, []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(carrying(self.net, "net.", self.constants), lr=0.1)
+        optimizer.register_step_post_hook(lambda o, *_: self.norms.append(float(wp.clip_grad_norm_(o, float("inf")))))
+        return optimizer
+
+
+class Clipping(Carrying):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val, gradient_clip_algorithm):
+        wp.clip_grad_norm_(optimizer, gradient_clip_val)
+
+
+def clipping_warnings(folder, module, **settings):
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        trainer_for(folder, [WellposedCallback()], steps=2, **settings).fit(module, data())
+    return [w for w in given if w.category is wp.integrations.ClippingWarning]
+
+
+@pytest.mark.parametrize("algorithm", [None, "norm"])
+def test_a_trainer_that_clips_what_carries_is_warned_of(algorithm, tmp_path):
+    module = Carrying()
+    (warning,) = clipping_warnings(tmp_path, module, gradient_clip_val=0.01, gradient_clip_algorithm=algorithm)
+    assert str(warning.message) == (
+        "Trainer(gradient_clip_val=0.01) clips gradients by a global norm in which all count alike, but those of "
+        "'net.2.weight', 'net.4.weight' should count times the constant that these parameters carry (0.25 to 0.5): "
+        "they weigh too much or too little, the clip acts at other norms than it should, and hyperparameters no longer "
+        "carry over. Have the LightningModule clip: def configure_gradient_clipping(self, optimizer, "
+        "gradient_clip_val, gradient_clip_algorithm): wellposed.clip_grad_norm_(optimizer, gradient_clip_val)"
+    )
+    assert max(module.norms) < 0.009
+
+
+def test_a_module_that_clips_as_advised(tmp_path):
+    module = Clipping()
+    assert clipping_warnings(tmp_path, module, gradient_clip_val=0.01) == []
+    assert module.norms == pytest.approx([0.01] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("constants", "settings"),
+    [
+        ({}, {"gradient_clip_val": 0.01}),
+        (dict.fromkeys(dict(mlp().named_parameters()), 0.5), {"gradient_clip_val": 0.01}),
+        (CARRIED, {}),
+        (CARRIED, {"gradient_clip_val": 0.0}),
+        (CARRIED, {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}),
+    ],
+    ids=["nothing is carried", "all carry the same", "nothing clips", "clips at 0, which is off", "clips by value"],
+)
+def test_it_is_silent_where(constants, settings, tmp_path):
+    assert clipping_warnings(tmp_path, Carrying(constants), **settings) == []
+
+
+class ByHand(Carrying):
+    """Manual optimization, where Lightning wraps the optimizer and does not clip."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, index))
+        self.kind = type(optimizer).__name__
+        wp.clip_grad_norm_(optimizer, 0.01)
+        optimizer.step()
+
+
+def test_the_optimizer_that_lightning_wraps_is_taken(tmp_path):
+    module = ByHand()
+    assert clipping_warnings(tmp_path, module) == []
+    assert module.kind.startswith("Lightning")
+    assert module.norms == pytest.approx([0.01] * 2, rel=1e-3)

@@ -6,10 +6,11 @@ import warnings
 
 import pytest
 import torch
-from tests.integrations.nets import Record, X, Y, mlp, same, state_of
+from tests.integrations.nets import CARRIED, Record, X, Y, carrying, mlp, same, state_of
 from torch import nn
 
 import wellposed as wp
+from wellposed.errors import OptionError
 from wellposed.zoo import import_library
 
 if not all(map(importlib.util.find_spec, ("transformers", "accelerate", "tensorboard"))):
@@ -179,3 +180,88 @@ def test_a_language_model(tmp_path):
             ratio = record[0][f"signals/{signal}"] / record[0][f"predicted/{signal}"]
             assert 0.25 < ratio < 4.0  # one draw of a net 32 wide
         assert f"updates/model.layers.{layer}.mlp.up_proj.weight" in record[1]
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+
+def train(folder, constants=CARRIED, settings=None, **options):
+    """Train for two steps, and return the warnings of clipping, the norms before and after it, and the trainer."""
+    torch.manual_seed(0)
+    model = WithLoss()
+    optimizer = torch.optim.SGD(carrying(model.net, "net.", constants), lr=0.1)
+    trainer = trainer_for(folder, model, DATA[:8], 2, (optimizer, None), report_to=[], **settings or {})
+    norms = []
+    optimizer.register_step_pre_hook(lambda o, *_: norms.append(float(wp.clip_grad_norm_(o, float("inf")))))
+    trainer.add_callback(WellposedCallback(**options))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        trainer.train()
+    return [w for w in given if w.category is wp.integrations.ClippingWarning], norms, trainer
+
+
+def test_a_trainer_that_clips_what_carries_is_warned_of(tmp_path):
+    (warning,), _, trainer = train(tmp_path)
+    assert type(trainer.optimizer).__name__ == "AcceleratedOptimizer"
+    assert str(warning.message) == (
+        "max_grad_norm=1.0 clips gradients by a global norm in which all count alike, but those of 'net.2.weight', "
+        "'net.4.weight' should count times the constant that these parameters carry (0.25 to 0.5): they weigh too much "
+        "or too little, the clip acts at other norms than it should, and hyperparameters no longer carry over. Tell "
+        "the trainer not to clip, TrainingArguments(max_grad_norm=0), and have the callback do it, "
+        "WellposedCallback(max_grad_norm=...), or a loop of your own, wellposed.clip_grad_norm_"
+    )
+
+
+@pytest.mark.parametrize(
+    ("constants", "settings"),
+    [({}, {}), (dict.fromkeys(dict(mlp().named_parameters()), 0.5), {}), (CARRIED, {"max_grad_norm": 0.0})],
+    ids=["nothing is carried", "all carry the same", "nothing clips"],
+)
+def test_it_is_silent_where(constants, settings, tmp_path):
+    assert train(tmp_path, constants, settings)[0] == []
+
+
+def test_the_callback_clips_in_the_trainers_place(tmp_path):
+    given, norms, _ = train(tmp_path, settings={"max_grad_norm": 0.0}, max_grad_norm=0.01)
+    assert given == []
+    assert norms == pytest.approx([0.01] * 2, rel=1e-3)  # in the norm that counts what is carried
+    _, unclipped, _ = train(tmp_path, settings={"max_grad_norm": 0.0})
+    assert min(unclipped) > 0.02
+    _, by_trainer, _ = train(tmp_path, settings={"max_grad_norm": 0.01})
+    assert max(by_trainer) < 0.009
+
+
+def test_accumulated_gradients_are_clipped_once(tmp_path):
+    settings = {"max_grad_norm": 0.0, "gradient_accumulation_steps": 2, "bf16": True}
+    assert train(tmp_path, settings=settings, max_grad_norm=0.01)[1] == pytest.approx([0.01] * 2, rel=1e-3)
+
+
+def test_where_the_callback_cannot_clip(tmp_path):
+    with pytest.raises(OptionError, match="max_grad_norm must be a finite number above 0, received 0"):
+        WellposedCallback(max_grad_norm=0)
+    with pytest.raises(
+        OptionError, match=r"clips as well, by max_grad_norm=1.0; give TrainingArguments\(max_grad_norm"
+    ):
+        train(tmp_path, max_grad_norm=1.0)
+
+    class Settings:
+        max_grad_norm, fp16 = 0.0, True
+
+    callback = WellposedCallback(max_grad_norm=1.0)
+    model = WithLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = transformers.TrainerState()
+    with pytest.raises(OptionError, match="cannot clip under fp16=True, whose gradients are scaled until the step"):
+        callback.on_train_begin(Settings, state, None, model=model, optimizer=optimizer)
+
+    class Sharded(Settings):
+        fp16 = False
+
+    import accelerate
+
+    for kind, name in ((accelerate.DistributedType.DEEPSPEED, "DEEPSPEED"), (accelerate.DistributedType.FSDP, "FSDP")):
+        optimizer.accelerator_state = type("State", (), {"distributed_type": kind})
+        with pytest.raises(OptionError, match=f"cannot clip under {name}, whose gradients are not those"):
+            callback.on_train_begin(Sharded, state, None, model=model, optimizer=optimizer)
+    optimizer.accelerator_state = type("State", (), {"distributed_type": accelerate.DistributedType.MULTI_GPU})
+    callback.on_train_begin(Sharded, state, None, model=model, optimizer=optimizer)

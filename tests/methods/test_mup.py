@@ -47,8 +47,10 @@ class Backbone(nn.Module):
 def test_readouts_over_their_width_and_the_rest_as_the_scheme_says(scheme):
     model, x = mlp(48), torch.randn(8, 6)
     ours = wp.plan(model, x, method="mup", scheme=scheme).prescriptions
+    narrow = wp.plan(model, x, method="mup", scheme=scheme, base_width=12).prescriptions
     theirs = wp.plan(model, x, method=scheme).prescriptions
-    assert ours["4.weight"].std == pytest.approx(theirs["4.weight"].std / math.sqrt(48), rel=1e-12)
+    assert ours["4.weight"].std == pytest.approx(theirs["4.weight"].std * math.sqrt(128 / 48), rel=1e-12)
+    assert narrow["4.weight"].std == pytest.approx(theirs["4.weight"].std * math.sqrt(12 / 48), rel=1e-12)
     assert "Table 3" in ours["4.weight"].reason
     for name in ("0.weight", "2.weight", "0.bias", "4.bias"):
         assert ours[name] == theirs[name]
@@ -71,6 +73,25 @@ def test_logits_vanish_with_the_width_and_hidden_signals_do_not():
         small, large = sizes[64][index], sizes[1024][index]
         error = math.sqrt(float(small.var() + large.var()) / 8)
         assert abs(float(large.mean() - small.mean()) - expected) < 4 * error
+
+
+def test_at_its_base_width_a_model_is_drawn_and_trained_as_by_the_scheme():
+    model, x = mlp(48), torch.randn(8, 6)
+    plan = wp.plan(model, x, method="mup", base_width=48)
+    scheme = wp.plan(model, x, method="autoinit").prescriptions
+    assert all(plan.prescriptions[name].how == scheme[name].how for name in scheme)
+    for kind in ("sgd", "adam", "adamw", "muon"):
+        others = ("adam", 1.0) if kind == "muon" else None
+        assert {group["lr"] for group in plan.param_groups(model, 1.0, kind, others=others)} == {1.0}
+
+
+def test_plans_from_before_readouts_had_a_base_keep_their_rates():
+    model, x = mlp(64), torch.randn(8, 6)
+    plan = wp.plan(model, x, method="mup", base_width=32)
+    old = plan.model_copy(update={"options": {k: v for k, v in plan.options.items() if k != "base_width"}})
+    rates = [{n: g["lr"] for g in p.param_groups(model, 1.0, "adam") for n in g["param_names"]} for p in (plan, old)]
+    assert rates[0]["2.weight"] == 32 / 64
+    assert rates[1]["2.weight"] == 128 / 64
 
 
 def test_zero_readouts():

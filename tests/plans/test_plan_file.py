@@ -142,7 +142,7 @@ def test_saving_replaces_the_file_whole_or_not_at_all(tmp_path, monkeypatch):
         ("\x00", "not JSON"),
         ("[]", "expected a plan .*found something else"),
         ('{"kind": "other.thing"}', "found kind 'other.thing'"),
-        ('{"kind": "wellposed.plan", "schema_version": 99}', "schema version 99 is newer .*reads up to 1; upgrade"),
+        ('{"kind": "wellposed.plan", "schema_version": 99}', "schema version 99 is newer .*reads up to 2; upgrade"),
         ('{"kind": "wellposed.plan", "schema_version": 1}', "method: Field required"),
     ],
 )

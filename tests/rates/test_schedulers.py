@@ -55,6 +55,10 @@ KEEPING = {
         [schedulers.LinearLR(o, 0.1, total_iters=3), schedulers.CosineAnnealingLR(o, T_max=STEPS - 3)],
         milestones=[3],
     ),
+    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o, factor=0.5, patience=1),
+    "ReduceLROnPlateau with floors": lambda o: schedulers.ReduceLROnPlateau(
+        o, factor=0.3, patience=0, eps=0, min_lr=[0.02 * rate for rate in rates(o)]
+    ),
     "CyclicLR with lists": lambda o: schedulers.CyclicLR(
         o, base_lr=[0.1 * rate for rate in rates(o)], max_lr=rates(o), step_size_up=4, cycle_momentum=False
     ),
@@ -65,6 +69,7 @@ COLLAPSING = {
     "CyclicLR": lambda o: schedulers.CyclicLR(o, base_lr=1e-4, max_lr=1e-3, step_size_up=4, cycle_momentum=False),
     "a floor": lambda o: schedulers.CosineAnnealingLR(o, T_max=STEPS, eta_min=1e-4),
     "a plateau's floor": lambda o: schedulers.ReduceLROnPlateau(o, factor=0.1, patience=0, min_lr=1e-4),
+    "a plateau's eps": lambda o: schedulers.ReduceLROnPlateau(o, factor=0.1, patience=0, eps=2e-6),
     "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=1e-4, anneal_epochs=3),
 }
 
@@ -76,10 +81,11 @@ def test_these_keep_the_ratios(name):
     asked = [group["lr_multiplier"] for group in optimizer.param_groups]
     watcher = guard(optimizer)
     scheduler = KEEPING[name](optimizer)
+    told = (1.0,) if "Plateau" in name else ()
     seen = set()
     for _ in range(STEPS - 1):
         step(model, optimizer)
-        scheduler.step()
+        scheduler.step(*told)
         units = ratios(optimizer)
         assert units == pytest.approx([units[0]] * len(units), rel=1e-9)
         seen.add(units[0])
@@ -102,6 +108,38 @@ def test_the_guard_notices_these(name):
 
     with pytest.raises(RateError, match=r"'0.weight'.*max_lr=\[group\['lr'\]"):
         train()
+
+
+def test_what_parameters_carry_outlives_schedulers_and_checkpoints():
+    """Constants are squared in the rates of SGD, and clipping asks for them long after the groups were made."""
+    constants = (1.0, 0.25, 0.125)
+    model = net()
+    layers = [model[index] for index in (0, 2, 4)]
+
+    def optimizer():
+        groups = [
+            {"params": list(layer.parameters()), "lr": 0.1 * c**2, "lr_multiplier": c**2, "carried": c}
+            for layer, c in zip(layers, constants, strict=True)
+        ]
+        return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+    first = optimizer()
+    for schedule in (KEEPING["LambdaLR"], KEEPING["OneCycleLR"]):
+        scheduler = schedule(first)
+        with guard(first):
+            for _ in range(STEPS - 2):
+                step(model, first)
+                scheduler.step()
+    again = optimizer()
+    again.load_state_dict(first.state_dict())
+    check_ratios(again.param_groups)
+    assert [group["carried"] for group in again.param_groups] == list(constants)
+    again.zero_grad()
+    nn.functional.cross_entropy(model(X), Y).backward()
+    norms = [
+        c * nn.utils.get_total_norm([p.grad for p in m.parameters()]) for c, m in zip(constants, layers, strict=True)
+    ]
+    assert wp.clip_grad_norm_(again, 1.0) == pytest.approx(float(torch.stack(norms).norm()))
 
 
 def test_it_raises_at_once_where_the_ratios_are_gone_already():

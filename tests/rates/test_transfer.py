@@ -129,6 +129,11 @@ def test_conditions_that_change_are_warned_of_by_name():
     assert moved.conditions == new
     for words in ("optimizer sgd", "batch size 128", "number of steps 200", "schedule constant", "plain SGD"):
         assert sum(words in warning for warning in moved.warnings) == 1
+    assert sum("over_budget does" in warning for warning in moved.warnings) == 2
+    assert moved.warnings[1] == (
+        "the rate was found with batch size 128, and is wanted for 256: transfer does not carry it over that, "
+        "wellposed.rates.over_budget does"
+    )
     same = transfer(BASE, X, base=chain(1), target=chain(2), rule="by_parameters", conditions=BASE.conditions)
     assert same.warnings == ("a test's rule",)
     unknown = transfer(BASE, X, base=chain(1), target=chain(2), rule="by_parameters", conditions=Conditions())

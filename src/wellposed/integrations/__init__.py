@@ -4,6 +4,7 @@
 libraries, and this module does not.
 """
 
+from wellposed.integrations.clipping import ClippingWarning
 from wellposed.integrations.watcher import Watcher, watch
 
-__all__ = ["Watcher", "watch"]
+__all__ = ["ClippingWarning", "Watcher", "watch"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from wellposed.integrations.clipping import warn_of_clipping
 from wellposed.integrations.signals import Patterns
 from wellposed.integrations.updates import Figures
 from wellposed.integrations.watcher import EVERY, Watcher, check_settings
@@ -16,7 +17,8 @@ from wellposed.plans import Plan
 from wellposed.zoo import import_library
 
 _what = "wellposed.integrations.lightning"
-_Callback: Any = import_library("lightning", what=_what, extra="lightning").pytorch.Callback
+_lightning: Any = import_library("lightning", what=_what, extra="lightning").pytorch
+_Callback: Any = _lightning.Callback
 
 
 class WellposedCallback(_Callback):
@@ -32,6 +34,9 @@ class WellposedCallback(_Callback):
     number of steps that the optimizer has made before (``global_step``, where there is one optimizer). What is traced,
     and initialised by a method's name, is the first of the LightningModule and its children that ``training_step``
     calls. A training that goes on from a checkpoint, or in a second ``fit``, is not initialised again.
+
+    Where the trainer clips by a global norm, and the optimizer's groups carry different constants
+    (`wellposed.clip_grad_norm_`), a `wellposed.integrations.ClippingWarning` says what to do.
 
     Attributes:
         watcher: what watches the training, from its start on.
@@ -84,6 +89,10 @@ class WellposedCallback(_Callback):
         )
         for optimizer in trainer.optimizers:
             self.watcher.attach(optimizer, closure=True)
+        if _clips_by_norm(trainer, pl_module):
+            warn_of_clipping(
+                trainer.optimizers, f"Trainer(gradient_clip_val={trainer.gradient_clip_val!r})", _CLIP_BY_HAND
+            )
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Measure, after the backward pass and before the step."""
@@ -102,6 +111,19 @@ class WellposedCallback(_Callback):
     def _stop(self) -> None:
         if self.watcher is not None:
             self.watcher.remove()
+
+
+_CLIP_BY_HAND = (
+    "Have the LightningModule clip: def configure_gradient_clipping(self, optimizer, gradient_clip_val, "
+    "gradient_clip_algorithm): wellposed.clip_grad_norm_(optimizer, gradient_clip_val)"
+)
+
+
+def _clips_by_norm(trainer: Any, module: Any) -> bool:
+    """Whether Lightning itself clips by a norm; a module that has clipping of its own is left to it."""
+    own = type(module).configure_gradient_clipping is not _lightning.LightningModule.configure_gradient_clipping
+    by_norm = trainer.gradient_clip_algorithm in (None, "norm")
+    return not own and by_norm and (trainer.gradient_clip_val or 0.0) > 0
 
 
 def _log(loggers: Sequence[Any], figures: Figures, step: int) -> None:

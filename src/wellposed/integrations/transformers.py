@@ -7,11 +7,14 @@ from typing import Any
 
 from torch import nn
 
+from wellposed.errors import OptionError
 from wellposed.graphs.unwrap import unwrap
+from wellposed.integrations.clipping import warn_of_clipping
 from wellposed.integrations.signals import Patterns
 from wellposed.integrations.updates import Figures
 from wellposed.integrations.watcher import EVERY, Log, Watcher, check_settings
-from wellposed.plans import Plan
+from wellposed.options import check_positive
+from wellposed.plans import Plan, clip_grad_norm_
 from wellposed.zoo import import_library
 
 _transformers: Any = import_library("transformers", what="wellposed.integrations.transformers")
@@ -34,6 +37,15 @@ class WellposedCallback(_Callback):
     ``log_history`` are spared. A training that goes on from a checkpoint, or in a second ``train``, is not initialised
     again.
 
+    The trainer clips gradients by a global norm (``TrainingArguments.max_grad_norm``, 1 by default). Where the
+    optimizer's groups carry different constants (`wellposed.clip_grad_norm_`), a
+    `wellposed.integrations.ClippingWarning` says so; the callback clips in the trainer's place if it is asked to:
+
+    ```python
+    args = transformers.TrainingArguments("run", max_grad_norm=0)
+    trainer.add_callback(WellposedCallback(trainer, max_grad_norm=1.0))
+    ```
+
     Attributes:
         watcher: what watches the training, from its start on.
     """
@@ -46,6 +58,7 @@ class WellposedCallback(_Callback):
         initialize: str | Plan | None = None,
         every: int = EVERY,
         nodes: Patterns = None,
+        max_grad_norm: float | None = None,
         **options: Any,
     ) -> None:
         """Set what is done.
@@ -56,12 +69,18 @@ class WellposedCallback(_Callback):
             initialize: name of a method, a plan, or None for a model that is initialised, or trained, already.
             every: optimizer steps from one measurement to the next.
             nodes: glob patterns of the nodes to measure; by default the last operator that each module runs itself.
+            max_grad_norm: clip by `wellposed.clip_grad_norm_` before each step, in the place of a trainer that is told
+                not to clip (``max_grad_norm=0``); in float32 or bfloat16, on one device or data parallel.
             options: of the method, as for `wellposed.plan`.
 
         Raises:
-            OptionError: a value outside its range, or options without a method.
+            OptionError: a value outside its range, or options without a method; when training begins: the trainer
+                clips too, scales its loss (``fp16``), or splits the model in a way that has a norm of its own.
         """
         check_settings(initialize, every, options)
+        if max_grad_norm is not None:
+            check_positive(max_grad_norm=max_grad_norm)
+        self._max_grad_norm = max_grad_norm
         self.watcher: Watcher | None = None
         self._trainer, self._log = trainer, log
         self._initialize, self._every, self._nodes, self._options = initialize, every, nodes, options
@@ -83,6 +102,15 @@ class WellposedCallback(_Callback):
             options=self._options,
         )
         self.watcher.attach(kwargs["optimizer"])
+        if self._max_grad_norm is not None:
+            _check_clipping(args, kwargs["optimizer"])
+        elif (args.max_grad_norm or 0.0) > 0:
+            warn_of_clipping([kwargs["optimizer"]], f"max_grad_norm={args.max_grad_norm!r}", _CLIP_BY_CALLBACK)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Clip the gradients, if asked to."""
+        if self._max_grad_norm is not None:
+            clip_grad_norm_(kwargs["optimizer"], self._max_grad_norm)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note that the model is one that has been trained."""
@@ -108,3 +136,29 @@ class WellposedCallback(_Callback):
     def _stop(self) -> None:
         if self.watcher is not None:
             self.watcher.remove()
+
+
+_CLIP_BY_CALLBACK = (
+    "Tell the trainer not to clip, TrainingArguments(max_grad_norm=0), and have the callback do it, "
+    "WellposedCallback(max_grad_norm=...), or a loop of your own, wellposed.clip_grad_norm_"
+)
+
+
+def _check_clipping(args: Any, optimizer: Any) -> None:
+    """Raise `OptionError` where clipping before the step would not be what is asked for."""
+    if (args.max_grad_norm or 0.0) > 0:
+        raise OptionError(
+            f"the trainer clips as well, by max_grad_norm={args.max_grad_norm!r}; give "
+            "TrainingArguments(max_grad_norm=0) where the callback is to clip"
+        )
+    if getattr(args, "fp16", False):
+        raise OptionError(
+            "the callback cannot clip under fp16=True, whose gradients are scaled until the step; use bf16=True, or "
+            "clip by wellposed.clip_grad_norm_ in a Trainer of your own, after unscaling"
+        )
+    kind = str(getattr(getattr(optimizer, "accelerator_state", None), "distributed_type", "NO")).rpartition(".")[2]
+    if kind != "NO" and not kind.startswith("MULTI_"):
+        raise OptionError(
+            f"the callback cannot clip under {kind}, whose gradients are not those of the optimizer's groups, or are "
+            "in parts; clip by the norm that it has itself, or train data parallel"
+        )

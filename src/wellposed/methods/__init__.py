@@ -14,7 +14,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
-from wellposed.methods import autoinit, classic, fixup, mup, topology  # each registers its methods
+from wellposed.methods import autoinit, classic, complete_p, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
@@ -28,6 +28,7 @@ __all__ = [
     "Request",
     "autoinit",
     "classic",
+    "complete_p",
     "fixup",
     "initialize_",
     "method",
@@ -58,8 +59,8 @@ def plan(
     Args:
         model: the model, on any device, meta included; or its graph (then without ``args``).
         args: example arguments of ``forward``.
-        method: ``autoinit``, ``topology``, ``mup``, ``fixup``, ``lecun``, ``xavier``, ``kaiming``, ``orthogonal``,
-            ``default``, or one registered with `wellposed.methods.method`.
+        method: ``autoinit``, ``topology``, ``mup``, ``complete_p``, ``fixup``, ``lecun``, ``xavier``, ``kaiming``,
+            ``orthogonal``, ``default``, or one registered with `wellposed.methods.method`.
         seed: of the random streams, one for each parameter.
         only: glob patterns of the parameters to plan; all others are kept.
         skip: glob patterns of parameters to keep.
@@ -87,6 +88,9 @@ def plan(
         graph = model
     else:
         graph = trace(model, *args, training=training, **rest)
+    for key, value in options.items():
+        if isinstance(value, nn.Module):  # a model that this one is measured against, on the same example
+            options[key] = trace(value, *args, training=training, **rest)
     names = {name: parameter.names for name, parameter in graph.parameters.items()}
     kept = _frozen(graph) if not frozen else {}
     kept |= unselected(names, only, skip)
@@ -101,7 +105,9 @@ def plan(
     ]
     if options.get("strict"):
         require_none_unscaled(graph, without)
+    more = any(prescription.states_more for prescription in prescriptions.values())
     return Plan(
+        schema_version=2 if more else 1,
         method=method,
         options={key: _plain(value) for key, value in (options_of(method) | options).items()},
         seed=seed,
@@ -173,13 +179,16 @@ def _complete(
     if unknown:
         raise PlanError(f"method {method!r} prescribes for {unknown[0]!r}, which is no first name of a parameter")
     planned: dict[str, Prescription] = {}
-    drafted = {**draft.prescriptions, **weight_norm_directions(graph, draft.prescriptions)}
+    drafted = dict(draft.prescriptions)
+    for name, direction in weight_norm_directions(graph, draft.prescriptions).items():
+        drafted[name] = _placed(direction, drafted.get(name))
     for name, parameter in graph.parameters.items():
         if name in kept:
             mine: Prescription = Kept(name=name, shape=parameter.shape, reason=kept[name])
             if name in drafted:  # a bias may be centred on a weight that is kept
                 other = drafted[name]
                 mine = mine.changed(role=other.role, output_axis=other.output_axis, groups=other.groups)
+                mine = _placed(mine, other)
         else:
             mine = drafted.get(name) or left_alone(graph, name, method, why)
             if isinstance(mine, Drawn) and parameter.tensor.is_complex():
@@ -197,10 +206,20 @@ def _complete(
     return planned
 
 
+def _placed(prescription: Prescription, other: Prescription | None) -> Prescription:
+    """Return a prescription with the place in the model that another one of the same parameter states."""
+    if other is None:
+        return prescription
+    fields = {field: getattr(other, field) for field in ("base_in", "base_out", "depth", "branch", "repeats")}
+    return prescription.changed(**fields)
+
+
 def _plain(value: object) -> JsonValue:
     """Return an option as JSON can hold it; objects in words."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Graph):
+        return value.model
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ Source: Yang et al. 2022, *Tensor Programs V* (arXiv 2203.03466), Table 3. Which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from wellposed.errors import OptionError, near_matches
@@ -17,6 +17,7 @@ from wellposed.methods.roles import left_alone, zero
 from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Centering, Drawn, Prescription
+from wellposed.plans.groups import BASE_WIDTH
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.scores import Scores, attention_scores
 from wellposed.signals.structure.widths import Widths, widths
@@ -33,11 +34,14 @@ def mup(
     scheme_options: Mapping[str, Any] | None = None,
     readout: Literal["mean_field", "zero"] = "mean_field",
     head_dim: float | None = None,
+    base_width: float = BASE_WIDTH,
 ) -> Draft:
     """Draw weights by ``scheme``, and readouts smaller: variance over width (μP; Yang et al. 2022, Table 3).
 
     Options: ``scheme``, the method for everything else, whose variances must go as 1/fan-in, with ``scheme_options``;
-    ``readout`` ``"mean_field"`` (the scheme's variance over the number of channels that are summed) or ``"zero"``;
+    ``readout`` ``"mean_field"`` (the scheme's variance times base_width/width, with the number of channels that are
+    summed) or ``"zero"``; ``base_width``, the width at which readouts have the scheme's variance and every layer's
+    rate is the one that is given: best the width that rates are tuned at, and the same for all models;
     ``head_dim``: for attention whose heads grow with the width, the size of a head at which scores are divided by the
     right number. Models divide by the square root of that size, μP by the size itself (definition 4.1). With heads of
     size d, queries are drawn √(head_dim/d) times as large and their rates follow, which comes to the same. Left out,
@@ -47,11 +51,27 @@ def mup(
         OptionError: an unknown scheme or option of it, or a value outside an option's range.
     """
     check_choice("readout", readout, ("mean_field", "zero"))
+    check_positive(base_width=base_width)
     if head_dim is not None:
         check_positive(head_dim=head_dim)
-    if scheme == "mup":
+    draft_of, options = check_scheme("mup", scheme, scheme_options)
+    draft = draft_of(graph, request, **options)
+    prescriptions, warnings = by_width(graph, request, draft, scheme, base_width, readout, head_dim)
+    return Draft(prescriptions, draft.inputs, draft.coverage, (*draft.warnings, *warnings))
+
+
+def check_scheme(
+    own: str, scheme: str, scheme_options: Mapping[str, Any] | None
+) -> tuple[Callable[..., Draft], Mapping[str, Any]]:
+    """Return the method called ``scheme`` that the method ``own`` builds on, and its options.
+
+    Raises:
+        OptionError: there is none, it builds on others itself, or has no such option.
+    """
+    if scheme in (own, "mup", "complete_p"):
         raise OptionError(
-            "scheme names the method that mup builds on, received 'mup' itself; 'autoinit' is the default"
+            f"scheme names the method that {own} builds on, received {scheme!r}{' itself' * (scheme == own)}; "
+            "'autoinit' is the default"
         )
     draft_of, known = find_method(scheme), options_of(scheme)
     for option in scheme_options or {}:
@@ -59,21 +79,46 @@ def mup(
             raise OptionError(
                 f"{option!r} in scheme_options is no option of method {scheme!r}{near_matches(option, known)}"
             )
-    draft = draft_of(graph, request, **(scheme_options or {}))
+    return draft_of, scheme_options or {}
+
+
+BaseWidths = float | Mapping[str, tuple[float | None, float | None]]
+"""One base width for all, or the base's fans of each parameter by name."""
+
+
+def by_width(
+    graph: Graph,
+    request: Request,
+    draft: Draft,
+    scheme: str,
+    base: BaseWidths,
+    readout: Literal["mean_field", "zero"],
+    head_dim: float | None,
+) -> tuple[dict[str, Prescription], list[str]]:
+    """Return the prescriptions of a draft with readouts and queries as μP has them, and what is to be warned of.
+
+    With the base's fans of each parameter these are put on record, so that its rates follow them.
+    """
     fans, why = widths(graph), unscaled(graph)
-    warnings = list(draft.warnings)
+    warnings: list[str] = []
     prescriptions: dict[str, Prescription] = {}
     for name, mine in fans.items():
-        before = prescriptions[name] = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
+        before = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
+        base_in = base_out = None
+        if isinstance(base, Mapping):
+            base_in, base_out = base[name]
+            before = before.changed(base_in=base_in, base_out=base_out)
+        prescriptions[name] = before
         if mine.fan_in is not None and mine.fan_out is None:
-            prescriptions[name] = _readout(before, mine.fan_in, readout)
+            first = base if isinstance(base, int | float) else base_in
+            prescriptions[name] = _readout(before, mine.fan_in, first or mine.fan_in, readout)
             if prescriptions[name].action != "write" and name not in request.kept and not _is_zero(graph, name):
                 warnings.append(
                     f"readout {name!r} is left as it is, and its variance does not follow the width: {before.reason}"
                 )
     warnings += _about_readouts(graph, fans)
     warnings += _attention(graph, prescriptions, fans, head_dim)
-    return Draft(prescriptions, draft.inputs, draft.coverage, tuple(warnings))
+    return prescriptions, warnings
 
 
 def _is_zero(graph: Graph, name: str) -> bool:
@@ -81,16 +126,19 @@ def _is_zero(graph: Graph, name: str) -> bool:
     return values is not None and not bool(values.any())
 
 
-def _readout(before: Prescription, width: int, kind: Literal["mean_field", "zero"]) -> Prescription:
+def _readout(before: Prescription, width: int, base: float, kind: Literal["mean_field", "zero"]) -> Prescription:
     """Return the prescription of a readout; one that is left alone stays so."""
     if before.action != "write":
         return before
     if kind == "zero":
-        return zero(before, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
+        zeroed = zero(before, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
+        return zeroed.changed(base_in=before.base_in, base_out=before.base_out)
     if not isinstance(before, Drawn):
         return before
-    reason = f"readout: variance divided by the width {width} (μP, {_TABLE}); {before.reason}"
-    return before.changed(std=before.std / math.sqrt(width), reason=reason)
+    if base == width:
+        return before.changed(reason=f"readout of the base's width {width} (μP, {_TABLE}); {before.reason}")
+    reason = f"readout: variance times {base:g}/{width}, the base's width over its own (μP, {_TABLE}); {before.reason}"
+    return before.changed(std=before.std * math.sqrt(base / width), reason=reason)
 
 
 def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:

@@ -1,5 +1,6 @@
 """Plans: how every parameter of a model is drawn, as data, and how that is written into a model."""
 
+from wellposed.plans.clipping import carried, clip_grad_norm_
 from wellposed.plans.draws import draw, drawn_or_own
 from wellposed.plans.groups import groups_table
 from wellposed.plans.names import parameters_by_name, unselected
@@ -36,6 +37,8 @@ __all__ = [
     "Rescaled",
     "Role",
     "Tied",
+    "carried",
+    "clip_grad_norm_",
     "draw",
     "drawn_or_own",
     "groups_table",

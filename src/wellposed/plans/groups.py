@@ -13,7 +13,15 @@ from wellposed.errors import OptionError, PlanError, UnsupportedError, listed
 from wellposed.options import check_not_negative, check_positive
 from wellposed.plans.fits import check_names, check_ties
 from wellposed.plans.names import parameters_by_name
-from wellposed.plans.optimizers import Family, family_of, takes, width_multiplier
+from wellposed.plans.optimizers import (
+    UNSCALED,
+    Family,
+    depth_multiplier,
+    eps_multiplier,
+    family_of,
+    takes,
+    width_multiplier,
+)
 from wellposed.plans.prescription import Prescription
 from wellposed.ranks import resharded_
 from wellposed.showing import cell
@@ -40,10 +48,12 @@ class Settings:
     lr: float
     weight_decay: float
     width: Literal["mup", "standard"] | None
-    base_width: float
+    base_width: float | None
     decay_all: bool
     independent_decay: bool
     others: tuple[AnyOptimizer, float] | None
+    eps: float | None = None
+    betas: tuple[float, float] | None = None
 
 
 def param_groups(
@@ -62,23 +72,16 @@ def param_groups(
     if settings.others is not None:
         families.append((family_of(settings.others[0]), settings.others[1]))
     for family, rate in families:
-        _check_numbers(family, rate, settings.weight_decay, settings.base_width)
-    by_width = _by_width(method, options, settings.width)
+        _check_numbers(family, rate, settings)
+    scaling = _scaling(method, options, settings)
     resharded_(model)
     parameters = parameters_by_name(model)
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)
-    groups: dict[tuple[str, float, bool], Group] = {}
+    groups: dict[tuple[object, ...], Group] = {}
     for name, (family, rate) in _takers(prescriptions, parameters, families).items():
-        prescription = prescriptions[name]
-        factor = prescription.lr_multiplier
-        if by_width:
-            factor *= width_multiplier(family, prescription, settings.base_width)
-        decayed = settings.decay_all or _is_decayed(prescription)
-        group = groups.setdefault(
-            (family.name, factor, decayed),
-            {"params": [], "param_names": [], **_rates(family, rate, factor, decayed, settings)},
-        )
+        numbers = _numbers(prescriptions[name], family, rate, settings, scaling)
+        group = groups.setdefault(tuple(numbers.values()), {"params": [], "param_names": [], **numbers})
         group["params"].append(parameters[name])
         group["param_names"].append(name)
     if not groups:
@@ -116,16 +119,56 @@ def _takers(
     return takers
 
 
-def _rates(family: Family, lr: float, factor: float, decayed: bool, settings: Settings) -> Group:
-    """Return the numbers of one group."""
-    weight_decay = settings.weight_decay * decayed
-    scaled = settings.independent_decay and factor > 0 and not (family.name == "adam" and family.decay == "gradient")
-    return {
-        "lr": lr * factor,
-        "weight_decay": weight_decay / factor if scaled else weight_decay,
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """What rates follow.
+
+    Attributes:
+        width: the base width, where rates follow the width; None where they do not.
+        depth: whether they follow the factors of branches, and ε the size of gradients.
+    """
+
+    width: float | None
+    depth: bool
+
+
+def _numbers(prescription: Prescription, family: Family, lr: float, settings: Settings, scaling: _Scaling) -> Group:
+    """Return the numbers of the group that a parameter belongs to."""
+    factor = prescription.lr_multiplier
+    if scaling.width is not None:
+        factor *= width_multiplier(family, prescription, scaling.width)
+    over_depth = depth_multiplier(family, prescription)
+    carried = prescription.absorbed if scaling.width is not None else 1.0
+    if carried != 1.0 and family.optimizer in UNSCALED:
+        raise UnsupportedError(
+            f"no groups for {family.optimizer!r} by this plan: {prescription.name!r} carries {carried:.4g} in the "
+            f"place of a factor in the forward pass, and {UNSCALED[family.optimizer]}; use 'adamw' or 'sgd'"
+        )
+    decayed = settings.decay_all or _is_decayed(prescription)
+    numbers: Group = {
+        "lr": lr * factor * over_depth,
+        "weight_decay": settings.weight_decay * decayed / _shrinking(family, factor, carried, settings),
         "family": family.name,
-        "lr_multiplier": factor,
+        "lr_multiplier": factor * over_depth,
+        "carried": carried,
     }
+    own = family.eps if settings.eps is None else settings.eps
+    if own is not None and family.eps is not None and (scaling.depth or settings.eps is not None):
+        numbers["eps"] = own * (eps_multiplier(prescription, scaling.width) if scaling.width is not None else 1.0)
+    if settings.betas is not None and family.name == "adam":
+        numbers["betas"] = settings.betas
+    return numbers
+
+
+def _shrinking(family: Family, factor: float, carried: float, settings: Settings) -> float:
+    """Return what a group's weight decay is divided by.
+
+    V times a constant c in the forward pass, or W = c V without it, shrink alike where decoupled decay is divided by c
+    and decay inside the gradient by c².
+    """
+    if settings.independent_decay and factor > 0 and not (family.name == "adam" and family.decay == "gradient"):
+        return factor
+    return carried if family.decay == "decoupled" else carried**2
 
 
 def _is_decayed(prescription: Prescription) -> bool:
@@ -133,23 +176,37 @@ def _is_decayed(prescription: Prescription) -> bool:
     return prescription.role in _DECAYED or (prescription.role == "other" and len(prescription.shape) >= 2)
 
 
-def _by_width(method: str, options: Mapping[str, object], width: str | None) -> bool:
-    """Return whether rates follow the width, as the user asks or else as the plan was made for."""
+def _scaling(method: str, options: Mapping[str, object], settings: Settings) -> _Scaling:
+    """Return what rates follow, as the user asks or else as the plan was made for."""
+    width = settings.width
     if width not in (None, "mup", "standard"):
         raise OptionError(f"width must be 'mup', 'standard' or None (as the plan was made for), received {width!r}")
+    if method == "complete_p":
+        if width == "standard" or settings.base_width is not None:
+            given = "width='standard'" if width == "standard" else f"base_width={settings.base_width!r}"
+            raise PlanError(f"{given}: the plan holds its base and was made for it; leave it out, or make another plan")
+        return _Scaling(BASE_WIDTH, True)
     if width == "mup" and options.get("readout") not in _READOUTS:
         raise PlanError(
             f"width='mup' needs readouts whose variance goes as 1/width², which method {method!r} does not give "
             "here; make the plan with method='mup'"
         )
-    return width == "mup" or (width is None and method == "mup")
+    if width == "standard" or (width is None and method != "mup"):
+        return _Scaling(None, False)
+    own = options.get("base_width")
+    base = settings.base_width if settings.base_width is not None else own
+    return _Scaling(float(base) if isinstance(base, int | float) else BASE_WIDTH, False)
 
 
-def _check_numbers(family: Family, lr: float, weight_decay: float, base_width: float) -> None:
-    check_positive(lr=lr, base_width=base_width)
-    check_not_negative(weight_decay=weight_decay)
-    if weight_decay and family.decay is None:
-        raise OptionError(f"{family.optimizer} has no weight decay, received weight_decay={weight_decay!r}")
+def _check_numbers(family: Family, lr: float, settings: Settings) -> None:
+    check_positive(lr=lr, base_width=1.0 if settings.base_width is None else settings.base_width)
+    check_not_negative(weight_decay=settings.weight_decay)
+    if settings.weight_decay and family.decay is None:
+        raise OptionError(f"{family.optimizer} has no weight decay, received weight_decay={settings.weight_decay!r}")
+    if settings.eps is not None:
+        check_positive(eps=settings.eps)
+        if family.eps is None and settings.others is None:
+            raise OptionError(f"{family.optimizer} has no eps, received eps={settings.eps!r}; leave it out")
 
 
 def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:

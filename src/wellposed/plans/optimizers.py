@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Family:
         optimizer: the optimizer's name, for messages.
         decay: where weight decay enters: ``decoupled`` (weights shrink by lr·wd in each step), ``gradient`` (it is
             added to the gradient), or None where the optimizer has none.
+        eps: its ε by default; None where it has none.
         adjust: how Muon scales its step by the matrix's shape (``adjust_lr_fn`` of ``torch.optim.Muon``).
     """
 
@@ -33,6 +35,7 @@ class Family:
     optimizer: str
     decay: Decay | None
     adjust: str = "original"
+    eps: float | None = None
 
 
 _KNOWN: dict[str, tuple[Name, Decay | None]] = {
@@ -56,6 +59,15 @@ _KNOWN: dict[str, tuple[Name, Decay | None]] = {
     "muon": ("muon", "decoupled"),
 }
 """By lower-case class name: those of ``torch.optim``, and common ones of other packages that work alike."""
+
+_EPS = {"adagrad": 1e-10, "adadelta": 1e-6, "muon": 1e-7}
+_WITHOUT_EPS = ("sgd", "asgd", "rprop", "lion")
+UNSCALED = {
+    "adadelta": "its ε stands beside gradients and beside steps, which cannot both follow",
+    "radam": "its first steps are in proportion to the gradient, and later ones are not",
+    "rprop": "its steps have bounds of their own",
+}
+"""Optimizers that train a parameter which carries a constant otherwise than one with the factor beside it."""
 
 _REFUSED = {
     "adafactor": "its steps are in proportion to the size of each parameter, for which there is no rule here",
@@ -90,13 +102,25 @@ def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimiz
             defaults: Mapping[str, Any] = getattr(optimizer, "defaults", {})
             if decay == "gradient" and defaults.get("decoupled_weight_decay"):
                 decay = "decoupled"
-            return Family(family, name, decay, defaults.get("adjust_lr_fn") or "original")
+            return Family(family, name, decay, defaults.get("adjust_lr_fn") or "original", _eps(optimizer, name))
     received = optimizer if isinstance(optimizer, str) else names[0]
     raise OptionError(
         f"unknown optimizer {received!r}{near_matches(str(received).lower(), _KNOWN)} For another one, name the known "
         "optimizer whose step follows the gradient in the same way: 'sgd' (in proportion to it), 'adamw' (whatever its "
         "size, element by element), 'muon' (made orthogonal)"
     )
+
+
+def _eps(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimizer, name: str) -> float | None:
+    """Return an optimizer's ε: an instance's own, or the default of its class."""
+    if name in _WITHOUT_EPS:
+        return None
+    given: object = None
+    if isinstance(optimizer, torch.optim.Optimizer):
+        given = optimizer.defaults.get("eps")
+    elif isinstance(optimizer, type) and (stated := inspect.signature(optimizer).parameters.get("eps")) is not None:
+        given = stated.default
+    return float(given) if isinstance(given, int | float) else _EPS.get(name, 1e-8)
 
 
 def takes(family: Family, prescription: Prescription) -> bool:
@@ -117,8 +141,7 @@ def width_multiplier(family: Family, prescription: Prescription, base_width: flo
     place of a factor in the forward pass multiplies Adam's rate by c and SGD's by c² (Yang & Hu 2021, arXiv
     2011.14522, the symmetry of abc-parametrisations).
     """
-    n_in = 1.0 if prescription.width_in is None else prescription.width_in / base_width
-    n_out = 1.0 if prescription.width_out is None else prescription.width_out / base_width
+    n_in, n_out = _over_base(prescription, base_width)
     carried = prescription.absorbed
     if family.name == "sgd":
         return n_out / n_in * carried**2
@@ -127,11 +150,45 @@ def width_multiplier(family: Family, prescription: Prescription, base_width: flo
     fan_out = prescription.shape[prescription.output_axis or 0]
     fan_in = math.prod(prescription.shape) // fan_out
     rows, columns = prescription.shape
-    own = _ADJUSTMENTS[family.adjust](rows, columns, base_width)
-    return math.sqrt(fan_out / fan_in) / own * carried
+    adjusted = _ADJUSTMENTS[family.adjust]
+    if prescription.base_in is None and prescription.base_out is None:
+        return math.sqrt(fan_out / fan_in) / adjusted(rows, columns, base_width) * carried
+    # against the base's own matrix, so that the rate is the one that was found there
+    rows_first = fan_out == rows
+    small = (rows / n_out, columns / n_in) if rows_first else (rows / n_in, columns / n_out)
+    return math.sqrt(n_out / n_in) * adjusted(*small, base_width) / adjusted(rows, columns, base_width) * carried
 
 
-_ADJUSTMENTS: dict[str, Callable[[int, int, float], float]] = {
+def depth_multiplier(family: Family, prescription: Prescription) -> float:
+    """Return the factor on the learning rate of a parameter that acts through one residual branch at a time.
+
+    With m the branches over the base's and c = m^-α the factor of the branch: m^(α-1) = 1/(m c) for steps of a size of
+    their own (CompleteP, Dey et al. 2025, arXiv 2505.01618, table 1), m^(2α-1) = 1/(m c²) for those in proportion to
+    the gradient, which c makes c times as large. A parameter that all blocks share has the sum of their gradients, s
+    times as large for s times as many uses: 1/(m c² s). That is 1 over what m steps change of the output together.
+    """
+    together = 1.0 / (prescription.depth * prescription.branch)
+    return together / (prescription.branch * prescription.repeats) if family.name == "sgd" else together
+
+
+def eps_multiplier(prescription: Prescription, base_width: float) -> float:
+    """Return the factor on ε that keeps it in proportion to the gradient: m^-α/n_out (arXiv 2505.01618, table 1).
+
+    A parameter that carries a constant c in the place of a factor has a gradient of 1/c times the size, and one that
+    s times as many blocks share one of s times the size.
+    """
+    _, n_out = _over_base(prescription, base_width)
+    return prescription.branch * prescription.repeats / (n_out * prescription.absorbed)
+
+
+def _over_base(prescription: Prescription, base_width: float) -> tuple[float, float]:
+    """Return the widths of a parameter's fans over those of the base, 1 for a finite fan."""
+    sides = ((prescription.width_in, prescription.base_in), (prescription.width_out, prescription.base_out))
+    n_in, n_out = (1.0 if width is None else width / (base or base_width) for width, base in sides)
+    return n_in, n_out
+
+
+_ADJUSTMENTS: dict[str, Callable[[float, float, float], float]] = {
     "original": lambda rows, columns, base: math.sqrt(max(1.0, rows / columns)),
     "match_rms_adamw": lambda rows, columns, base: math.sqrt(max(rows, columns) / base),
 }

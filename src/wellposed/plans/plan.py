@@ -16,14 +16,16 @@ from pydantic_core import PydanticSerializationError
 
 from wellposed.errors import PlanError, PlanFileError
 from wellposed.plans.files import write_whole
-from wellposed.plans.groups import BASE_WIDTH, AnyOptimizer, Group, Settings, param_groups
+from wellposed.plans.groups import AnyOptimizer, Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
 from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
 from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
 from wellposed.tables import Table
 
-SCHEMA: Literal[1] = 1
+SCHEMA = 2
+"""Version of files that say what the base of rates is, and what the factors of branches are; others are of version 1,
+which older versions of the library read."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
@@ -61,7 +63,7 @@ class Plan(Shown, BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     kind: Literal["wellposed.plan"] = _KIND
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[1, 2] = 1
     method: str
     options: dict[str, JsonValue] = Field(default_factory=dict)
     seed: int
@@ -144,7 +146,9 @@ class Plan(Shown, BaseModel):
         weight_decay: float = 0.0,
         *,
         width: Literal["mup", "standard"] | None = None,
-        base_width: float = BASE_WIDTH,
+        base_width: float | None = None,
+        eps: float | None = None,
+        betas: tuple[float, float] | None = None,
         decay_all: bool = False,
         independent_decay: bool = True,
         others: tuple[AnyOptimizer, float] | None = None,
@@ -152,8 +156,10 @@ class Plan(Shown, BaseModel):
         """Return groups of the trainable parameters of ``model`` for a torch optimizer, each with its absolute rate.
 
         Each group is a dict with ``params``, ``param_names`` (as the plan has them), ``lr``, ``weight_decay``,
-        ``family`` (``sgd``, ``adam`` or ``muon``: the rule that was used), ``lr_multiplier`` and ``name``; optimizers
-        and their checkpoints carry the last three along. `groups_table` shows them, with lr·weight_decay.
+        ``family`` (``sgd``, ``adam`` or ``muon``: the rule that was used), ``lr_multiplier``, ``carried`` (the constant
+        that its parameters carry in the place of a factor in the forward pass, see `wellposed.clip_grad_norm_`) and
+        ``name``; optimizers and their checkpoints carry the last four along. Plans of method ``complete_p`` add
+        ``eps`` for optimizers that have it. `groups_table` shows them, with lr·weight_decay.
 
         Args:
             model: the model that was planned, before or after wrapping; it is only read.
@@ -162,22 +168,31 @@ class Plan(Shown, BaseModel):
             weight_decay: of weights and embeddings; biases, norms and other vectors have none.
             width: ``"mup"`` makes the best ``lr`` hold for all widths (`wellposed.plans.optimizers.width_multiplier`);
                 it is the default for plans of method ``mup``, and needs a plan with such readouts. ``"standard"`` gives
-                every parameter ``lr`` times its prescription's ``lr_multiplier``.
+                every parameter ``lr`` times its prescription's ``lr_multiplier``. Plans of method ``complete_p`` hold
+                their base, and follow it.
             base_width: channels of a layer whose rate is ``lr``; best the width that ``lr`` is tuned at. It must be the
-                same at every width.
+                same at every width. None: the plan's own.
+            eps: the optimizer's ε at the base; None: its default, and only in groups of method ``complete_p``. It is
+                brought to the size that gradients have in each group (arXiv 2505.01618, table 1).
+            betas: put into every group, as they are.
             decay_all: also decay biases, norms and other vectors.
             independent_decay: divide a group's ``weight_decay`` by its rate's factor, so that weights shrink by
-                lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698).
-                Adam, which has the decay inside the gradient, keeps one value.
+                lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698);
+                the factor of method ``complete_p`` over depth, 1 for α = 1, is left out (arXiv 2505.01618, table 1).
+                False leaves one value, but for the constants that parameters carry: these shrink alike. Adam, which has
+                the decay inside the gradient, always does so.
             others: optimizer and rate of what ``optimizer`` does not take: for Muon everything but hidden matrices.
                 Tell the groups apart by ``family``.
 
         Raises:
             OptionError: an unknown optimizer, or a value outside its range.
             UnsupportedError: an optimizer without a rule, or parameters that it does not take.
-            PlanError: the plan does not fit the model, nothing is trainable, or ``width="mup"`` with another plan.
+            PlanError: the plan does not fit the model, nothing is trainable, ``width="mup"`` with another plan, or
+                ``width="standard"`` or ``base_width`` with a plan that holds its base.
         """
-        settings = Settings(optimizer, lr, weight_decay, width, base_width, decay_all, independent_decay, others)
+        settings = Settings(
+            optimizer, lr, weight_decay, width, base_width, decay_all, independent_decay, others, eps, betas
+        )
         return param_groups(self.prescriptions, model, settings, method=self.method, options=self.options)
 
     def to_json(self) -> str:

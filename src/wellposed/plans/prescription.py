@@ -35,6 +35,8 @@ _FIELDS = (
     "signal_before", "signal_after", "tied_to", "reason",
 )  # fmt: skip
 """The fields of all kinds in the order in which files state them."""
+_LATER: dict[str, Any] = {"base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0}
+"""Fields that files state where they say something: version 1 had none of them."""
 
 _ABSENT: dict[str, Any] = {
     "mean": 0.0,
@@ -64,6 +66,12 @@ class Prescription(BaseModel):
             (`wellposed.signals.structure.widths`).
         width_out: channels that the parameter makes or has, where that is a width; None as above.
         absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
+        base_in: what ``width_in`` is in the model that rates are tuned on; None where the plan does not say.
+        base_out: the same of ``width_out``.
+        depth: residual branches of the stream that the parameter acts on through one branch at a time, over those of
+            the model that rates are tuned on; 1 outside of branches.
+        branch: the factor of that branch.
+        repeats: in how many branches, one after the other, the parameter is used, over the base's.
         op: the node that uses it and its overload.
         fan_in: terms summed into one output.
         fan_out: outputs that one input reaches, per consumer.
@@ -85,6 +93,11 @@ class Prescription(BaseModel):
     width_in: int | None = Field(default=None, ge=1, le=_MOST)
     width_out: int | None = Field(default=None, ge=1, le=_MOST)
     absorbed: float = Field(default=1.0, gt=0.0)
+    base_in: float | None = Field(default=None, gt=0.0)
+    base_out: float | None = Field(default=None, gt=0.0)
+    depth: float = Field(default=1.0, gt=0.0)
+    branch: float = Field(default=1.0, gt=0.0)
+    repeats: float = Field(default=1.0, gt=0.0)
     op: str | None = None
     fan_in: int | None = Field(default=None, ge=0, le=_MOST)
     fan_out: int | None = Field(default=None, ge=0, le=_MOST)
@@ -157,7 +170,13 @@ class Prescription(BaseModel):
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        return {field: getattr(self, field) for field in _FIELDS}
+        later = {field: held for field, absent in _LATER.items() if (held := getattr(self, field)) != absent}
+        return {field: getattr(self, field) for field in _FIELDS} | later
+
+    @property
+    def states_more(self) -> bool:
+        """Whether it says what files of version 1 do not."""
+        return any(getattr(self, field) != absent for field, absent in _LATER.items())
 
 
 class ByChannel(Prescription):

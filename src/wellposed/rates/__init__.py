@@ -1,5 +1,6 @@
 """Learning rates: from a graph or a model to relative rates, and from a small model to a large one."""
 
+from wellposed.rates.budget import Budget, Hyperparameters, Line, over_budget
 from wellposed.rates.carried import SizeCurve, TransferCheck, WayTransfer
 from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_check
 from wellposed.rates.family import TransferSettings
@@ -10,10 +11,13 @@ from wellposed.rates.relative import rate_rule, rate_rules, relative
 from wellposed.rates.transfer import transfer
 
 __all__ = [
+    "Budget",
     "CollapsedRatesWarning",
     "Conditions",
     "Coordinate",
     "CoordinateCheck",
+    "Hyperparameters",
+    "Line",
     "Point",
     "Rate",
     "RatioGuard",
@@ -27,6 +31,7 @@ __all__ = [
     "coordinate_check",
     "find_max_lr",
     "guard",
+    "over_budget",
     "rate_rule",
     "rate_rules",
     "relative",

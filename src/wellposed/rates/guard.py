@@ -18,8 +18,8 @@ TOLERANCE = 1e-6
 
 _ADVICE = (
     "OneCycleLR, CyclicLR and SWALR set all groups to one rate: give them a list, such as "
-    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor (eta_min, min_lr) must be 0 or a list as well; "
-    "LambdaLR multiplies, and always keeps the ratios"
+    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor (eta_min, min_lr) must be 0 or a list as well, "
+    "and eps of ReduceLROnPlateau 0; LambdaLR multiplies, and always keeps the ratios"
 )
 
 

@@ -206,8 +206,9 @@ def _changed(before: Conditions, after: Conditions | None) -> list[str]:
         return []
     words = {"optimizer": "optimizer", "batch_size": "batch size", "steps": "number of steps", "schedule": "schedule"}
     return [
-        f"the rate was found with {name} {getattr(before, field)}, and is wanted for {getattr(after, field)}: no rule "
-        "here carries it over that"
+        f"the rate was found with {name} {getattr(before, field)}, and is wanted for {getattr(after, field)}: "
+        "transfer does not carry it over that"
+        + (", wellposed.rates.over_budget does" if field in ("batch_size", "steps") else "")
         for field, name in words.items()
         if None not in (getattr(before, field), getattr(after, field))
         and getattr(before, field) != getattr(after, field)

@@ -333,6 +333,9 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
 
 
+_SQUARABLE = 1e150
+
+
 def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     """Return scores that are a large negative number outside the mask ``kept``, keeping what they are inside.
 
@@ -343,7 +346,8 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
         kept, before = torch.broadcast_tensors(kept, x.mask)
         inner, shut = x.scores, [(~kept, number), (kept & ~before, outside(x))]
         kept = kept & before
-    apart = [(float(at.double().mean()), n - inner.pooled_mean) for at, n in shut if np.isfinite(n)]
+    # the lowest number of double precision has no square: it counts as infinite
+    apart = [(float(at.double().mean()), n - inner.pooled_mean) for at, n in shut if abs(n) < _SQUARABLE]
     mean = sum(share * distance for share, distance in apart)
     square = sum(share * distance**2 for share, distance in apart)
     return masked(inner, kept, mean, square - mean**2)

@@ -1,0 +1,240 @@
+"""The base of a model: the smaller one that rates are tuned on, given as numbers or as a model of the same family."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wellposed.errors import OptionError, PlanError, listed
+from wellposed.graphs import Graph
+from wellposed.options import check_positive
+from wellposed.signals.operators.scores import attention_scores
+from wellposed.signals.structure.streams import Stream, residual_streams
+from wellposed.signals.structure.widths import Widths, widths
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a model is measured against.
+
+    Attributes:
+        widths: the base's fans of every parameter, by its name in the model; None where that side is finite.
+        depths: for each of the model's `residual_streams`, its branches over the base's.
+        repeats: of the parameters that several sums of a stream share, how many do, over the base's, where it is known.
+        head_dim: size of the base's attention heads, where all have one and it is known.
+        remarks: what differs otherwise, for the plan's warnings.
+    """
+
+    widths: Mapping[str, tuple[float | None, float | None]]
+    depths: tuple[float, ...]
+    head_dim: float | None = None
+    repeats: Mapping[str, float] | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def base_of_numbers(
+    graph: Graph, depth: float | Sequence[float] | None, width: float | None, streams: Sequence[Stream]
+) -> Base:
+    """Return the base of ``depth`` branches, one number for each stream that is not nested, and ``width`` channels.
+
+    Every width of the base is as much smaller as its stream is at the first sum. None leaves depth or width alone.
+
+    Raises:
+        OptionError: not as many numbers as streams, or more branches or channels than the model has.
+        PlanError: nested streams of several branches, of which a number says nothing.
+    """
+    fans = widths(graph)
+    outer = [index for index, stream in enumerate(streams) if not stream.nested]
+    depths = [1.0] * len(streams)
+    if depth is not None:
+        given = [float(one) for one in depth] if isinstance(depth, Sequence) else [float(depth)]
+        check_positive(**{f"base_depth[{i}]" if len(given) > 1 else "base_depth": one for i, one in enumerate(given)})
+        if len(given) != len(outer):
+            has = "; ".join(_described(graph, streams[index]) for index in outer)
+            raise OptionError(
+                f"base_depth must hold one number for each of the {len(outer)} residual streams of {graph.model}, "
+                f"received {len(given)}: {has}; or give base=, a smaller model of the same family"
+            )
+        for index, branches in zip(outer, given, strict=True):
+            count = len(streams[index].branches)
+            if branches > count:
+                raise OptionError(
+                    f"base_depth is {branches:g} residual branches, and {graph.model} has {count}: "
+                    f"{_described(graph, streams[index])}; the base must be the smaller one"
+                )
+            depths[index] = count / branches
+        inner = [stream for stream in streams if stream.nested and len(stream.branches) > 1]
+        if inner:
+            raise PlanError(
+                f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
+                f"{_described(graph, inner[0])}; give base=, a smaller model of the same family"
+            )
+    ratio = None
+    if width is not None:
+        check_positive(base_width=width)
+        own = _width_of(graph, streams, fans)
+        if own is not None and width > own:
+            raise OptionError(
+                f"base_width is {width:g} channels, and the residual stream of {graph.model} has {own}; the base must "
+                "be the smaller one"
+            )
+        ratio = None if own is None else own / width
+
+    def side(fan: int | None) -> float | None:
+        if fan is None:
+            return None
+        return float(fan) if width is None else float(width) if ratio is None else fan / ratio
+
+    return Base(
+        {name: (side(one.fan_in), side(one.fan_out)) for name, one in fans.items()},
+        tuple(depths),
+    )
+
+
+def _described(graph: Graph, stream: Stream) -> str:
+    first, last = (graph.values[value].name for value in (stream.sums[0], stream.sums[-1]))
+    return f"{len(stream.branches)} branches from {first!r} to {last!r}"
+
+
+def _width_of(graph: Graph, streams: Sequence[Stream], fans: Mapping[str, Widths]) -> int | None:
+    """Return the channels of the first stream at its first sum, as its branches' last weights have them."""
+    for stream in streams:
+        for branch in stream.branches:
+            for name in branch.carriers:
+                if (width := fans[name].fan_out) is not None:
+                    return width
+    return None
+
+
+def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
+    """Return the base that another graph is: parameters are matched by name, blocks by their places.
+
+    Raises:
+        OptionError: the base has other parameters or streams, or is the larger one somewhere.
+    """
+    names = _matched(graph, base)
+    mine, theirs = widths(graph), widths(base)
+    remarks, larger = [], []
+    fans: dict[str, tuple[float | None, float | None]] = {}
+    for name, other in names.items():
+        sides = []
+        for own, small in ((mine[name].fan_in, theirs[other].fan_in), (mine[name].fan_out, theirs[other].fan_out)):
+            if own is not None and small is not None and small > own:
+                larger.append(f"{other!r} has width {small} in the base and {own} here")
+            sides.append(None if own is None else float(own if small is None else small))
+        fans[name] = (sides[0], sides[1])
+        shape, before = graph.parameters[name].shape, base.parameters[other].shape
+        if mine[name] == theirs[other] and shape != before:
+            remarks.append(f"{name!r} is {list(shape)} here and {list(before)} in the base, which is no width")
+    if larger:
+        raise OptionError(f"the base is larger than {graph.model}: {larger[0]}; give the smaller model as base=")
+    depths = _depths(graph, base, streams)
+    heads = [{score.head_dim for score in attention_scores(one)} for one in (graph, base)]
+    head_dim = None
+    if len(heads[1]) == 1:
+        head_dim = float(heads[1].pop())
+    shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
+    return Base(fans, depths, head_dim, _repeats(streams, residual_streams(base), names), tuple(shown))
+
+
+def _matched(graph: Graph, base: Graph) -> dict[str, str]:
+    """Return for each parameter the base's of the same name, or of the nearest block in which all is called alike."""
+    known: dict[str, list[str]] = defaultdict(list)
+    for name in base.parameters:
+        for pattern in _patterns(name):
+            known[pattern].append(name)
+    names: dict[str, str] = {}
+    strange = []
+    for name, parameter in graph.parameters.items():
+        found = [known[pattern] for pattern in _patterns(name) if pattern in known]
+        alike = [
+            other for other in (found[0] if found else ()) if len(base.parameters[other].shape) == len(parameter.shape)
+        ]
+        if not alike:
+            strange.append(name)
+        else:  # a deeper model's further blocks: the last of those whose names begin alike
+            names[name] = max(alike, key=lambda other: (_shared(other, name), alike.index(other)))
+    if strange:
+        raise _another_family(graph, base, strange)
+    patterns = {pattern for name in graph.parameters for pattern in _patterns(name)}
+    if unmet := [name for name in base.parameters if patterns.isdisjoint(_patterns(name))]:
+        raise _another_family(base, graph, unmet)
+    return names
+
+
+def _patterns(name: str) -> tuple[str, str]:
+    """Return what parameters of like blocks are called: with the numbers of blocks left out, then with all numbers."""
+    parts = ["#" if part.isdigit() else part for part in name.split(".")]
+    return ".".join(parts), "?" + _NUMBER.sub("#", name)
+
+
+def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionError:
+    return OptionError(
+        f"the base is of another family: {one.model} has {listed(names, 3)}, and the {other.model} beside it nothing "
+        "that is called alike; give a model of the same class and smaller sizes as base="
+    )
+
+
+def _shared(one: str, other: str) -> int:
+    """Return how many parts at the beginning of two names are the same."""
+    same = [a == b for a, b in zip(one.split("."), other.split("."), strict=False)]
+    return same.index(False) if False in same else len(same)
+
+
+def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float, ...]:
+    small = residual_streams(base)
+    outer = [[i for i, stream in enumerate(every) if not stream.nested] for every in (streams, small)]
+    if len(outer[0]) != len(outer[1]):
+        raise OptionError(
+            f"the base is of another family: {graph.model} has {len(outer[0])} residual stream(s), and {base.model} "
+            f"{len(outer[1])}; give a model of the same class and smaller sizes"
+        )
+    partner = dict(zip(outer[0], outer[1], strict=True))
+    depths = []
+    for index, stream in enumerate(streams):
+        if stream.parent is not None:
+            partner[index] = _nested(streams, small, stream, partner)
+        theirs = small[partner[index]] if partner[index] >= 0 else None
+        if theirs is None:
+            raise OptionError(
+                f"the base is of another family: {graph.model} has {_described(graph, stream)}, inside a branch, and "
+                f"{base.model} no stream there; give a model of the same class and smaller sizes"
+            )
+        if len(theirs.branches) > len(stream.branches):
+            raise OptionError(
+                f"the base is larger than {graph.model}: it has {_described(base, theirs)}, and the model "
+                f"{_described(graph, stream)}; give the smaller model as base="
+            )
+        depths.append(len(stream.branches) / len(theirs.branches))
+    return tuple(depths)
+
+
+def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[str, str]) -> dict[str, float]:
+    """Return by how much more sums share each parameter than the base's."""
+    before: dict[str, int] = {}
+    for stream in small:
+        for name, sums in stream.inside.items():
+            before[name] = max(before.get(name, 1), len(sums))
+    return {
+        name: len(sums) / before.get(names[name], 1)
+        for stream in streams
+        for name, sums in stream.inside.items()
+        if len(sums) > 1
+    }
+
+
+def _nested(streams: Sequence[Stream], small: Sequence[Stream], stream: Stream, partner: Mapping[int, int]) -> int:
+    """Return the base's stream that stands for one in a branch: at the same relative place; -1 for none."""
+    assert stream.parent is not None
+    parent = partner[stream.parent]
+    place, number = stream.place
+    alike = [i for i, other in enumerate(small) if other.parent == parent and other.place[1] == number]
+    if not alike:
+        return -1
+    share = place / max(1, len(streams[stream.parent].sums) - 1)
+    last = max(1, len(small[parent].sums) - 1)
+    return min(alike, key=lambda i: abs(small[i].place[0] / last - share))

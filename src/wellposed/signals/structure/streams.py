@@ -1,0 +1,529 @@
+"""Residual streams: sums along which a signal is carried on, and the branches that add to it.
+
+A sum is *residual* where one of its terms leads back to a value, its *fork*, from which others come by more
+contractions: the term carries the signal on, through norms, pools and at most one projection, and the others are
+branches. Sums that the trunk of a model passes one after another, through whatever lies between them, are one stream;
+so a stream goes on through norms after its sums, projection shortcuts, downsampling and concatenations. What lies in
+branches alone is not on the trunk: residual sums in there are streams of their own, *nested* where they lie in the
+branches of one sum, and side by side with the first where several sums read them (an encoder, beside its decoder).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from wellposed.graphs import Graph
+from wellposed.graphs.graph import once
+from wellposed.signals.operators.contraction import contractions
+from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.schema import plain_name
+from wellposed.signals.operators.views import is_view
+from wellposed.signals.structure.branches import Branches, Edge, branches
+from wellposed.signals.structure.carriers import Carriers, carriers_of
+from wellposed.signals.structure.vertices import Branch, Vertex, vertices
+
+_SHARED = "is used elsewhere too"
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualBranch:
+    """What one branch adds to a stream.
+
+    Attributes:
+        value: id of what it adds.
+        readers: the nodes that add it.
+        sum: id of the sum.
+        weights: nodes of its contractions, without those of streams inside it, in execution order.
+        last: those after which no other comes before the sum.
+        depth: contractions on its longest chain.
+        carriers: names of the parameters that multiply all that it adds by what they are multiplied by.
+        reason: why there are none; empty where there are some.
+    """
+
+    value: int
+    readers: tuple[int, ...]
+    sum: int
+    weights: tuple[int, ...]
+    last: frozenset[int]
+    depth: int
+    carriers: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The residual sums that a signal passes one after another.
+
+    Attributes:
+        sums: their ids, in execution order.
+        branches: what is added, in execution order of the sums.
+        inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
+            that are nested in them are among them.
+        parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
+        place: the index of that sum in its stream, and of the stream among those that are nested there.
+    """
+
+    sums: tuple[int, ...]
+    branches: tuple[ResidualBranch, ...]
+    inside: Mapping[str, frozenset[int]]
+    parent: int | None = None
+    place: tuple[int, int] = (0, 0)
+
+    @property
+    def nested(self) -> bool:
+        """Whether it lies in the branches of one sum of another."""
+        return self.parent is not None
+
+
+@once
+def residual_streams(graph: Graph) -> tuple[Stream, ...]:
+    """Return the residual streams of a graph: that of the outputs first, and each before those nested in it."""
+    return tuple(_Finder(graph, branches(graph)).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A residual sum: the value that its signal comes from, None for a parameter, and its terms."""
+
+    value: int
+    fork: int | None
+    skips: tuple[int, ...]
+    added: tuple[int, ...]
+    inner: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What is looked through at once: the values, where to begin, and the sum in whose branches they lie."""
+
+    roots: tuple[int, ...]
+    within: frozenset[int] | None
+    fork: int | None = None
+    parent: int | None = None
+    sum: int = 0
+
+
+class _Finder:
+    def __init__(self, graph: Graph, structure: Branches) -> None:
+        self.graph = graph
+        self.steps = structure.steps
+        self.entering: dict[int, list[Edge]] = defaultdict(list)
+        for edge in structure.edges:
+            self.entering[edge.target].append(edge)
+        self.order = {value: index for index, value in enumerate(structure.steps)}
+        self.vertices: Mapping[int, Vertex] = vertices(structure).vertices
+        self.fixed = parameter_values(graph)
+        self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
+        self.residual = self._residual()
+        self.live: set[int] = set()  # what leads to the ends
+        self.found: list[Stream] = []
+
+    def run(self) -> list[Stream]:
+        """Look through the graph from its outputs, then through what lies in branches."""
+        ends = self._ends()
+        for value in ends:
+            self.live |= self._leading(value, 0)
+        levels = [_Level(ends, None)]
+        for level in levels:
+            levels += self._level(level)
+        return self.found
+
+    def _ends(self) -> tuple[int, ...]:
+        """Return the outputs, without those on the way to others: caches of keys, hidden states.
+
+        More weights lead to another output than to these, and the same ones among them.
+        """
+        if len(self.graph.outputs) < 2:
+            return self.graph.outputs
+        leading: dict[int, int] = {}
+        weights: dict[str | int, int] = {}
+        for node in self.graph.nodes:
+            before = 0
+            for value in node.inputs:
+                before |= leading.get(value, 0)
+            if node.index in self.weighted:
+                before |= 1 << weights.setdefault(self.weighted[node.index], len(weights))
+            leading.update(dict.fromkeys(node.outputs, before))
+        ends = [value for value in dict.fromkeys(self.graph.outputs) if value in self.steps]
+        met = {value: leading.get(value, 0) for value in ends}
+        return tuple(
+            value for value in ends if not any(own | met[value] == own and own != met[value] for own in met.values())
+        )
+
+    # ---- which sums are residual ------------------------------------------------------------------------------------
+
+    def _residual(self) -> dict[int, _Sum]:
+        sums = {}
+        projected: Counter[int | None] = Counter()
+        for value, vertex in self.vertices.items():
+            if self.steps[value].kind != "sum" or vertex.degree < 2:
+                continue
+            one, projection = self._classified(vertex)
+            if one is not None:
+                sums[value] = one
+                projected[one.fork] += projection
+        sums |= self._from_parameters()
+        # a value that is projected into several sums is injected into them (a time or a condition), not carried on
+        return {value: one for value, one in sums.items() if projected[one.fork] < 2}
+
+    def _from_parameters(self) -> dict[int, _Sum]:
+        """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
+        sums = {}
+        for node in self.graph.nodes:
+            if plain_name(node.op) != "add" or node.outputs[0] not in self.steps:
+                continue
+            fixed = [value for value in node.inputs if value in self.fixed and value not in self.graph.known]
+            signals = [value for value in node.inputs if value in self.steps]
+            shape = self.graph.values[node.outputs[0]].shape
+            if len(fixed) != 1 or len(signals) != 1 or self.graph.values[fixed[0]].shape != shape:
+                continue
+            origin = fixed[0]
+            while (index := self.graph.values[origin].node) is not None and is_view(self.graph.nodes[index].op):
+                origin = self.graph.nodes[index].inputs[0]
+            read = self._reading(origin, node.index)
+            if read and not read.isdisjoint(self._leading(signals[0], min(map(self._made_at, read)))):
+                sums[node.outputs[0]] = _Sum(node.outputs[0], None, (), (signals[0],), frozenset())
+        return sums
+
+    def _reading(self, value: int, but: int) -> set[int]:
+        """Return the signals that are made of a parameter's value, without those of one node."""
+        read: set[int] = set()
+        seen: set[int] = set()
+        pending = [value]
+        while pending:
+            for index in self.graph.users().get(pending.pop(), ()):
+                if index != but:
+                    for out in self._made(index):
+                        if out not in self.fixed:
+                            read.add(out)
+                        elif out not in seen:
+                            seen.add(out)
+                            pending.append(out)
+        return read
+
+    def _leading(self, value: int, first: int) -> set[int]:
+        """Return the values that lead to one, as far back as the node ``first``."""
+        seen: set[int] = set()
+        pending = [value]
+        while pending:
+            at = pending.pop()
+            made = self._made_at(at)
+            if at not in seen and made >= first:
+                seen.add(at)
+                pending += self.graph.nodes[made].inputs
+        return seen
+
+    def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
+        shape = self.graph.values[vertex.value].shape
+        best: tuple[tuple[int, int], _Sum] | None = None
+        for index, term in enumerate(vertex.branches):
+            if self.graph.values[term.value].shape != shape:
+                continue  # what is broadcast into a sum is not carried on by it
+            for fork, contracted, part in self._back(term):
+                added = [
+                    other.value
+                    for i, other in enumerate(vertex.branches)
+                    if i != index and self._is_branch(fork, contracted, part, other.value)
+                ]
+                if not added:
+                    continue
+                rank = (contracted, -self.order[fork])
+                if best is None or rank < best[0]:
+                    skips = tuple(b.value for b in vertex.branches if b.value not in added)
+                    best = (rank, _Sum(vertex.value, fork, skips, tuple(added), frozenset(vertex.inner)))
+                break
+        if best is None:
+            return None, False
+        return best[1], best[0][0] > 0
+
+    def _is_branch(self, fork: int, contracted: int, part: int | None, value: int) -> bool:
+        """Whether a term of a sum comes from ``fork`` by more contractions than the one that carries it on.
+
+        Beside the fork itself it may have none: a pool, a norm, or a transform is a branch too.
+        """
+        depth = self._depth(fork, part, value)
+        return depth > contracted or (depth == contracted == 0 and self.steps[value].base != fork)
+
+    def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
+        """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
+        value, contracted = term.value, 0
+        while True:
+            step = self.steps[value]
+            yield step.base, contracted, step.part
+            if step.part is not None:
+                return
+            kind, edges = self.steps[step.base].kind, self.entering.get(step.base, ())
+            contracted += kind == "contraction"
+            if kind not in ("pool", "normalisation", "contraction", "concatenation") or len(edges) != 1:
+                return
+            if contracted > 1:
+                return
+            value = edges[0].value
+
+    def _depth(self, fork: int, part: int | None, value: int) -> int:
+        """Return the contractions on the longest path from ``fork`` to ``value``, -1 where there is none.
+
+        Where only a part of the fork is carried on, paths must read that part, or all of it.
+        """
+        first, end = self.order[fork], self.steps[value].base
+        reached, pending = {end}, [end]
+        while pending:
+            for edge in self.entering.get(pending.pop(), ()):
+                if self.order[edge.source] > first and edge.source not in reached:
+                    reached.add(edge.source)
+                    pending.append(edge.source)
+        depths: dict[int, int] = {}
+        if end == fork:
+            return 0
+        for junction in sorted(reached, key=self.order.__getitem__):
+            before = [
+                depths.get(edge.source, -1) if edge.source != fork else 0
+                for edge in self.entering.get(junction, ())
+                if edge.source != fork or part is None or self.steps[edge.value].part in (None, part)
+            ]
+            if max(before, default=-1) >= 0:
+                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
+        return depths.get(end, -1)
+
+    # ---- one level --------------------------------------------------------------------------------------------------
+
+    def _level(self, level: _Level) -> list[_Level]:
+        """Add the streams of one level; return the levels in their branches, and beside them."""
+        trunk, passed = self._trunk(level)
+        if not passed:
+            return []
+        streams = self._joined(passed, trunk)
+        readers = {one.value: self._inside(one, trunk, level) for one in passed}
+        counts = Counter(value for inside in readers.values() for value in inside)
+        beside = frozenset(value for value, count in counts.items() if count > 1)
+        own = {value: frozenset(inside - beside) for value, inside in readers.items()}
+        holding = self._parameters(own)
+        levels = []
+        for number, sums in enumerate(streams):
+            index = len(self.found)
+            carried = [branch for one in sums for branch in self._branches(one, own[one.value])]
+            places = {one.value for one in sums}
+            mine = {name: at for name, at in holding.items() if at <= places}
+            self.found.append(
+                Stream(
+                    tuple(one.value for one in sums),
+                    tuple(_unshared(self.graph, carried)),
+                    mine,
+                    level.parent,
+                    (level.sum, number) if level.parent is not None else (0, 0),
+                )
+            )
+            levels += [_Level(one.added, own[one.value], one.fork, index, i) for i, one in enumerate(sums)]
+        if beside:
+            roots = tuple(
+                value
+                for value in sorted(beside)
+                if any(out not in beside for node in self.graph.users().get(value, ()) for out in self._made(node))
+            )
+            levels.append(_Level(roots, beside))
+        return levels
+
+    def _made(self, node: int) -> tuple[int, ...]:
+        return self.graph.nodes[node].outputs
+
+    def _trunk(self, level: _Level) -> tuple[set[int], list[_Sum]]:
+        """Return the values that are reached without entering a branch, and the residual sums among them."""
+        trunk: set[int] = set()
+        passed = []
+        pending = list(level.roots)
+        while pending:
+            value = pending.pop()
+            if value in trunk or value in self.fixed or (level.within is not None and value not in level.within):
+                continue
+            trunk.add(value)
+            one = self.residual.get(value)
+            if one is not None and self._is_of(one, level):
+                passed.append(one)
+                trunk |= one.inner
+                pending += one.skips
+                continue
+            index = self.graph.values[value].node
+            if index is not None:
+                pending += self.graph.nodes[index].inputs
+        return trunk, sorted(passed, key=lambda one: self.order[one.value])
+
+    def _is_of(self, one: _Sum, level: _Level) -> bool:
+        """Whether a sum's fork lies in the level too."""
+        return level.within is None or one.fork is None or one.fork in level.within or one.fork == level.fork
+
+    def _joined(self, passed: list[_Sum], trunk: Collection[int]) -> list[list[_Sum]]:
+        """Return the sums by stream: those that the trunk leads to from one another."""
+        head = {one.value: one.value for one in passed}
+
+        def find(value: int) -> int:
+            while head[value] != value:
+                head[value] = head[head[value]]
+                value = head[value]
+            return value
+
+        at = {one.value: one for one in passed}
+        leading: dict[int, frozenset[int]] = {}  # the last sums of the trunk before a value
+        for value in sorted(trunk, key=self._made_at):
+            one = at.get(value)
+            index = self.graph.values[value].node
+            read = one.skips if one is not None else () if index is None else self.graph.nodes[index].inputs
+            before = frozenset[int]().union(*(leading.get(v, ()) for v in read))
+            if one is None:
+                leading[value] = before
+                continue
+            leading[value] = frozenset((value,))
+            for other in before:
+                head[find(other)] = find(value)
+        streams: dict[int, list[_Sum]] = defaultdict(list)
+        for one in passed:
+            streams[find(one.value)].append(one)
+        # that of the outputs, which ends last, first
+        return sorted(streams.values(), key=lambda sums: -self.order[sums[-1].value])
+
+    def _made_at(self, value: int) -> int:
+        index = self.graph.values[value].node
+        return -1 if index is None else index
+
+    def _inside(self, one: _Sum, trunk: Collection[int], level: _Level) -> set[int]:
+        """Return the values in the branches of a sum."""
+        inside: set[int] = set()
+        pending = list(one.added)
+        while pending:
+            value = pending.pop()
+            if value in inside or value in trunk or value in self.fixed:
+                continue
+            if level.within is not None and value not in level.within:
+                continue
+            inside.add(value)
+            index = self.graph.values[value].node
+            if index is not None:
+                pending += self.graph.nodes[index].inputs
+        return inside
+
+    def _parameters(self, own: Mapping[int, frozenset[int]]) -> dict[str, frozenset[int]]:
+        """Return for each parameter that is used in branches alone the sums of these."""
+        at = {value: one for one, inside in own.items() for value in inside}
+        holding: dict[str, frozenset[int]] = {}
+        for name, parameter in self.graph.parameters.items():
+            places: set[int | None] = set()
+            pending, seen = [parameter.value], {parameter.value}
+            while pending:
+                for node in self.graph.users().get(pending.pop(), ()):
+                    for out in self._made(node):
+                        if out in self.fixed:
+                            if out not in seen:
+                                seen.add(out)
+                                pending.append(out)
+                        elif out in self.live:
+                            places.add(at.get(out))
+            inside = frozenset(place for place in places if place is not None)
+            if len(inside) == len(places) > 0:
+                holding[name] = inside
+        return holding
+
+    # ---- one branch -------------------------------------------------------------------------------------------------
+
+    def _branches(self, one: _Sum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
+        """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
+        found = {value: self._branch(one, value, inside) for value in one.added}
+        for partial in one.inner:
+            node = self.graph.nodes[self._made_at(partial)]
+            terms = [value for value in found if value in node.inputs]
+            if len(terms) < 2 or any(found[value][0].carriers for value in terms):
+                continue
+            together = self._branch(one, partial, inside)
+            if together[0].carriers:
+                found = {partial if v == terms[0] else v: b for v, b in found.items() if v not in terms[1:]}
+                found[partial] = together
+        return list(found.values())
+
+    def _branch(self, one: _Sum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
+        readers = self._readers(one, value)
+        carriers = carriers_of(self.graph, value, readers)
+        own, last, seen = [], set(), set()
+        pending = [(value, True)]
+        while pending:
+            at, ends = pending.pop()
+            if at not in inside or (at, ends) in seen or (at, True) in seen:
+                continue
+            seen.add((at, ends))
+            index = self.graph.values[at].node
+            if index is None:
+                continue
+            if index in self.weighted:
+                own.append(index)
+                if ends:
+                    last.add(index)
+            inner = self.residual.get(at)
+            nested = inner is not None and inner.fork in inside
+            through = inner.skips if inner is not None and nested else self.graph.nodes[index].inputs
+            pending += [(read, ends and index not in self.weighted) for read in through]
+        depth = len(set(own)) if one.fork is None else self._depth(one.fork, None, value)
+        branch = ResidualBranch(
+            value,
+            readers,
+            one.value,
+            tuple(sorted(set(own))),
+            frozenset(last),
+            depth,
+            carriers.parameters,
+            carriers.reason,
+        )
+        return branch, carriers
+
+    def _readers(self, one: _Sum, value: int) -> tuple[int, ...]:
+        """Return the nodes through which a sum reads one of its terms."""
+        nodes: list[int] = []
+        pending = [one.value, *one.inner]
+        seen: set[int] = set()
+        while pending:
+            at = pending.pop()
+            index = self.graph.values[at].node
+            if at in seen or index is None:
+                continue
+            seen.add(at)
+            if value in self.graph.nodes[index].inputs:
+                nodes.append(index)
+            elif at == one.value or at in one.inner:  # terms that were stacked before they are summed
+                pending += [read for read in self.graph.nodes[index].inputs if read not in one.skips]
+        return tuple(sorted(set(nodes)))
+
+
+def _unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> Iterator[ResidualBranch]:
+    """Yield the branches, without carriers where something that is no end of a branch uses these too."""
+    ends = {node for _, carriers in carried for node in carriers.uses}
+    scaled = {value for _, carriers in carried for value in carriers.values}
+    dead = set(graph.dead_nodes)
+    fixed = parameter_values(graph)
+    for branch, carriers in carried:
+        reason = ""
+        for name in carriers.parameters:
+            other = _other_use(graph, name, ends, scaled, fixed, dead)
+            if other is not None:
+                reason = f"{name} {_SHARED}, by {graph.nodes[other].name}"
+                break
+        yield replace(branch, carriers=(), reason=reason) if reason else branch
+
+
+def _other_use(
+    graph: Graph,
+    name: str,
+    ends: Collection[int],
+    scaled: Collection[int],
+    fixed: Collection[int],
+    dead: Collection[int],
+) -> int | None:
+    """Return a node that uses a parameter for something else than the ends of branches."""
+    pending, seen = [graph.parameters[name].value], set[int]()
+    while pending:
+        for node in graph.users().get(pending.pop(), ()):
+            if node in ends or node in dead or node in seen:
+                continue
+            seen.add(node)
+            outputs = graph.nodes[node].outputs
+            if not all(out in fixed for out in outputs):
+                return node
+            pending += outputs
+    return None
