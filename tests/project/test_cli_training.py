@@ -224,8 +224,9 @@ def test_compare_trains_from_every_start(run, file):
 
 
 def test_lr_checks_coordinates_over_sizes(run, file):
-    argv = ["lr", f"{file}:family", "--coordinates", "16,32,64", "-O", "optimizer=sgd", "-O", "lr=0.1", "-O", "seeds=8"]
-    code, out, err = run(*argv, "-O", "way=mup")
+    options = ["-O", "optimizer=sgd", "-O", "lr=0.1", "-O", "seeds=8"]
+    argv = ["lr", f"{file}:family", "--coordinates", "32,64,128", *options]
+    code, out, err = run(*argv, "-O", 'way={"method": "mup", "base_width": 32}')
     assert (code, err) == (0, "")
     assert "ok: no change of" in out
     code, out, err = run(*argv, "-O", "way=autoinit", "-O", "axis=breadth", "--json")

@@ -219,9 +219,10 @@ class _Maker:
         return made
 
     def grouped(self, plan: Plan, model: nn.Module, lr: float, options: Mapping[str, Any]) -> Optimizer:
-        """Return an optimizer of a plan's groups."""
+        """Return an optimizer of a plan's groups, which are told those of its options that they may scale (eps)."""
         kind: Any = self.kind
-        groups = plan.param_groups(model, lr, self.kind, weight_decay=self.weight_decay, **options)
+        told = {name: value for name, value in self.options.items() if name in _GROUPS} | dict(options)
+        groups = plan.param_groups(model, lr, self.kind, weight_decay=self.weight_decay, **told)
         made: Optimizer = kind(groups, lr=lr, **self.options)
         return made
 

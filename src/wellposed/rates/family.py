@@ -177,6 +177,11 @@ def train_family(
                 warnings += sweep.warnings
             found[name] = way_transfer(name, curves, shared.confidence, shared.tolerance)
             warnings += _warnings(found[name].name, curves, shared.axis)
+    if len(ordered) == len(shared.seeds) == 2:
+        warnings.append(
+            "two sizes and two seeds leave one degree of freedom, and intervals several times as wide as with a third "
+            "size or seed"
+        )
     steps = family.feeds.steps
     return TransferCheck(
         axis=shared.axis,
