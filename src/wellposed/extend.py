@@ -5,7 +5,7 @@
 | a rule | `rule`, `Call`, `State`, and the arithmetic that keeps correlations, dependence and spread right: `apply_pointwise`, `linear`, `combine`, `multiply`, `averaged`, `normalise`, `reshape`, `permute`, `expand`, `select`, `concatenate`, `make_state` |
 | a backward rule | `adjoint`, `Adjoint`, `Term`, `settled`, `times`, `reduced` |
 | a view | `view` with the steps `Regroup`, `Permute`, `Expand`, `Cut`, `Reorder` |
-| a method | `method`, `Draft`, `Request`, `Drawn`, `Constant` and the other kinds of `Prescription`, `keep`, `contractions`, `levers`, `widths` |
+| a method | `method`, `Draft`, `Request`, `Drawn`, `Constant` and the other kinds of `Prescription`, `keep`, `contractions`, `levers`, `widths`, `residual_streams` |
 | a front end | a module that `wellposed.trace` can run, and `Graph`, `Node`, `Value`, `Parameter`, `Ref` |
 
 ``docs/extending.md`` shows each of them at work.
@@ -32,6 +32,7 @@ from wellposed.signals.operators.levers import Lever, levers
 from wellposed.signals.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
 from wellposed.signals.registry import Overload, Rule, adjoint, operators, overloads, rule, unregister
 from wellposed.signals.rules.shape import backward, forward
+from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
 from wellposed.signals.structure.widths import Widths, widths
 
 __all__ = [
@@ -57,10 +58,12 @@ __all__ = [
     "Regroup",
     "Reorder",
     "Request",
+    "ResidualBranch",
     "Rescaled",
     "Rule",
     "State",
     "Steps",
+    "Stream",
     "Term",
     "Tied",
     "Value",
@@ -84,6 +87,7 @@ __all__ = [
     "permute",
     "reduced",
     "reshape",
+    "residual_streams",
     "rule",
     "select",
     "settled",
