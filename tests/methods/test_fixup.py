@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.errors import PlanError
-from wellposed.methods.fixup import residual_branches
-from wellposed.signals.structure.branches import branches
+from wellposed.signals.structure.streams import residual_streams
 
 
 class Block(nn.Module):
@@ -117,7 +116,8 @@ def test_attention_parallel_and_nested_branches() -> None:
     graph = wp.trace(Parallel(), torch.randn(2, 5, 8))
     found = [
         ([graph.nodes[n].name for n in b.weights], [graph.nodes[n].name for n in sorted(b.last)], b.depth)
-        for b in residual_branches(branches(graph))
+        for stream in residual_streams(graph)
+        for b in stream.branches
     ]
     attention = ["attention:linear", "attention:linear#2"]
     assert (["inner"], ["inner"], 1) in found

@@ -65,7 +65,7 @@ def shares(vertices: Vertices, room: float) -> dict[int, Share]:
     """Return what weights add, for every vertex and every contraction from which identity branches lead on.
 
     Identity branches link vertices to streams. Of the second moment 1 with which a stream ends, its starts make
-    1 - ``room`` and the B vertices along it that take weighted branches in make ``room``, 1/B of it each: residual
+    1 - ``room`` and the B weighted branches that vertices along it take in make ``room``, 1/B of it each: residual
     branches scaled by 1/√B (Hayou et al. 2021, *Stable ResNet*, arXiv 2010.12859). What reaches the end along n paths
     arrives n times as large, and is made 1/n² of its share. Where a stream has several ends, the smallest share holds.
     """
@@ -73,29 +73,31 @@ def shares(vertices: Vertices, room: float) -> dict[int, Share]:
         value: [branch.origin for branch in vertex.branches if not branch.weights]
         for value, vertex in vertices.vertices.items()
     }
+    counts = {value: max(1, len(vertex.weighted)) for value, vertex in vertices.vertices.items()}
     followed = {origin for before in origins.values() for origin in before}
     order = {value: index for index, value in enumerate(origins)}
     result: dict[int, Share] = {}
     for end in origins:
         if end in followed:
             continue
-        for value, own in _shares_of_stream(origins, _paths(end, origins, order), room).items():
+        for value, own in _shares_of_stream(origins, counts, _paths(end, origins, order), room).items():
             if value not in result or own < result[value].own:
                 result[value] = Share(own, value == end)
     return result
 
 
 def _shares_of_stream(
-    origins: Mapping[int, Sequence[int | None]], paths: Mapping[int, int], room: float
+    origins: Mapping[int, Sequence[int | None]], counts: Mapping[int, int], paths: Mapping[int, int], room: float
 ) -> dict[int, float]:
     """Return what weights add at every place of one stream, from the number of paths from there to its end."""
     joined = [value for value in paths if origins.get(value)]
     unknown = sum(origin is None for value in joined for origin in origins[value])
     starts = len(paths) - len(joined) + unknown
     whole = room if starts else 1.0
+    together = sum(counts[value] for value in joined)
     result = {}
     for value, count in paths.items():
-        part = whole / len(joined) if origins.get(value) else (1.0 - room if joined else 1.0) / starts
+        part = whole * counts[value] / together if origins.get(value) else (1.0 - room if joined else 1.0) / starts
         result[value] = part * math.exp(-2.0 * math.log(count))
     return result
 
