@@ -1,5 +1,6 @@
 """Whether rates found on a small model hold for a deeper or a wider one: families of language models, way by way.
 
+    python benchmarks/transfer.py --cost
     python benchmarks/transfer.py [--data ../shared/datasets/shakespeare] [--only 'depth*'] [--journal DIR] [--out DIR]
 
 Byte-level models are trained on the text with AdamW (0.9, 0.95; decay 0.1; warm-up over a tenth of the steps, then
@@ -306,6 +307,24 @@ def measure(family: Family, way: str, text: Text, journal: Path | None) -> dict[
     }
 
 
+def cost(repeats: int = 5) -> list[dict[str, Any]]:
+    """Return what planning costs beside method ``mup``, in processor time, the least of several."""
+    rows = []
+    ids = torch.zeros(2, CONTEXT, dtype=torch.long)
+    for make in (GPT, llama):
+        with torch.device("meta"):
+            model = make(12, 256)
+        times: dict[str, list[float]] = {"mup": [], "complete_p": []}
+        for _ in range(repeats):
+            for method, options in (("mup", {}), ("complete_p", {"base_depth": 4, "base_width": 64})):
+                started = time.process_time()
+                wp.plan(model, ids, method=method, **options)
+                times[method].append(time.process_time() - started)
+        mup, ours = (min(each) for each in times.values())
+        rows.append({"model": make.__name__, "mup": mup, "complete_p": ours, "ratio": ours / mup})
+    return rows
+
+
 def main() -> None:
     """Measure, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -313,9 +332,15 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="pattern of families")
     parser.add_argument("--ways", default="*", help="pattern of ways")
     parser.add_argument("--journal", type=Path)
+    parser.add_argument("--cost", action="store_true", help="measure what planning costs, and nothing else")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.cost:
+        rows = cost()
+        columns = {"model": "model", "mup": "mup (s)", "complete_p": "complete_p (s)", "ratio": "ratio"}
+        write("transfer_cost", markdown(rows, columns), rows, options.out)
+        return
     text = Text.read(options.data)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name, family in FAMILIES.items():

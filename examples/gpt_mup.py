@@ -75,9 +75,9 @@ def loss_fn(model, ids):
 
 def make_optimizer(model, lr):
     """Initialise ``model`` in place, and return AdamW with the groups that belong to that initialisation."""
-    plan = wp.initialize_(model, sequences(8), method="mup")
-    # lr is the rate of a layer of base_width channels: best the width at which the rate was tuned.
-    return torch.optim.AdamW(plan.param_groups(model, lr, "adamw", weight_decay=0.01, base_width=32))
+    # base_width is the width at which the rate was tuned: readouts are drawn, and rates divided, against it
+    plan = wp.initialize_(model, sequences(8), method="mup", base_width=32)
+    return torch.optim.AdamW(plan.param_groups(model, lr, "adamw", weight_decay=0.01))
 
 
 torch.manual_seed(0)

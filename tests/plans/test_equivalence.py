@@ -352,7 +352,8 @@ def trained(name, optimizer, alpha, depth=4, base=2, width=32, first=16, steps=S
             optimise.zero_grad()
             loss_of(model, case.inputs).backward()
             if clip is not None:
-                clip(model, optimise)
+                norm = clip(model, optimise, model is ours)
+                assert norm > 2 * CLIP  # it is active
             optimise.step()
     worst, moved = 0.0, 0.0
     for key, value in theirs.named_parameters():
@@ -381,6 +382,30 @@ def test_any_power_of_the_depth(name, alpha, optimizer):
     worst, moved = trained(name, optimizer, alpha, depth=6, steps=20)
     assert moved > 1e-2
     assert worst < 1e-12
+
+
+CLIP = 1e-3
+
+
+def counting(model, optimizer, ours):
+    if ours:
+        return wp.clip_grad_norm_(optimizer, CLIP)
+    return nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2", "mixtral", "resnetv2", "parallel"])
+def test_with_clipping_that_counts_what_is_carried(name, optimizer):
+    worst, _ = trained(name, optimizer, 1.0, clip=counting)
+    assert worst < 1e-12
+
+
+def test_clipping_that_does_not_count_it_shows():
+    def plain(model, optimizer, ours):
+        return nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+
+    worst, _ = trained("llama", "sgd", 1.0, steps=10, clip=plain)
+    assert worst > 1e-6
 
 
 @pytest.mark.parametrize(
