@@ -95,6 +95,7 @@ def plan(
         options: of the method.
     """
     module, given = _prepared(model, args, training)
+    options = _with_base(options, args, training)
     return planned(module, given, method=method, seed=seed, only=only, skip=skip, training=training, **options)
 
 
@@ -328,6 +329,15 @@ def _prepared(model: Any, args: tuple[Any, ...], training: bool) -> tuple[JaxMod
     given = module.given(args)
     module.prepare(given, training)
     return module, given
+
+
+def _with_base(options: Mapping[str, Any], args: tuple[Any, ...], training: bool) -> dict[str, Any]:
+    """Return options with the graph of the model that another one is measured against (``complete_p``)."""
+    base = options.get("base")
+    if base is None or isinstance(base, Graph):
+        return dict(options)
+    module, given = _prepared(base, args, training)
+    return {**options, "base": graphs.trace(module, *given, training=training)}
 
 
 def _opened(

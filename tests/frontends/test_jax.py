@@ -747,6 +747,47 @@ def test_rates_are_the_plans():
             np.testing.assert_allclose(step, wanted[name], rtol=1e-3, err_msg=name)  # differences of float32
 
 
+class Residual(nnx.Module):
+    def __init__(self, depth, width, rngs):
+        self.read, self.head = nnx.Linear(24, width, rngs=rngs), nnx.Linear(width, 3, rngs=rngs)
+        self.up = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(depth)])
+        self.down = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(depth)])
+
+    def __call__(self, x):
+        x = self.read(x)
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + down(jnp.tanh(up(x)))
+        return self.head(x)
+
+
+def test_rates_over_depth_with_a_small_model_as_base():
+    small, large = Residual(2, 8, nnx.Rngs(0)), Residual(8, 16, nnx.Rngs(0))
+    plan = wj.plan(large, normal(16, 24), method="complete_p", base=small)
+    assert (
+        plan.prescriptions
+        == wj.plan(large, normal(16, 24), method="complete_p", base_depth=2, base_width=8).prescriptions
+    )
+    end = plan.prescriptions["down/0/kernel"]
+    assert (end.absorbed, end.depth) == (0.25, 4.0)
+    made = []
+
+    def like_adam(rate, weight_decay=0.0, eps=None):
+        made.append((round(rate, 6), eps))
+        return optax.adamw(rate, eps=eps, weight_decay=weight_decay)
+
+    steps = moved(large, wj.transform(plan, 0.1, optimizer=like_adam, family="adamw"))
+    assert (0.0125, pytest.approx(1e-8 / 2)) in made  # c / n_in, and 1 / n_out
+    np.testing.assert_allclose(steps["down/0/kernel"], 0.0125, rtol=1e-3)
+    steps = moved(Residual(8, 16, nnx.Rngs(0)), wj.transform(plan, 0.1))
+    np.testing.assert_allclose(steps["down/0/kernel"], 0.0125, rtol=1e-3)
+
+    def plain_adam(rate):
+        return optax.adam(rate)
+
+    with pytest.raises(OptionError, match="an eps in each group, and 'plain_adam' takes none"):
+        wj.transform(plan, 0.1, optimizer=plain_adam, family="adam")
+
+
 def test_decay_is_that_of_the_groups():
     plan = wj.plan(built(MLP)(), normal(16, 24))
     with_decay, without = (moved(built(MLP)(), wj.transform(plan, 0.1, weight_decay=decay)) for decay in (0.5, 0.0))

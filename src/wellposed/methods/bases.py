@@ -15,6 +15,7 @@ from wellposed.signals.structure.streams import Stream, residual_streams
 from wellposed.signals.structure.widths import Widths, widths
 
 _NUMBER = re.compile(r"\d+")
+_SEPARATOR = re.compile(r"[./]")  # of PyTorch's names, and of paths in other frameworks
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _matched(graph: Graph, base: Graph) -> dict[str, str]:
 
 def _patterns(name: str) -> tuple[str, str]:
     """Return what parameters of like blocks are called: with the numbers of blocks left out, then with all numbers."""
-    parts = ["#" if part.isdigit() else part for part in name.split(".")]
+    parts = ["#" if part.isdigit() else part for part in _SEPARATOR.split(name)]
     return ".".join(parts), "?" + _NUMBER.sub("#", name)
 
 
@@ -181,7 +182,7 @@ def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionErr
 
 def _shared(one: str, other: str) -> int:
     """Return how many parts at the beginning of two names are the same."""
-    same = [a == b for a, b in zip(one.split("."), other.split("."), strict=False)]
+    same = [a == b for a, b in zip(_SEPARATOR.split(one), _SEPARATOR.split(other), strict=False)]
     return same.index(False) if False in same else len(same)
 
 

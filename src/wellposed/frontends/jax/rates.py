@@ -51,7 +51,7 @@ def transformation(groups: Sequence[Mapping[str, Any]], lr: Rate, optimizer: str
     """
     import optax
 
-    made = {group["name"]: _for_group(optimizer, _scaled(lr, group["lr"]), group["weight_decay"]) for group in groups}
+    made = {group["name"]: _for_group(optimizer, _scaled(lr, group["lr"]), group) for group in groups}
     label: dict[str, str] = {name: group["name"] for group in groups for name in group["param_names"]}
 
     def labels(params: Any) -> Any:
@@ -79,18 +79,35 @@ def _scaled(lr: Rate, factor: float) -> Rate:
     return schedule
 
 
-def _for_group(optimizer: str | Callable[..., Any], rate: Rate, weight_decay: float) -> Any:
-    """Return the transformation of one group."""
+def _for_group(optimizer: str | Callable[..., Any], rate: Rate, group: Mapping[str, Any]) -> Any:
+    """Return the transformation of one group.
+
+    Raises:
+        OptionError: Optax has no optimizer of that name, or it takes no eps where the plan asks for one in each group.
+    """
     import optax
 
+    weight_decay = group["weight_decay"]
+    more = {"eps": group["eps"]} if "eps" in group else {}
     if isinstance(optimizer, str):
         make = getattr(optax, optimizer.lower(), None)
         if make is None or "learning_rate" not in inspect.signature(make).parameters:
             raise OptionError(
                 f"Optax has no optimizer {optimizer!r}; pass the function that makes it, and family= (its likeness)"
             )
+        _check_eps(optimizer, make, more)
         if "weight_decay" not in inspect.signature(make).parameters:
             decay = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
-            return optax.chain(*decay, make(rate))
-        return make(rate, weight_decay=weight_decay)
-    return optimizer(rate, weight_decay=weight_decay) if weight_decay else optimizer(rate)
+            return optax.chain(*decay, make(rate, **more))
+        return make(rate, weight_decay=weight_decay, **more)
+    _check_eps(getattr(optimizer, "__name__", "the function"), optimizer, more)
+    return optimizer(rate, weight_decay=weight_decay, **more) if weight_decay else optimizer(rate, **more)
+
+
+def _check_eps(name: str, make: Callable[..., Any], more: Mapping[str, float]) -> None:
+    taken = inspect.signature(make).parameters.values()
+    if more and not any(p.name == "eps" or p.kind is p.VAR_KEYWORD for p in taken):
+        raise OptionError(
+            f"the plan asks for an eps in each group, and {name!r} takes none: give a function of the rate, "
+            "weight_decay= and eps="
+        )
