@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.errors import OptionError, PlanError, listed
@@ -119,7 +119,8 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     """
     names = _matched(graph, base)
     mine, theirs = widths(graph), widths(base)
-    remarks, larger = [], []
+    larger: list[str] = []
+    ratios = {1.0}
     fans: dict[str, tuple[float | None, float | None]] = {}
     for name, other in names.items():
         sides = []
@@ -127,10 +128,9 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
             if own is not None and small is not None and small > own:
                 larger.append(f"{other!r} has width {small} in the base and {own} here")
             sides.append(None if own is None else float(own if small is None else small))
+            if own is not None and small is not None:
+                ratios.add(own / small)
         fans[name] = (sides[0], sides[1])
-        shape, before = graph.parameters[name].shape, base.parameters[other].shape
-        if mine[name] == theirs[other] and shape != before:
-            remarks.append(f"{name!r} is {list(shape)} here and {list(before)} in the base, which is no width")
     if larger:
         raise OptionError(f"the base is larger than {graph.model}: {larger[0]}; give the smaller model as base=")
     depths = _depths(graph, base, streams)
@@ -138,8 +138,17 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     head_dim = None
     if len(heads[1]) == 1:
         head_dim = float(heads[1].pop())
+    remarks = list(_other_differences(graph, base, names, ratios))
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
     return Base(fans, depths, head_dim, _repeats(streams, residual_streams(base), names), tuple(shown))
+
+
+def _other_differences(graph: Graph, base: Graph, names: Mapping[str, str], ratios: Collection[float]) -> Iterator[str]:
+    """Yield what differs in size and not as a width does: a vocabulary, a context, a number of classes."""
+    for name, other in names.items():
+        shape, before = graph.parameters[name].shape, base.parameters[other].shape
+        if graph.parameters[name].uses and any(a / b not in ratios for a, b in zip(shape, before, strict=True) if b):
+            yield f"{name!r} is {list(shape)} here and {list(before)} in the base, which is no width"
 
 
 def _matched(graph: Graph, base: Graph) -> dict[str, str]:

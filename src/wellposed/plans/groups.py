@@ -212,11 +212,14 @@ def _check_numbers(family: Family, lr: float, settings: Settings) -> None:
 def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     """Return a rich table of groups: what is in them, their rates, and lr·weight_decay, the decay of one step.
 
+    Where groups have an ε of their own, or carry constants, these are shown too.
+
     Args:
         groups: of `Plan.param_groups`, or ``optimizer.param_groups`` made from them.
     """
     table = Table(title="parameter groups")
-    for column in ("group", "parameters", "elements", "lr", "weight decay", "lr·wd"):
+    more = [key for key, own in (("eps", None), ("carried", 1.0)) if any(g.get(key, own) != own for g in groups)]
+    for column in ("group", "parameters", "elements", "lr", "weight decay", "lr·wd", *more):
         table.add_column(column, justify="left" if column in ("group", "parameters") else "right", overflow="fold")
     for index, group in enumerate(groups):
         rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
@@ -229,5 +232,6 @@ def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:
             f"{rate:.4g}",
             f"{decay:.4g}",
             f"{rate * decay:.4g}",
+            *(f"{float(group[key]):.4g}" if key in group else "" for key in more),
         )
     return table
