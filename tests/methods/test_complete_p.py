@@ -39,13 +39,14 @@ def planned(model, **options):
     return wp.plan(model, X, method="complete_p", **options)
 
 
-@pytest.mark.parametrize("scheme", ["autoinit", "lecun", "kaiming", "orthogonal"])
+@pytest.mark.parametrize("scheme", ["autoinit", "lecun", "kaiming", "orthogonal", "topology"])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_against_its_scheme(scheme, alpha):
     """Table 1 of the paper: std times c at the ends of branches, over √n_in at readouts, and the scheme's elsewhere."""
     model = Net(8, 32)
     ours = planned(model, scheme=scheme, alpha=alpha, base_depth=2, base_width=8).prescriptions
-    theirs = wp.plan(model, X, method=scheme).prescriptions
+    options = {"readout": "unit"} if scheme == "topology" else {}
+    theirs = wp.plan(model, X, method=scheme, **options).prescriptions
     c = 4.0**-alpha
     for name, before in theirs.items():
         mine = ours[name]
@@ -214,6 +215,11 @@ def test_heads_follow_the_base():
         ({"base": 3}, "base must be a model of PyTorch or a traced graph, received int"),
         ({"base_depth": 2, "scheme": "mup"}, "scheme names the method that complete_p builds on"),
         ({"base_depth": 2, "uncarried": "no"}, "uncarried"),
+        ({"base_depth": 2, "scheme": "fixup"}, "scheme='fixup' scales branches by their number itself"),
+        (
+            {"base_depth": 2, "scheme": "topology", "scheme_options": {"merge": "preserve"}},
+            "merge='preserve' scales branches by their number itself",
+        ),
     ],
 )
 def test_options_out_of_range(options, message):

@@ -66,6 +66,11 @@ def complete_p(
     """
     _check_options(alpha, base_depth, base_width, base, readout, head_dim, uncarried)
     draft_of, options = check_scheme("complete_p", scheme, scheme_options)
+    if scheme == "fixup" or options.get("merge") == "preserve":
+        told = "scheme='fixup'" if scheme == "fixup" else "merge='preserve'"
+        raise OptionError(
+            f"{told} scales branches by their number itself, so that depth would count twice; leave it out"
+        )
     streams = residual_streams(graph)
     measured = _base(graph, base, base_depth, base_width, streams)
     factors = [depth**-alpha for depth in measured.depths]

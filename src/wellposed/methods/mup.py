@@ -79,7 +79,10 @@ def check_scheme(
             raise OptionError(
                 f"{option!r} in scheme_options is no option of method {scheme!r}{near_matches(option, known)}"
             )
-    return draft_of, scheme_options or {}
+    given = dict(scheme_options or {})
+    if scheme == "topology":  # its readouts have a width in them already
+        given.setdefault("readout", "unit")
+    return draft_of, given
 
 
 BaseWidths = float | Mapping[str, tuple[float | None, float | None]]
