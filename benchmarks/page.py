@@ -37,6 +37,7 @@ SPEED_MEDIAN, SPEED_MOST = 0.7, 1
 GROWTH_DEPTH, GROWTH_SECONDS, GROWTH_POWER = 164, 0.5, 1.1  # a power up to 1.1 counts as linear
 SIZE_SECONDS, SIZE_MB = 10, 1500
 DEPTH_R, RULE_R, TOPOLOGY_OCTAVES, KERNEL_OCTAVES = 0.95, 0.85, 0.25, 0.5
+SHIFT, CARRIED_LOSS, TRANSFER_COST = 0.5, 0.02, 1.2
 SEARCH_RATIO, SAME_ANSWER = 3, 0.075  # octaves: a tenth of the step of the search's grid
 NIO_TIME, MEMORY, LOOP_RATIO = 3, 2, 3
 WATCHING = 5
@@ -300,6 +301,31 @@ def width(results: Results) -> tuple[str, str]:
     return said, verdict(*(shift <= 1 for shift in shifts))
 
 
+def transfer(results: Results) -> tuple[str, str]:
+    def of(family: str) -> dict[str, dict[str, Any]]:
+        return {row["way"]: row for row in results["transfer"] if row["family"] == family}
+
+    told, met = [], []
+    for family in dict.fromkeys(row["family"] for row in results["transfer"]):
+        rows = of(family)
+        ours = rows["complete_p, α = 1"]
+        others = [row["carried"] for way, row in rows.items() if not way.startswith("complete_p")]
+        low, high = ours["interval"]
+        met += [
+            abs(ours["shift"]) <= SHIFT,
+            low is not None and high is not None and -SHIFT <= low <= high <= SHIFT,
+            ours["carried"] <= min(others),
+            ours["carried"] - ours["best"] <= CARRIED_LOSS,
+        ]
+        told.append(
+            f"{family}: {figure(ours['shift'], 1)} octaves, {figure(ours['carried'] - ours['best'], 3)} above its own "
+            f"best, {figure(ours['carried'] - min(others), 2)} beside the best of the others"
+        )
+    ratios = [row["ratio"] for row in results["transfer_cost"]]
+    met += [ratio <= TRANSFER_COST for ratio in ratios]
+    return f"{'; '.join(told)}; {between(ratios, 2)}× mup's plan", verdict(*met)
+
+
 def refinement(results: Results) -> tuple[str, str]:
     rows = results["gradients"]
     exact, pairs = cost(rows, "NIO iteration", "double_backward"), single_samples(rows)
@@ -516,6 +542,14 @@ def summary(results: Results) -> str:
             "best rate at width 64 and 1024, against microsoft/mup",
             "within one grid step",
             width(results),
+        ),
+        (
+            "[transfer](#transfer)",
+            "best rate of language models over depth 2 to 32 and width 32 to 256 with AdamW, by `complete_p`, α = 1; loss "
+            "of the largest at the carried rate; cost of planning",
+            f"moves ≤ {SHIFT} octaves, with an interval that says so; loss below that of all others, and within "
+            f"{CARRIED_LOSS} of its own best; ≤ {TRANSFER_COST}× mup's",
+            transfer(results),
         ),
         (
             "[refinement](#refinement)",
@@ -823,6 +857,31 @@ def draw_width(results: Results) -> dict[str, Chart]:
     return {"width": chart}
 
 
+def draw_transfer(results: Results) -> dict[str, Chart]:
+    charts = {}
+    for axis in ("depth", "width"):
+        rows = [row for row in results["transfer"] if row["family"].startswith(axis)]
+        if not rows:
+            continue
+        families = dict.fromkeys(row["family"] for row in rows)
+        names = [row["way"] if len(families) == 1 else f"{row['way']}, {row['family'].split()[-1]}" for row in rows]
+        x = Scale(f"best rate of the largest / of the smallest over {axis} (octaves)", -5, 3, range(-5, 4))
+        legend = [Key("dot", TEAL, "complete_p"), Key("dot", GREY, "others"), Key("bar", "#76767633", "asked")]
+        title = f"From the smallest to the largest {axis}"
+        chart = Chart(title, "How far the best rate moves.", x, rows=names, legend=legend, left=160, pitch=20)
+        chart.band(-SHIFT, SHIFT)
+        for number, row in enumerate(rows):
+            colour = TEAL if row["way"].startswith("complete_p") else GREY
+            low, high = (
+                edge if given is None else min(max(given, -5), 3)
+                for given, edge in zip(row["interval"], (-5, 3), strict=True)
+            )
+            chart.span(number, low, high, colour)
+            chart.dot(row["shift"], chart.row(number), colour, size=3.6)
+        charts[f"transfer-{axis}"] = chart
+    return charts
+
+
 def draw_costs(results: Results) -> dict[str, Chart]:
     rows = results["gradients"]
     engines = ("double_backward", "two_pass", "finite_difference")
@@ -1025,6 +1084,7 @@ PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_rules,
     draw_search,
     draw_width,
+    draw_transfer,
     draw_costs,
     draw_published,
     draw_benefit,
