@@ -545,8 +545,8 @@ def summary(results: Results) -> str:
         ),
         (
             "[transfer](#transfer)",
-            "best rate of language models over depth 2 to 32 and width 32 to 256 with AdamW, by `complete_p`, α = 1; loss "
-            "of the largest at the carried rate; cost of planning",
+            "best rate of language models over depth 2 to 32 and width 32 to 256 with AdamW, by `complete_p`, α = 1; "
+            "loss of the largest at the carried rate; cost of planning",
             f"moves ≤ {SHIFT} octaves, with an interval that says so; loss below that of all others, and within "
             f"{CARRIED_LOSS} of its own best; ≤ {TRANSFER_COST}× mup's",
             transfer(results),

@@ -317,7 +317,7 @@ def test_groups():
     eps = {g["eps"] for g in plan.param_groups(model, 1.0, torch.optim.AdamW(model.parameters(), eps=1e-4))}
     assert min(eps) == 1e-4 / 16
     assert all("eps" not in g for g in plan.param_groups(model, 1.0, "lion"))
-    with pytest.raises(OptionError, match="sgd has no eps"):
+    with pytest.raises(OptionError, match="sgd takes no eps here"):
         plan.param_groups(model, 1.0, "sgd", eps=1e-8)
     with pytest.raises(PlanError, match="the plan holds its base"):
         plan.param_groups(model, 1.0, "adamw", base_width=64)
@@ -359,6 +359,9 @@ def test_muon_with_adamw_for_the_rest():
             block.down.bias.mul_(4.0)
             block.down.register_forward_hook(lambda _, __, out: out * 0.25)
     groups = plan.param_groups(model, 0.02, "muon", 0.1, others=("adamw", 0.01))
+    with_eps = plan.param_groups(model, 0.02, "muon", others=("adamw", 0.01), eps=1e-5)
+    assert max(g["eps"] for g in with_eps if g["family"] == "adam") == 1e-5
+    assert max(g["eps"] for g in with_eps if g["family"] == "muon") < 1e-6
     theirs = plan.param_groups(reference, 0.02, "muon", 0.1, others=("adamw", 0.01))
     for group in theirs:  # without the constant: its rate, its decay, its eps
         c = group["carried"]

@@ -152,8 +152,9 @@ def _numbers(prescription: Prescription, family: Family, lr: float, settings: Se
         "lr_multiplier": factor * over_depth,
         "carried": carried,
     }
-    own = family.eps if settings.eps is None else settings.eps
-    if own is not None and family.eps is not None and (scaling.depth or settings.eps is not None):
+    given = settings.eps if family.name == "adam" else None
+    own = family.eps if given is None else given
+    if own is not None and family.eps is not None and (scaling.depth or given is not None):
         numbers["eps"] = own * (eps_multiplier(prescription, scaling.width) if scaling.width is not None else 1.0)
     if settings.betas is not None and family.name == "adam":
         numbers["betas"] = settings.betas
@@ -205,8 +206,8 @@ def _check_numbers(family: Family, lr: float, settings: Settings) -> None:
         raise OptionError(f"{family.optimizer} has no weight decay, received weight_decay={settings.weight_decay!r}")
     if settings.eps is not None:
         check_positive(eps=settings.eps)
-        if family.eps is None and settings.others is None:
-            raise OptionError(f"{family.optimizer} has no eps, received eps={settings.eps!r}; leave it out")
+        if (family.eps is None or family.name != "adam") and settings.others is None:
+            raise OptionError(f"{family.optimizer} takes no eps here, received eps={settings.eps!r}; leave it out")
 
 
 def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:

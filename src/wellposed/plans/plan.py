@@ -172,9 +172,9 @@ class Plan(Shown, BaseModel):
                 their base, and follow it.
             base_width: channels of a layer whose rate is ``lr``; best the width that ``lr`` is tuned at. It must be the
                 same at every width. None: the plan's own.
-            eps: the optimizer's ε at the base; None: its default, and only in groups of method ``complete_p``. It is
-                brought to the size that gradients have in each group (arXiv 2505.01618, table 1).
-            betas: put into every group, as they are.
+            eps: ε at the base, of Adam and the like; None: the optimizer's default, and only in groups of method
+                ``complete_p``. It is brought to the size that gradients have in each group (arXiv 2505.01618, table 1).
+            betas: of Adam and the like; put into their groups as they are.
             decay_all: also decay biases, norms and other vectors.
             independent_decay: divide a group's ``weight_decay`` by its rate's factor, so that weights shrink by
                 lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698);
