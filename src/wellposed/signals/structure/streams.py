@@ -155,18 +155,29 @@ class _Finder:
     # ---- which sums are residual ------------------------------------------------------------------------------------
 
     def _residual(self) -> dict[int, _Sum]:
-        sums = {}
-        projected: Counter[int | None] = Counter()
+        sums: dict[int, _Sum] = {}
+        projections: dict[int, list[_Sum]] = defaultdict(list)
+        projected: dict[int, set[int]] = defaultdict(set)  # by value, the sums that it is projected into
         for value, vertex in self.vertices.items():
             if self.steps[value].kind != "sum" or vertex.degree < 2:
                 continue
+            for term in vertex.branches:
+                for fork, contracted, _ in self._back(term):
+                    if contracted:
+                        projected[fork].add(value)
             one, projection = self._classified(vertex)
             if one is not None:
                 sums[value] = one
-                projected[one.fork] += projection
-        sums |= self._from_parameters()
-        # a value that is projected into several sums is injected into them (a time or a condition), not carried on
-        return {value: one for value, one in sums.items() if projected[one.fork] < 2}
+                if projection and one.fork is not None:
+                    projections[one.fork].append(one)
+        carried = {one.fork for one in sums.values()}
+        for fork, ends in projections.items():
+            # a value that is projected into several sums is injected into them (a time, a condition, a skip from an
+            # encoder), not carried on, but for a shortcut: before it comes none of these sums, and others carry it on
+            for one in ends if len(ends) > 1 else ():
+                if one.value not in carried or not self._between(fork, one.added).isdisjoint(projected[fork]):
+                    del sums[one.value]
+        return sums | self._from_parameters()
 
     def _from_parameters(self) -> dict[int, _Sum]:
         """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
@@ -248,44 +259,88 @@ class _Finder:
 
     def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
         """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
-        value, contracted = term.value, 0
-        while True:
+        pending, seen = [(self._uncut(term.value), 0)], set[int]()
+        while pending:
+            value, contracted = pending.pop(0)
             step = self.steps[value]
+            if step.base in seen:
+                continue
+            seen.add(step.base)
             yield step.base, contracted, step.part
             if step.part is not None:
-                return
+                continue
             kind, edges = self.steps[step.base].kind, self.entering.get(step.base, ())
             contracted += kind == "contraction"
-            if kind not in ("pool", "normalisation", "contraction", "concatenation") or len(edges) != 1:
-                return
-            if contracted > 1:
-                return
-            value = edges[0].value
+            alone = len(edges) == 1 and kind in ("pool", "normalisation", "contraction", "concatenation")
+            beside = kind == "concatenation" and not contracted
+            if contracted < 2 and (alone or beside):
+                pending += [(self._uncut(edge.value), contracted) for edge in edges]
+
+    def _uncut(self, value: int) -> int:
+        """Return what was put side by side with others, where a value is just that, cut out again."""
+        step = self.steps[value]
+        made = self.graph.values[value].node
+        if step.part != value or made is None or self.steps[step.base].kind != "concatenation":
+            return value
+        joined, cut = self.graph.values[step.base].node, self.graph.nodes[made]
+        if joined is None or cut.inputs[0] != step.base or plain_name(self.graph.nodes[joined].op) != "cat":
+            return value
+        terms, name = self.graph.nodes[joined].inputs, plain_name(cut.op)
+        alike = len({self.graph.values[term].shape for term in terms}) == 1
+        whole = name in ("chunk", "split", "split_with_sizes") and len(cut.outputs) == len(terms) and alike
+        own = terms[self.graph.values[value].index] if whole else value
+        return own if own in self.steps and self.graph.values[own].shape == self.graph.values[value].shape else value
 
     def _depth(self, fork: int, part: int | None, value: int) -> int:
         """Return the contractions on the longest path from ``fork`` to ``value``, -1 where there is none.
 
         Where only a part of the fork is carried on, paths must read that part, or all of it.
         """
-        first, end = self.order[fork], self.steps[value].base
-        reached, pending = {end}, [end]
+        end = self.steps[value].base
+        if end == fork:
+            return 0
+        reached = self._between(fork, (value,))
+        depths: dict[int, int] = {}
+        for junction in sorted(reached, key=self.order.__getitem__):
+            before = [
+                depths.get(edge.source, -1) if edge.source != fork else 0
+                for edge in self.entering.get(junction, ())
+                if edge.source != fork or part is None or self._reads(edge.value, part)
+            ]
+            if max(before, default=-1) >= 0:
+                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
+        return depths.get(end, -1)
+
+    def _between(self, fork: int, values: Collection[int]) -> set[int]:
+        """Return the junctions that are made after ``fork`` and lead to some values, those of these among them."""
+        first = self.order[fork]
+        reached = {self.steps[value].base for value in values}
+        pending = list(reached)
         while pending:
             for edge in self.entering.get(pending.pop(), ()):
                 if self.order[edge.source] > first and edge.source not in reached:
                     reached.add(edge.source)
                     pending.append(edge.source)
-        depths: dict[int, int] = {}
-        if end == fork:
-            return 0
-        for junction in sorted(reached, key=self.order.__getitem__):
-            before = [
-                depths.get(edge.source, -1) if edge.source != fork else 0
-                for edge in self.entering.get(junction, ())
-                if edge.source != fork or part is None or self.steps[edge.value].part in (None, part)
-            ]
-            if max(before, default=-1) >= 0:
-                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
-        return depths.get(end, -1)
+        return reached
+
+    def _reads(self, value: int, part: int) -> bool:
+        """Whether a function of a junction holds one part of it, maybe cut out again, or all."""
+        own = self.steps[value].part
+        return own is None or self._same(own, part)
+
+    def _same(self, one: int, other: int) -> bool:
+        """Whether two values are cut out of one by the same operators."""
+        while one != other:
+            a, b = self.graph.values[one], self.graph.values[other]
+            if a.node is None or b.node is None or a.index != b.index:
+                return False
+            first, second = self.graph.nodes[a.node], self.graph.nodes[b.node]
+            if first.op is not second.op or len(first.inputs) != 1 or len(second.inputs) != 1:
+                return False
+            if (first.args[1:], first.kwargs) != (second.args[1:], second.kwargs):
+                return False
+            one, other = first.inputs[0], second.inputs[0]
+        return True
 
     # ---- one level --------------------------------------------------------------------------------------------------
 
