@@ -26,6 +26,7 @@ class Base:
         depths: for each of the model's `residual_streams`, its branches over the base's.
         repeats: of the parameters that several sums of a stream share, how many do, over the base's, where it is known.
         head_dim: size of the base's attention heads, where all have one and it is known.
+        single: values of branches of a kind of which the base has as many: these do not grow in number with depth.
         remarks: what differs otherwise, for the plan's warnings.
     """
 
@@ -33,6 +34,7 @@ class Base:
     depths: tuple[float, ...]
     head_dim: float | None = None
     repeats: Mapping[str, float] | None = None
+    single: frozenset[int] = frozenset()
     remarks: tuple[str, ...] = ()
 
 
@@ -67,7 +69,8 @@ def base_of_numbers(
                     f"{_described(graph, streams[index])}; the base must be the smaller one"
                 )
             depths[index] = count / branches
-        inner = [stream for stream in streams if stream.nested and len(stream.branches) > 1]
+        # without weights it is arithmetic (of a scan, a stable softmax), which is as long as the sequence, not as deep
+        inner = [s for s in streams if s.nested and sum(branch.depth > 0 for branch in s.branches) > 1]
         if inner:
             raise PlanError(
                 f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
@@ -138,7 +141,9 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     if len(heads[1]) == 1:
         head_dim = float(heads[1].pop())
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
-    return Base(fans, depths, head_dim, _repeats(streams, residual_streams(base), names), tuple(shown))
+    small = residual_streams(base)
+    single = _single(graph, base, streams, small)
+    return Base(fans, depths, head_dim, _repeats(streams, small, names), single, tuple(shown))
 
 
 def _matched(graph: Graph, base: Graph) -> dict[str, str]:
@@ -211,6 +216,28 @@ def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float
             )
         depths.append(len(stream.branches) / len(theirs.branches))
     return tuple(depths)
+
+
+def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequence[Stream]) -> frozenset[int]:
+    """Return the values of branches of which the base has as many, as positions that a convolution adds once."""
+
+    def by_kind(one: Graph, every: Sequence[Stream]) -> dict[object, list[int]]:
+        owner = {use: _patterns(name)[0] for name, parameter in one.parameters.items() for use in parameter.uses}
+        kinds: dict[object, list[int]] = defaultdict(list)
+        for stream in every:
+            for branch in stream.branches:
+                made = one.values[branch.sum].node
+                place = "" if made is None else _patterns(one.nodes[made].module)[0]
+                kinds[(place, frozenset(owner[use] for use in branch.weights if use in owner))].append(branch.value)
+        return kinds
+
+    before = by_kind(base, small)
+    return frozenset(
+        value
+        for kind, values in by_kind(graph, streams).items()
+        if len(values) <= len(before.get(kind, ()))
+        for value in values
+    )
 
 
 def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[str, str]) -> dict[str, float]:

@@ -69,7 +69,7 @@ def complete_p(
     streams = residual_streams(graph)
     measured = _base(graph, base, base_depth, base_width, streams)
     factors = [depth**-alpha for depth in measured.depths]
-    unable, warnings = _unable(graph, request, streams, factors, uncarried), list(measured.remarks)
+    unable, warnings = _unable(graph, request, streams, factors, measured, uncarried), list(measured.remarks)
     carried = {
         branch: factor
         for stream, factor in zip(streams, factors, strict=True)
@@ -134,9 +134,9 @@ def _base(
 
 
 def _unable(
-    graph: Graph, request: Request, streams: Sequence[Stream], factors: Sequence[float], uncarried: str
+    graph: Graph, request: Request, streams: Sequence[Stream], factors: Sequence[float], base: Base, uncarried: str
 ) -> dict[ResidualBranch, str]:
-    """Return the branches that are left without their factor, with the reason.
+    """Return the branches that are left without their factor, with the reason; "" where they need none.
 
     Raises:
         PlanError: nothing can carry the factor of a branch, and such branches are not to be left.
@@ -147,7 +147,9 @@ def _unable(
         for branch in stream.branches:
             if factor == 1.0:
                 continue
-            if not branch.carriers:
+            if not branch.carriers and branch.value in base.single:
+                unable[branch] = ""
+            elif not branch.carriers:
                 unable[branch] = branch.reason
                 refused.append(branch)
             elif kept := [name for name in branch.carriers if name in request.kept]:
@@ -163,13 +165,13 @@ def _unable(
 
 def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
     reasons: dict[str, int] = defaultdict(int)
-    for reason in unable.values():
+    for reason in filter(None, unable.values()):
         reasons[reason] += 1
-    if unable:
+    if reasons:
         first, *others = reasons
         more = f", and {len(others)} other reasons" if others else ""
         yield (
-            f"{len(unable)} residual branches keep the size that they have at the base's depth, so that rates are not "
+            f"{sum(reasons.values())} residual branches keep the size that they have at the base's depth, so that rates are not "
             f"carried over depth there: {first}{more}"
         )
 
@@ -192,6 +194,10 @@ def _in_branches(
                 depths[name] *= depth
                 branches[name] *= factor
                 repeats[name] *= _repeats(base, name, sums, stream, depth)
+        for name, sums in stream.across.items():  # as many sums as in the base, for each block
+            if not scaled.isdisjoint(sums):
+                depths[name] *= depth
+                branches[name] *= factor
     return {
         name: one.changed(depth=depths[name], branch=branches[name], repeats=repeats[name]) if name in depths else one
         for name, one in prescriptions.items()

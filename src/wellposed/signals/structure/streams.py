@@ -10,9 +10,10 @@ branches of one sum, and side by side with the first where several sums read the
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
@@ -25,6 +26,7 @@ from wellposed.signals.structure.carriers import Carriers, carriers_of
 from wellposed.signals.structure.vertices import Branch, Vertex, vertices
 
 _SHARED = "is used elsewhere too"
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class Stream:
         branches: what is added, in execution order of the sums.
         inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
             that are nested in them are among them.
+        across: likewise those that act through branches of several sums at once, where each block has its own: what
+            modulates a block, joint attention of two streams. Of what all blocks read (a time, an encoder) none are
+            among them.
         parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
         place: the index of that sum in its stream, and of the stream among those that are nested there.
     """
@@ -68,6 +73,7 @@ class Stream:
     sums: tuple[int, ...]
     branches: tuple[ResidualBranch, ...]
     inside: Mapping[str, frozenset[int]]
+    across: Mapping[str, frozenset[int]] = field(default_factory=dict)
     parent: int | None = None
     place: tuple[int, int] = (0, 0)
 
@@ -128,7 +134,41 @@ class _Finder:
         levels = [_Level(ends, None)]
         for level in levels:
             levels += self._level(level)
+        outer = [index for index, stream in enumerate(self.found) if not stream.nested]
+        for name, sums in self._across(ends, [self.found[index] for index in outer]).items():
+            index = max(outer, key=lambda i: len(sums.intersection(self.found[i].sums)))
+            stream = self.found[index]
+            self.found[index] = replace(stream, across={**stream.across, name: sums.intersection(stream.sums)})
         return self.found
+
+    def _across(self, ends: Collection[int], streams: Sequence[Stream]) -> dict[str, frozenset[int]]:
+        """Return the parameters that each block has for itself, and that act through branches of several sums."""
+        sums = [value for stream in streams for value in stream.sums]
+        bits = {value: 2 << place for place, value in enumerate(sums)}
+        entered = {
+            (branch.value, reader): bits[branch.sum]
+            for stream in streams
+            for branch in stream.branches
+            for reader in branch.readers
+        }
+        reached = dict.fromkeys(ends, 1)  # by value, the sums whose branches it enters first; 1 for the outputs
+        for node in reversed(self.graph.nodes):
+            beyond = 0
+            for out in node.outputs:
+                beyond |= reached.get(out, 0)
+            for value in node.inputs:
+                reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
+        alike: dict[str, list[int]] = defaultdict(list)
+        for name, parameter in self.graph.parameters.items():
+            alike[_NUMBER.sub("#", name)].append(reached.get(parameter.value, 0))
+        held = {name for stream in streams for name in stream.inside}
+        found = {}
+        for name, parameter in self.graph.parameters.items():
+            own = reached.get(parameter.value, 0)
+            others = alike[_NUMBER.sub("#", name)]
+            if name not in held and own and not own & 1 and any(other and not other & own for other in others):
+                found[name] = frozenset(value for value, bit in bits.items() if bit & own)
+        return found
 
     def _ends(self) -> tuple[int, ...]:
         """Return the outputs, without those on the way to others: caches of keys, hidden states.
@@ -366,8 +406,8 @@ class _Finder:
                     tuple(one.value for one in sums),
                     tuple(_unshared(self.graph, carried)),
                     mine,
-                    level.parent,
-                    (level.sum, number) if level.parent is not None else (0, 0),
+                    parent=level.parent,
+                    place=(level.sum, number) if level.parent is not None else (0, 0),
                 )
             )
             levels += [_Level(one.added, own[one.value], one.fork, index, i) for i, one in enumerate(sums)]
