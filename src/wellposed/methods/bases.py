@@ -69,8 +69,7 @@ def base_of_numbers(
                     f"{_described(graph, streams[index])}; the base must be the smaller one"
                 )
             depths[index] = count / branches
-        # without weights it is arithmetic (of a scan, a stable softmax), which is as long as the sequence, not as deep
-        inner = [s for s in streams if s.nested and sum(branch.depth > 0 for branch in s.branches) > 1]
+        inner = [stream for stream in streams if stream.nested and _deep(stream) > 1]
         if inner:
             raise PlanError(
                 f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
@@ -161,8 +160,10 @@ def _matched(graph: Graph, base: Graph) -> dict[str, str]:
         ]
         if not alike:
             strange.append(name)
-        else:  # a deeper model's further blocks: the last of those whose names begin alike
-            names[name] = max(alike, key=lambda other: (_shared(other, name), alike.index(other)))
+        else:  # a deeper model's further blocks: the last of those whose names begin alike, and end alike
+            names[name] = max(
+                alike, key=lambda other: (_shared(other, name), _shared(other, name, -1), alike.index(other))
+            )
     if strange:
         raise _another_family(graph, base, strange)
     patterns = {pattern for name in graph.parameters for pattern in _patterns(name)}
@@ -184,9 +185,9 @@ def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionErr
     )
 
 
-def _shared(one: str, other: str) -> int:
-    """Return how many parts at the beginning of two names are the same."""
-    same = [a == b for a, b in zip(one.split("."), other.split("."), strict=False)]
+def _shared(one: str, other: str, step: int = 1) -> int:
+    """Return how many parts at the beginning of two names are the same, or at their end for a step of -1."""
+    same = [a == b for a, b in zip(one.split(".")[::step], other.split(".")[::step], strict=False)]
     return same.index(False) if False in same else len(same)
 
 
@@ -202,14 +203,18 @@ def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float
     depths = []
     for index, stream in enumerate(streams):
         if stream.parent is not None:
-            partner[index] = _nested(streams, small, stream, partner)
+            kinds = [_kind(graph, stream), *(_kind(base, other) for other in small)]
+            partner[index] = _nested(streams, small, stream, partner, kinds)
         theirs = small[partner[index]] if partner[index] >= 0 else None
+        if theirs is None and _deep(stream) < 2:  # positions that blocks after the base's last one add to scores
+            depths.append(1.0)
+            continue
         if theirs is None:
             raise OptionError(
                 f"the base is of another family: {graph.model} has {_described(graph, stream)}, inside a branch, and "
                 f"{base.model} no stream there; give a model of the same class and smaller sizes"
             )
-        if len(theirs.branches) > len(stream.branches):
+        if len(theirs.branches) > len(stream.branches) and (not stream.nested or _deep(theirs) > _deep(stream)):
             raise OptionError(
                 f"the base is larger than {graph.model}: it has {_described(base, theirs)}, and the model "
                 f"{_described(graph, stream)}; give the smaller model as base="
@@ -254,14 +259,39 @@ def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[
     }
 
 
-def _nested(streams: Sequence[Stream], small: Sequence[Stream], stream: Stream, partner: Mapping[int, int]) -> int:
-    """Return the base's stream that stands for one in a branch: at the same relative place; -1 for none."""
+def _deep(stream: Stream) -> int:
+    """Return how many branches of a stream have weights.
+
+    Without them it is arithmetic (of a scan, of a stable softmax), which is as long as a sequence and not as deep.
+    """
+    return sum(branch.depth > 0 for branch in stream.branches)
+
+
+def _kind(graph: Graph, stream: Stream) -> tuple[str, ...]:
+    """Return which modules the sums of a stream are in, with the numbers of blocks left out, each once."""
+    made = (graph.values[value].node for value in stream.sums)
+    return tuple(dict.fromkeys(_patterns(graph.nodes[node].module)[0] for node in made if node is not None))
+
+
+def _nested(
+    streams: Sequence[Stream],
+    small: Sequence[Stream],
+    stream: Stream,
+    partner: Mapping[int, int],
+    kinds: Sequence[tuple[str, ...]],
+) -> int:
+    """Return the base's stream that stands for one in a branch: of its kind, no longer, at the same relative place.
+
+    -1 stands for none. ``kinds`` are the stream's own, and those of all streams of the base.
+    """
     assert stream.parent is not None
     parent = partner[stream.parent]
     place, number = stream.place
     alike = [i for i, other in enumerate(small) if other.parent == parent and other.place[1] == number]
     if not alike:
         return -1
+    alike = [i for i in alike if kinds[i + 1] == kinds[0]] or alike
     share = place / max(1, len(streams[stream.parent].sums) - 1)
     last = max(1, len(small[parent].sums) - 1)
-    return min(alike, key=lambda i: abs(small[i].place[0] / last - share))
+    larger = {i: len(small[i].branches) > len(stream.branches) for i in alike}
+    return min(alike, key=lambda i: (larger[i], abs(small[i].place[0] / last - share)))

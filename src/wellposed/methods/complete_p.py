@@ -147,13 +147,16 @@ def _unable(
         for branch in stream.branches:
             if factor == 1.0:
                 continue
-            if not branch.carriers and branch.value in base.single:
+            kept = [name for name in branch.carriers if name in request.kept]
+            if branch.carriers and not kept:
+                continue
+            if branch.value in base.single:
                 unable[branch] = ""
-            elif not branch.carriers:
+            elif kept:
+                unable[branch] = f"{kept[0]!r} is {request.kept[kept[0]]}"
+            else:
                 unable[branch] = branch.reason
                 refused.append(branch)
-            elif kept := [name for name in branch.carriers if name in request.kept]:
-                unable[branch] = f"{kept[0]!r} is {request.kept[kept[0]]}"
     if refused and uncarried == "error":
         raise PlanError(
             f"{len(refused)} residual branches of {graph.model} have nothing that can carry their factor, first the "
