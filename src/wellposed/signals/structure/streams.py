@@ -27,6 +27,8 @@ from wellposed.signals.structure.vertices import Branch, Vertex, vertices
 
 _SHARED = "is used elsewhere too"
 _NUMBER = re.compile(r"\d+")
+_ADDING = {"addcmul", "addcdiv", "addmm", "baddbmm", "addbmm", "scatter_add", "index_add"}
+"""Operators that make a term and add it to their first operand at once: no factor can be put between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,17 @@ def residual_streams(graph: Graph) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A residual sum: the value that its signal comes from, None for a parameter, and its terms."""
+    """A residual sum: the value that its signal comes from, None for a parameter, and its terms.
+
+    Of a fused one the terms are what it makes its one term of.
+    """
 
     value: int
     fork: int | None
     skips: tuple[int, ...]
     added: tuple[int, ...]
     inner: frozenset[int]
+    fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,8 @@ class _Finder:
             for out in node.outputs:
                 beyond |= reached.get(out, 0)
             for value in node.inputs:
-                reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
+                if self.graph.values[value].is_followed:
+                    reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
         alike: dict[str, list[int]] = defaultdict(list)
         for name, parameter in self.graph.parameters.items():
             alike[_NUMBER.sub("#", name)].append(reached.get(parameter.value, 0))
@@ -217,7 +224,22 @@ class _Finder:
             for one in ends if len(ends) > 1 else ():
                 if one.value not in carried or not self._between(fork, one.added).isdisjoint(projected[fork]):
                     del sums[one.value]
-        return sums | self._from_parameters()
+        return sums | self._from_parameters() | self._fused()
+
+    def _fused(self) -> dict[int, _Sum]:
+        """Return the sums in which one operator makes the branch's last value and adds it."""
+        sums = {}
+        for node in self.graph.nodes:
+            read = [value for value in dict.fromkeys(node.inputs) if value in self.steps]
+            if plain_name(node.op) not in _ADDING or len(read) < 2 or read[0] != node.inputs[0]:
+                continue
+            carried, *made = read
+            fork, part, out = self.steps[carried].base, self.steps[carried].part, node.outputs[0]
+            if self.graph.values[carried].shape != self.graph.values[out].shape or out not in self.order:
+                continue
+            if max(self._depth(fork, part, value) for value in made) > 0:
+                sums[out] = _Sum(out, fork, (carried,), tuple(made), frozenset(), fused=True)
+        return sums
 
     def _from_parameters(self) -> dict[int, _Sum]:
         """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
@@ -268,7 +290,7 @@ class _Finder:
 
     def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
         shape = self.graph.values[vertex.value].shape
-        best: tuple[tuple[int, int], _Sum] | None = None
+        best: tuple[tuple[int, int, int], _Sum] | None = None
         for index, term in enumerate(vertex.branches):
             if self.graph.values[term.value].shape != shape:
                 continue  # what is broadcast into a sum is not carried on by it
@@ -280,7 +302,7 @@ class _Finder:
                 ]
                 if not added:
                     continue
-                rank = (contracted, -self.order[fork])
+                rank = (contracted, -len(added), -self.order[fork])
                 if best is None or rank < best[0]:
                     skips = tuple(b.value for b in vertex.branches if b.value not in added)
                     best = (rank, _Sum(vertex.value, fork, skips, tuple(added), frozenset(vertex.inner)))
@@ -369,15 +391,15 @@ class _Finder:
         return own is None or self._same(own, part)
 
     def _same(self, one: int, other: int) -> bool:
-        """Whether two values are cut out of one by the same operators."""
+        """Whether two parts of a junction are cut out by the same operators, be it of functions of it."""
         while one != other:
             a, b = self.graph.values[one], self.graph.values[other]
+            if self.steps[one].part is None or self.steps[other].part is None:
+                return self.steps[one].part is self.steps[other].part and self.steps[one].base == self.steps[other].base
             if a.node is None or b.node is None or a.index != b.index:
                 return False
             first, second = self.graph.nodes[a.node], self.graph.nodes[b.node]
-            if first.op is not second.op or len(first.inputs) != 1 or len(second.inputs) != 1:
-                return False
-            if (first.args[1:], first.kwargs) != (second.args[1:], second.kwargs):
+            if first.op is not second.op or (first.args[1:], first.kwargs) != (second.args[1:], second.kwargs):
                 return False
             one, other = first.inputs[0], second.inputs[0]
         return True
@@ -432,6 +454,8 @@ class _Finder:
             value = pending.pop()
             if value in trunk or value in self.fixed or (level.within is not None and value not in level.within):
                 continue
+            if not self.graph.values[value].is_followed:
+                continue  # which rows are chosen: no gradient goes there
             trunk.add(value)
             one = self.residual.get(value)
             if one is not None and self._is_of(one, level):
@@ -523,6 +547,17 @@ class _Finder:
     def _branches(self, one: _Sum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
         """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
         found = {value: self._branch(one, value, inside) for value in one.added}
+        if one.fused:
+            node = self.graph.nodes[self._made_at(one.value)]
+            branch = found[one.added[0]][0]
+            whole = replace(
+                branch,
+                weights=tuple(sorted({weight for other, _ in found.values() for weight in other.weights})),
+                depth=max(b.depth for b, _ in found.values()),
+                carriers=(),
+                reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
+            )
+            return [(whole, Carriers(reason=whole.reason))]
         for partial in one.inner:
             node = self.graph.nodes[self._made_at(partial)]
             terms = [value for value in found if value in node.inputs]
