@@ -373,6 +373,32 @@ def test_sums_without_weights_in_branches_have_no_depth():
     assert plan["blocks.0.down.weight"].absorbed == 0.5
 
 
+def test_blocks_that_did_not_run_are_said():
+    class Dropping(Net):
+        def forward(self, x):
+            x = self.read(x)
+            for place, block in enumerate(self.blocks):
+                if not self.training or place % 3:
+                    x = block(x)
+            return self.head(self.norm(x))
+
+    model = Dropping(6, 16)
+    assert any(
+        "2 blocks of Dropping did not run in the pass that was traced, such as 'blocks.0'" in warning
+        for warning in planned(model, base_depth=4).warnings
+    )
+    graph, base = (wp.trace(one, X, training=False) for one in (model, Dropping(3, 16)))
+    plan = wp.plan(graph, method="complete_p", base=base)
+    assert not any("did not run" in warning for warning in plan.warnings)
+    assert plan.prescriptions["blocks.0.down.weight"].absorbed == 0.5
+    (mixed,) = [
+        warning
+        for warning in wp.plan(graph, method="complete_p", base=wp.trace(Dropping(2, 16), X)).warnings
+        if "did not run" in warning
+    ]
+    assert mixed.startswith("1 block of Dropping did not run")
+
+
 def test_frozen_ends_keep_their_size():
     model = Net(4, 16)
     for block in model.blocks[:2]:

@@ -140,9 +140,9 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     if len(heads[1]) == 1:
         head_dim = float(heads[1].pop())
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
-    small = residual_streams(base)
-    single = _single(graph, base, streams, small)
-    return Base(fans, depths, head_dim, _repeats(streams, small, names), single, tuple(shown))
+    others = residual_streams(base)
+    single = _single(graph, base, streams, others)
+    return Base(fans, depths, head_dim, _repeats(streams, others, names), single, tuple(shown))
 
 
 def _matched(graph: Graph, base: Graph) -> dict[str, str]:

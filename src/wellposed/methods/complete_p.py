@@ -10,6 +10,7 @@ trains the same function where rates, decay and ε follow (Yang & Hu 2021, arXiv
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
 from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
+_NUMBER = re.compile(r"\d+")
 
 
 @method("complete_p")
@@ -82,7 +84,9 @@ def complete_p(
     draft = draft_of(multiplied, request, **options)
     heads = measured.head_dim if head_dim is None else head_dim
     scaled, more = by_width(graph, request, draft, scheme, measured.widths, readout, heads)
-    warnings += [*draft.warnings, *more, *_words(unable)]
+    warnings += [*draft.warnings, *more, *_words(unable), *_dropped(graph, streams)]
+    if isinstance(base, Graph):
+        warnings += _dropped(base, residual_streams(base))
     if not streams:
         warnings.append(
             f"{graph.model} has no residual stream: rates follow its width, and no rule here carries them over depth"
@@ -174,8 +178,30 @@ def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
         first, *others = reasons
         more = f", and {len(others)} other reasons" if others else ""
         yield (
-            f"{sum(reasons.values())} residual branches keep the size that they have at the base's depth, so that rates are not "
-            f"carried over depth there: {first}{more}"
+            f"{sum(reasons.values())} residual branches keep the size that they have at the base's depth, so that "
+            f"rates are not carried over depth there: {first}{more}"
+        )
+
+
+def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
+    """Yield, in words, whether blocks did not run that others are like: layers that training drops at random."""
+
+    def block(name: str) -> str:
+        parts = name.split(".")
+        first = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
+        return ".".join(parts[: first + 1])
+
+    unused = set(graph.unused_parameters)
+    running = {block(name) for name in graph.parameters if name not in unused}
+    alike = {_NUMBER.sub("#", name) for stream in streams for name in (*stream.inside, *stream.across)}
+    idle = dict.fromkeys(
+        block(name) for name in unused if block(name) not in running and _NUMBER.sub("#", name) in alike
+    )
+    if idle:
+        yield (
+            f"{len(idle)} block{'s' * (len(idle) != 1)} of {graph.model} did not run in the pass that was traced, such "
+            f"as {min(idle)!r}, and their residual branches are not counted: give a graph of a pass that drops no "
+            "layers, such as wellposed.trace(..., training=False)"
         )
 
 
