@@ -276,6 +276,135 @@ def test_branches_that_nothing_carries():
     planned(model, base_depth=4)  # the base's own depth: there is nothing to carry
 
 
+def test_branches_that_do_not_grow_in_number_need_no_carrier():
+    """As positions that a convolution adds once, before the blocks."""
+
+    class Positions(Net):
+        def __init__(self, depth, width):
+            super().__init__(depth, width)
+            self.positions = nn.Linear(width, width)
+
+        def forward(self, x):
+            x = self.read(x)
+            return self.head(self.norm(self.blocks(x + nn.functional.gelu(self.positions(x)))))
+
+    with pytest.raises(PlanError, match="1 residual branches of Positions have nothing"):
+        planned(Positions(8, 32), base_depth=3)
+    plan = planned(Positions(8, 32), base=Positions(2, 32))
+    assert not any("residual branches" in warning for warning in plan.warnings)
+    assert plan.prescriptions["positions.weight"].depth == 1.0
+    assert plan.prescriptions["blocks.0.down.weight"].absorbed == pytest.approx(3 / 9)
+    frozen = Positions(8, 32)
+    frozen.positions = nn.Sequential(nn.GELU(), nn.Linear(32, 32))
+    base = Positions(2, 32)
+    base.positions = nn.Sequential(nn.GELU(), nn.Linear(32, 32))
+    frozen.positions.requires_grad_(False)
+    assert not any("residual branches" in warning for warning in planned(frozen, base=base).warnings)
+
+
+def test_sequences_in_blocks_are_matched_from_their_end():
+    """``blocks.7.0`` is no ``blocks.1.2``: of a block that the base lacks, each part is measured against its like."""
+
+    class Sequences(Net):
+        def __init__(self, depth, width):
+            super().__init__(depth, width)
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)) for _ in range(depth)
+            )
+
+        def forward(self, x):
+            x = self.read(x)
+            for block in self.blocks:
+                x = x + block(x)
+            return self.head(self.norm(x))
+
+    plan = planned(Sequences(8, 16), base=Sequences(2, 8)).prescriptions
+    for block in (0, 1, 7):
+        assert (plan[f"blocks.{block}.0.weight"].base_in, plan[f"blocks.{block}.2.weight"].base_in) == (8.0, 32.0)
+
+
+def test_nested_streams_are_measured_against_their_kind():
+    """Two kinds of blocks in turns, of which one holds more residual sums."""
+
+    class Inner(nn.Module):
+        def __init__(self, width, sums):
+            super().__init__()
+            self.steps, self.last = nn.ModuleList(nn.Linear(width, width) for _ in range(sums)), nn.Linear(width, width)
+
+        def forward(self, x):
+            h = x
+            for step in self.steps:
+                h = h + step(h.relu())
+            return x + self.last(h)
+
+    class One(Inner): ...
+
+    class Three(nn.Module):
+        def __init__(self, width, sums):
+            super().__init__()
+            self.mixer = Inner(width, sums)
+
+        def forward(self, x):
+            return self.mixer(x)
+
+    class Turns(Net):
+        def __init__(self, turns):
+            super().__init__(0, 16)
+            self.blocks = nn.Sequential(*(kind for _ in range(turns) for kind in (One(16, 1), Three(16, 3))))
+
+    plan = planned(Turns(5), base=Turns(1)).prescriptions
+    assert plan["blocks.8.last.weight"].absorbed == 1 / 5
+    for name in ("blocks.8.steps.0.weight", "blocks.9.mixer.steps.2.weight"):
+        assert (plan[name].absorbed, plan[name].branch) == (1.0, 1 / 5)
+
+
+def test_sums_without_weights_in_branches_have_no_depth():
+    """A running maximum is as long as the sequence."""
+
+    class Scan(Block):
+        def forward(self, x):
+            h = self.up(self.norm(x))
+            state = h[:, :8]
+            for place in (2, 3, 4):
+                top = torch.maximum(state, h[:, place : place + 8])
+                state = (state - top).exp() + top
+            return x + self.down(torch.cat([state, h[:, 8:]], -1)[:, : h.shape[1]])
+
+    class Scans(Net):
+        def __init__(self, depth):
+            super().__init__(depth, 16)
+            self.blocks = nn.Sequential(*(Scan(16) for _ in range(depth)))
+
+    plan = planned(Scans(4), base_depth=2).prescriptions
+    assert plan["blocks.0.down.weight"].absorbed == 0.5
+
+
+def test_blocks_that_did_not_run_are_said():
+    class Dropping(Net):
+        def forward(self, x):
+            x = self.read(x)
+            for place, block in enumerate(self.blocks):
+                if not self.training or place % 3:
+                    x = block(x)
+            return self.head(self.norm(x))
+
+    model = Dropping(6, 16)
+    assert any(
+        "2 blocks of Dropping did not run in the pass that was traced, such as 'blocks.0'" in warning
+        for warning in planned(model, base_depth=4).warnings
+    )
+    graph, base = (wp.trace(one, X, training=False) for one in (model, Dropping(3, 16)))
+    plan = wp.plan(graph, method="complete_p", base=base)
+    assert not any("did not run" in warning for warning in plan.warnings)
+    assert plan.prescriptions["blocks.0.down.weight"].absorbed == 0.5
+    (mixed,) = [
+        warning
+        for warning in wp.plan(graph, method="complete_p", base=wp.trace(Dropping(2, 16), X)).warnings
+        if "did not run" in warning
+    ]
+    assert mixed.startswith("1 block of Dropping did not run")
+
+
 def test_frozen_ends_keep_their_size():
     model = Net(4, 16)
     for block in model.blocks[:2]:

@@ -64,6 +64,31 @@ class PostNorm(nn.Module):
         return self.head(x)
 
 
+class Modulated(nn.Module):
+    """Blocks of two branches, which one weight of the block shifts and gates by what all blocks read."""
+
+    def __init__(self, depth, width):
+        super().__init__()
+        self.read, self.time, self.head = nn.Linear(5, width), nn.Linear(5, width), nn.Linear(width, 3)
+        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {"modulation": nn.Linear(width, 4 * width)}
+                | {name: nn.Linear(width, width) for name in ("up", "down", "inner", "last")}
+            )
+            for _ in range(depth)
+        )
+
+    def forward(self, x):
+        t = self.time(x.flip(-1)).tanh()
+        x = self.read(x)
+        for block in self.blocks:
+            shift, gate, second_shift, second_gate = block["modulation"](t).chunk(4, -1)
+            x = x + block["down"]((block["up"](x) + shift).tanh()) * gate.sigmoid()
+            x = x + block["last"]((block["inner"](x) + second_shift).tanh()) * second_gate.sigmoid()
+        return self.head(self.norm(x))
+
+
 @dataclass(frozen=True)
 class Case:
     """A family of models.
@@ -262,6 +287,16 @@ CASES = {
         ("head.bias",),
         VECTORS,
     ),
+    "modulated": Case(
+        lambda depth, width: Modulated(depth, width),
+        ("blocks.*.down", "blocks.*.last"),
+        ("blocks.*",),
+        ("*.down.*", "*.last.*"),
+        ("read.weight", "time.weight"),
+        ("head.weight",),
+        ("head.bias",),
+        VECTORS,
+    ),
 }  # fmt: skip
 OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, momentum=0.9, nesterov=True),
@@ -376,7 +411,7 @@ def test_trains_as_the_model_with_multipliers_does(name, optimizer):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("alpha", [0.5, 0.0, 0.8])
-@pytest.mark.parametrize("name", ["llama", "parallel"])
+@pytest.mark.parametrize("name", ["llama", "parallel", "modulated"])
 def test_any_power_of_the_depth(name, alpha, optimizer):
     """Factors that no binary number is, over three times the depth; rounding is all that differs."""
     worst, moved = trained(name, optimizer, alpha, depth=6, steps=20)

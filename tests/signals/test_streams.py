@@ -286,6 +286,181 @@ def test_many_blocks_take_time_in_proportion():
     assert all(branch.carriers for branch in stream.branches)
 
 
+def test_parts_of_a_stream_that_are_cut_out_twice_and_put_side_by_side_again():
+    """As attention over time does beside a class token: what is read and what is carried on are slices each."""
+
+    class Divided(Block):
+        def __init__(self):
+            super().__init__(None, over=nn.Linear(8, 8), back=nn.Linear(8, 8))
+
+        def forward(self, x):
+            rows = x[:, 1:] + self.over(self.norm(x[:, 1:]).relu())
+            mixed = self.back(torch.cat([x[:, :1], rows], 1).cumsum(1))
+            x = torch.cat([x[:, :1], rows], 1) + torch.cat([mixed[:, :1] / 2, mixed[:, 1:]], 1)
+            return x + self.inner(x)
+
+    (stream,) = streams_of(Chain(Divided(), Divided()), torch.randn(2, 4, 5))
+    assert ends(stream) == [
+        tuple(f"blocks.{i}.{end}.{kind}" for kind in ("weight", "bias"))
+        for i in range(2)
+        for end in ("over", "back", "down")
+    ]
+    assert {"blocks.0.norm.weight", "blocks.1.over.weight"} <= set(stream.inside)
+
+
+def test_reversible_halves_of_one_value():
+    class Reversible(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read, self.head = nn.Linear(5, 8), nn.Linear(16, 3)
+            self.f, self.g = (nn.ModuleList(nn.Linear(8, 8) for _ in range(3)) for _ in range(2))
+
+        def forward(self, x):
+            x = self.read(x)
+            a, b = torch.cat([x, x], -1).chunk(2, -1)
+            for f, g in zip(self.f, self.g, strict=True):
+                a = a + f(b)
+                b = b + g(a)
+            return self.head(torch.cat([a, b], -1))
+
+    found = streams_of(Reversible(), X)
+    assert sorted(names[0] for stream in found for names in ends(stream)) == [
+        f"{half}.{i}.weight" for half in "fg" for i in range(3)
+    ]
+
+
+def test_shortcuts_whose_input_is_projected_elsewhere_too():
+    """A pyramid reads every stage by a projection of its own, as the next stage's shortcut does."""
+
+    class Stage(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.short = nn.Conv2d(width, 2 * width, 1, 2)
+            self.up, self.down = nn.Conv2d(width, 2 * width, 3, 2, 1), nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+            self.inner, self.last = (nn.Conv2d(2 * width, 2 * width, 3, padding=1) for _ in range(2))
+
+        def forward(self, x):
+            x = self.short(x) + self.down(self.up(x).relu())
+            return x + self.last(self.inner(x).relu())
+
+    class Pyramid(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read = nn.Conv2d(3, 4, 3, padding=1)
+            self.stages = nn.ModuleList(Stage(4 * 2**i) for i in range(3))
+            self.lateral = nn.ModuleList(nn.Conv2d(4 * 2**i, 4, 1) for i in range(4))
+
+        def forward(self, x):
+            kept = [self.read(x)]
+            for stage in self.stages:
+                kept.append(stage(kept[-1]))
+            p = self.lateral[3](kept[3])
+            for i in (2, 1, 0):
+                p = F.interpolate(p, scale_factor=2) + self.lateral[i](kept[i])
+            return p
+
+    (stream,) = streams_of(Pyramid(), torch.randn(2, 3, 16, 16))
+    assert ends(stream) == [
+        tuple(f"stages.{i}.{end}.{kind}" for kind in ("weight", "bias")) for i in range(3) for end in ("down", "last")
+    ]
+
+
+def test_what_modulates_a_block_acts_across_its_branches():
+    class Modulated(Block):
+        def __init__(self):
+            super().__init__(None, second=nn.Linear(8, 8), modulation=nn.Linear(8, 16))
+
+        def forward(self, x, t):
+            first, second = self.modulation(F.silu(t)).chunk(2, -1)
+            x = x + self.inner(x * (1 + first))
+            return x + self.second(x * (1 + second))
+
+    class Conditioned(Chain):
+        def __init__(self, *blocks):
+            super().__init__(*blocks)
+            self.time = nn.Linear(2, 8)
+
+        def forward(self, x, t):
+            x, t = self.read(x), self.time(t)
+            for block in self.blocks:
+                x = block(x, t)
+            return self.head(x)
+
+    (stream,) = streams_of(Conditioned(*(Modulated() for _ in range(3))), X, torch.randn(4, 2))
+    places = {name: sorted(map(stream.sums.index, sums)) for name, sums in stream.across.items()}
+    assert places == {
+        f"blocks.{i}.modulation.{kind}": [2 * i, 2 * i + 1] for i in range(3) for kind in ("weight", "bias")
+    }
+    assert not stream.across.keys() & stream.inside.keys()
+    assert not {"time.weight", "time.bias"} & stream.inside.keys()
+
+
+def test_what_all_blocks_read_acts_across_none():
+    class Decoder(Chain):
+        def __init__(self):
+            super().__init__(*(Block(lambda b, x: x + b.inner(x)) for _ in range(3)))
+            self.cross = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x, y):
+            y, x = self.read(y), self.read(x)
+            for block in self.blocks:
+                y = block(y)
+            for cross in self.cross:
+                x = x + cross(x.tanh() * y)
+            return self.head(x)
+
+    first, second = streams_of(Decoder(), X, X)
+    assert (len(first.branches), len(second.branches)) == (2, 3)
+    assert not first.across
+    assert not second.across
+
+
+FUSED = {
+    "addcmul": lambda b, x: torch.addcmul(x, b.inner(x), b.gain),
+    "addmm": lambda b, x: torch.addmm(x, b.up(b.norm(x)).relu(), b.down.weight),
+    "scatter_add": lambda b, x: x.scatter_add(1, torch.zeros(4, 8, dtype=torch.int64), b.inner(x)),
+    "index_add": lambda b, x: x.index_add(0, torch.arange(4), b.inner(x)),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_branch_that_is_made_and_added_at_once_has_no_carrier(name):
+    blocks = [Block(FUSED[name]) for _ in range(2)]
+    for block in blocks:
+        block.gain = nn.Parameter(torch.ones(8))
+    (stream,) = streams_of(Chain(*blocks), X)
+    assert [branch.carriers for branch in stream.branches] == [(), ()]
+    for index, branch in enumerate(stream.branches):
+        assert f"{name}.default at blocks.{index}" in branch.reason
+        assert "makes it and adds it at once; write the sum by itself" in branch.reason
+    assert "blocks.0.up.weight" in stream.inside
+
+
+def test_terms_of_one_sum_are_branches_of_what_all_of_them_come_from():
+    blocks = [
+        Block(lambda b, x: sum([x, h := b.inner(x), b.last((x + h).relu())]), last=nn.Linear(8, 8)) for _ in X[:2]
+    ]
+    (stream, *_) = streams_of(Chain(*blocks), X)
+    assert len(stream.branches) == 4
+    assert [bool(branch.carriers) for branch in stream.branches] == [False, True] * 2
+    assert "also used by" in stream.branches[0].reason
+
+
+def test_what_chooses_rows_is_not_on_the_trunk_for_that():
+    class Routed(Block):
+        def __init__(self):
+            super().__init__(None, router=nn.Linear(8, 1))
+
+        def forward(self, x):
+            weight, rows = self.router(x)[:, 0].topk(2)
+            out = x.clone()
+            out[rows] = out[rows] + self.inner(x[rows]) * weight[:, None]
+            return out
+
+    (stream,) = streams_of(Chain(Routed(), Routed()), X)
+    assert {"blocks.0.router.weight", "blocks.1.router.bias"} <= set(stream.inside)
+
+
 def test_what_carries_does():
     """Carriers times c change the output as the branches times c do: in double precision, on a model in every idiom."""
     for join, expected in JOINS.values():

@@ -411,6 +411,29 @@ TRANSFORMERS = (
         ),
         example=pixels,
     ),
+    # Attention over time reads and is added to the tokens without the class token, that over space to all of them, put
+    # together again.
+    hf(
+        "timesformer",
+        VISION | {"intermediate_size": 24, "num_frames": 2},
+        each(
+            "encoder.layer.0 encoder.layer.1",
+            "temporal_dense.{weight,bias}",
+            "attention.output.dense.{weight,bias} @ attention",
+            "output.dense.{weight,bias}",
+        ),
+        example=lambda: {"pixel_values": torch.rand(2, 2, 3, 16, 16)},
+    ),
+    # Reversible: two streams that begin with the same embedding.
+    hf(
+        "reformer",
+        TOKENS
+        | {"hidden_size": 16, "attention_head_size": 8, "num_attention_heads": 2, "feed_forward_size": 24}
+        | {"attn_layers": ["local", "local"], "local_attn_chunk_length": 2, "axial_pos_embds": False}
+        | {"max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "is_decoder": False},
+        each("encoder.layers.0 encoder.layers.1", "attention.output.dense.weight @ attention.output"),
+        each("encoder.layers.0 encoder.layers.1", "feed_forward.output.dense.{weight,bias} @ feed_forward.output"),
+    ),
 )
 
 # ---- timm -----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class Base:
         depths: for each of the model's `residual_streams`, its branches over the base's.
         repeats: of the parameters that several sums of a stream share, how many do, over the base's, where it is known.
         head_dim: size of the base's attention heads, where all have one and it is known.
+        single: values of branches of a kind of which the base has as many: these do not grow in number with depth.
         remarks: what differs otherwise, for the plan's warnings.
     """
 
@@ -34,6 +35,7 @@ class Base:
     depths: tuple[float, ...]
     head_dim: float | None = None
     repeats: Mapping[str, float] | None = None
+    single: frozenset[int] = frozenset()
     remarks: tuple[str, ...] = ()
 
 
@@ -68,7 +70,7 @@ def base_of_numbers(
                     f"{_described(graph, streams[index])}; the base must be the smaller one"
                 )
             depths[index] = count / branches
-        inner = [stream for stream in streams if stream.nested and len(stream.branches) > 1]
+        inner = [stream for stream in streams if stream.nested and _deep(stream) > 1]
         if inner:
             raise PlanError(
                 f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
@@ -140,7 +142,9 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
         head_dim = float(heads[1].pop())
     remarks = list(_other_differences(graph, base, names, ratios))
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
-    return Base(fans, depths, head_dim, _repeats(streams, residual_streams(base), names), tuple(shown))
+    others = residual_streams(base)
+    single = _single(graph, base, streams, others)
+    return Base(fans, depths, head_dim, _repeats(streams, others, names), single, tuple(shown))
 
 
 def _other_differences(graph: Graph, base: Graph, names: Mapping[str, str], ratios: Collection[float]) -> Iterator[str]:
@@ -166,8 +170,10 @@ def _matched(graph: Graph, base: Graph) -> dict[str, str]:
         ]
         if not alike:
             strange.append(name)
-        else:  # a deeper model's further blocks: the last of those whose names begin alike
-            names[name] = max(alike, key=lambda other: (_shared(other, name), alike.index(other)))
+        else:  # a deeper model's further blocks: the last of those whose names begin alike, and end alike
+            names[name] = max(
+                alike, key=lambda other: (_shared(other, name), _shared(other, name, -1), alike.index(other))
+            )
     if strange:
         raise _another_family(graph, base, strange)
     patterns = {pattern for name in graph.parameters for pattern in _patterns(name)}
@@ -189,9 +195,10 @@ def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionErr
     )
 
 
-def _shared(one: str, other: str) -> int:
-    """Return how many parts at the beginning of two names are the same."""
-    same = [a == b for a, b in zip(_SEPARATOR.split(one), _SEPARATOR.split(other), strict=False)]
+def _shared(one: str, other: str, step: int = 1) -> int:
+    """Return how many parts at the beginning of two names are the same, or at their end for a step of -1."""
+    parts = (_SEPARATOR.split(name)[::step] for name in (one, other))
+    same = [a == b for a, b in zip(*parts, strict=False)]
     return same.index(False) if False in same else len(same)
 
 
@@ -207,20 +214,46 @@ def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float
     depths = []
     for index, stream in enumerate(streams):
         if stream.parent is not None:
-            partner[index] = _nested(streams, small, stream, partner)
+            kinds = [_kind(graph, stream), *(_kind(base, other) for other in small)]
+            partner[index] = _nested(streams, small, stream, partner, kinds)
         theirs = small[partner[index]] if partner[index] >= 0 else None
+        if theirs is None and _deep(stream) < 2:  # positions that blocks after the base's last one add to scores
+            depths.append(1.0)
+            continue
         if theirs is None:
             raise OptionError(
                 f"the base is of another family: {graph.model} has {_described(graph, stream)}, inside a branch, and "
                 f"{base.model} no stream there; give a model of the same class and smaller sizes"
             )
-        if len(theirs.branches) > len(stream.branches):
+        if len(theirs.branches) > len(stream.branches) and (not stream.nested or _deep(theirs) > _deep(stream)):
             raise OptionError(
                 f"the base is larger than {graph.model}: it has {_described(base, theirs)}, and the model "
                 f"{_described(graph, stream)}; give the smaller model as base="
             )
         depths.append(len(stream.branches) / len(theirs.branches))
     return tuple(depths)
+
+
+def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequence[Stream]) -> frozenset[int]:
+    """Return the values of branches of which the base has as many, as positions that a convolution adds once."""
+
+    def by_kind(one: Graph, every: Sequence[Stream]) -> dict[object, list[int]]:
+        owner = {use: _patterns(name)[0] for name, parameter in one.parameters.items() for use in parameter.uses}
+        kinds: dict[object, list[int]] = defaultdict(list)
+        for stream in every:
+            for branch in stream.branches:
+                made = one.values[branch.sum].node
+                place = "" if made is None else _patterns(one.nodes[made].module)[0]
+                kinds[(place, frozenset(owner[use] for use in branch.weights if use in owner))].append(branch.value)
+        return kinds
+
+    before = by_kind(base, small)
+    return frozenset(
+        value
+        for kind, values in by_kind(graph, streams).items()
+        if len(values) <= len(before.get(kind, ()))
+        for value in values
+    )
 
 
 def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[str, str]) -> dict[str, float]:
@@ -237,14 +270,39 @@ def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[
     }
 
 
-def _nested(streams: Sequence[Stream], small: Sequence[Stream], stream: Stream, partner: Mapping[int, int]) -> int:
-    """Return the base's stream that stands for one in a branch: at the same relative place; -1 for none."""
+def _deep(stream: Stream) -> int:
+    """Return how many branches of a stream have weights.
+
+    Without them it is arithmetic (of a scan, of a stable softmax), which is as long as a sequence and not as deep.
+    """
+    return sum(branch.depth > 0 for branch in stream.branches)
+
+
+def _kind(graph: Graph, stream: Stream) -> tuple[str, ...]:
+    """Return which modules the sums of a stream are in, with the numbers of blocks left out, each once."""
+    made = (graph.values[value].node for value in stream.sums)
+    return tuple(dict.fromkeys(_patterns(graph.nodes[node].module)[0] for node in made if node is not None))
+
+
+def _nested(
+    streams: Sequence[Stream],
+    small: Sequence[Stream],
+    stream: Stream,
+    partner: Mapping[int, int],
+    kinds: Sequence[tuple[str, ...]],
+) -> int:
+    """Return the base's stream that stands for one in a branch: of its kind, no longer, at the same relative place.
+
+    -1 stands for none. ``kinds`` are the stream's own, and those of all streams of the base.
+    """
     assert stream.parent is not None
     parent = partner[stream.parent]
     place, number = stream.place
     alike = [i for i, other in enumerate(small) if other.parent == parent and other.place[1] == number]
     if not alike:
         return -1
+    alike = [i for i in alike if kinds[i + 1] == kinds[0]] or alike
     share = place / max(1, len(streams[stream.parent].sums) - 1)
     last = max(1, len(small[parent].sums) - 1)
-    return min(alike, key=lambda i: abs(small[i].place[0] / last - share))
+    larger = {i: len(small[i].branches) > len(stream.branches) for i in alike}
+    return min(alike, key=lambda i: (larger[i], abs(small[i].place[0] / last - share)))

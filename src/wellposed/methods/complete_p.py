@@ -10,6 +10,7 @@ trains the same function where rates, decay and ε follow (Yang & Hu 2021, arXiv
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
 from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
+_NUMBER = re.compile(r"\d+")
 
 
 @method("complete_p")
@@ -74,7 +76,7 @@ def complete_p(
     streams = residual_streams(graph)
     measured = _base(graph, base, base_depth, base_width, streams)
     factors = [depth**-alpha for depth in measured.depths]
-    unable, warnings = _unable(graph, request, streams, factors, uncarried), list(measured.remarks)
+    unable, warnings = _unable(graph, request, streams, factors, measured, uncarried), list(measured.remarks)
     carried = {
         branch: factor
         for stream, factor in zip(streams, factors, strict=True)
@@ -87,7 +89,9 @@ def complete_p(
     draft = draft_of(multiplied, request, **options)
     heads = measured.head_dim if head_dim is None else head_dim
     scaled, more = by_width(graph, request, draft, scheme, measured.widths, readout, heads)
-    warnings += [*draft.warnings, *more, *_words(unable)]
+    warnings += [*draft.warnings, *more, *_words(unable), *_dropped(graph, streams)]
+    if isinstance(base, Graph):
+        warnings += _dropped(base, residual_streams(base))
     if not streams:
         warnings.append(
             f"{graph.model} has no residual stream: rates follow its width, and no rule here carries them over depth"
@@ -142,9 +146,9 @@ def _base(
 
 
 def _unable(
-    graph: Graph, request: Request, streams: Sequence[Stream], factors: Sequence[float], uncarried: str
+    graph: Graph, request: Request, streams: Sequence[Stream], factors: Sequence[float], base: Base, uncarried: str
 ) -> dict[ResidualBranch, str]:
-    """Return the branches that are left without their factor, with the reason.
+    """Return the branches that are left without their factor, with the reason; "" where they need none.
 
     Raises:
         PlanError: nothing can carry the factor of a branch, and such branches are not to be left.
@@ -155,11 +159,16 @@ def _unable(
         for branch in stream.branches:
             if factor == 1.0:
                 continue
-            if not branch.carriers:
+            kept = [name for name in branch.carriers if name in request.kept]
+            if branch.carriers and not kept:
+                continue
+            if branch.value in base.single:
+                unable[branch] = ""
+            elif kept:
+                unable[branch] = f"{kept[0]!r} is {request.kept[kept[0]]}"
+            else:
                 unable[branch] = branch.reason
                 refused.append(branch)
-            elif kept := [name for name in branch.carriers if name in request.kept]:
-                unable[branch] = f"{kept[0]!r} is {request.kept[kept[0]]}"
     if refused and uncarried == "error":
         raise PlanError(
             f"{len(refused)} residual branches of {graph.model} have nothing that can carry their factor, first the "
@@ -171,14 +180,36 @@ def _unable(
 
 def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
     reasons: dict[str, int] = defaultdict(int)
-    for reason in unable.values():
+    for reason in filter(None, unable.values()):
         reasons[reason] += 1
-    if unable:
+    if reasons:
         first, *others = reasons
         more = f", and {len(others)} other reasons" if others else ""
         yield (
-            f"{len(unable)} residual branches keep the size that they have at the base's depth, so that rates are not "
-            f"carried over depth there: {first}{more}"
+            f"{sum(reasons.values())} residual branches keep the size that they have at the base's depth, so that "
+            f"rates are not carried over depth there: {first}{more}"
+        )
+
+
+def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
+    """Yield, in words, whether blocks did not run that others are like: layers that training drops at random."""
+
+    def block(name: str) -> str:
+        parts = name.split(".")
+        first = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
+        return ".".join(parts[: first + 1])
+
+    unused = set(graph.unused_parameters)
+    running = {block(name) for name in graph.parameters if name not in unused}
+    alike = {_NUMBER.sub("#", name) for stream in streams for name in (*stream.inside, *stream.across)}
+    idle = dict.fromkeys(
+        block(name) for name in unused if block(name) not in running and _NUMBER.sub("#", name) in alike
+    )
+    if idle:
+        yield (
+            f"{len(idle)} block{'s' * (len(idle) != 1)} of {graph.model} did not run in the pass that was traced, such "
+            f"as {min(idle)!r}, and their residual branches are not counted: give a graph of a pass that drops no "
+            "layers, such as wellposed.trace(..., training=False)"
         )
 
 
@@ -200,6 +231,10 @@ def _in_branches(
                 depths[name] *= depth
                 branches[name] *= factor
                 repeats[name] *= _repeats(base, name, sums, stream, depth)
+        for name, sums in stream.across.items():  # as many sums as in the base, for each block
+            if not scaled.isdisjoint(sums):
+                depths[name] *= depth
+                branches[name] *= factor
     return {
         name: one.changed(depth=depths[name], branch=branches[name], repeats=repeats[name]) if name in depths else one
         for name, one in prescriptions.items()

@@ -228,7 +228,7 @@ class _Reader:
         name = plain_name(node.op)
         if name == "copy":
             read = read[-1:]
-        elif is_view(node.op):  # which takes no more than shape or type from further tensors
+        elif is_view(node.op) or name in _PICKS:  # which take no more than shape, type or places from further tensors
             read = read[:1]
         operands = tuple(value for value in read if value in self.steps)
         if not operands:

@@ -28,9 +28,9 @@ _HOMOGENEOUS = {
     "max_pool2d_with_indices", "adaptive_max_pool2d", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d",
     "_upsample_bilinear2d_aa", "upsample_bicubic2d", "_to_copy", "to", "clone", "contiguous", "view_as_real",
     "view_as_complex", "real", "imag", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2",
-    "fft_rfft2", "fft_irfft2", "_fft_r2c", "_fft_c2r", "_fft_c2c", "index", "index_select", "gather", "take_along_dim",
-    "constant_pad_nd", "flip", "roll", "pixel_shuffle", "pixel_unshuffle", "triu", "tril", "im2col", "col2im", "detach",
-    "alias", "lift_fresh",
+    "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "_fft_r2c", "_fft_c2r", "_fft_c2c",
+    "index", "index_select", "gather", "take_along_dim", "constant_pad_nd", "flip", "roll", "pixel_shuffle",
+    "pixel_unshuffle", "triu", "tril", "im2col", "col2im", "detach", "alias", "lift_fresh",
 }  # fmt: skip
 """Operators f with f(c x) = c f(x) for c > 0 that take one signal and are no views."""
 _SIDE_BY_SIDE = {

@@ -10,9 +10,10 @@ branches of one sum, and side by side with the first where several sums read the
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
@@ -25,6 +26,9 @@ from wellposed.signals.structure.carriers import Carriers, carriers_of
 from wellposed.signals.structure.vertices import Branch, Vertex, vertices
 
 _SHARED = "is used elsewhere too"
+_NUMBER = re.compile(r"\d+")
+_ADDING = {"addcmul", "addcdiv", "addmm", "baddbmm", "addbmm", "scatter_add", "index_add"}
+"""Operators that make a term and add it to their first operand at once: no factor can be put between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,9 @@ class Stream:
         branches: what is added, in execution order of the sums.
         inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
             that are nested in them are among them.
+        across: likewise those that act through branches of several sums at once, where each block has its own: what
+            modulates a block, joint attention of two streams. Of what all blocks read (a time, an encoder) none are
+            among them.
         parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
         place: the index of that sum in its stream, and of the stream among those that are nested there.
     """
@@ -68,6 +75,7 @@ class Stream:
     sums: tuple[int, ...]
     branches: tuple[ResidualBranch, ...]
     inside: Mapping[str, frozenset[int]]
+    across: Mapping[str, frozenset[int]] = field(default_factory=dict)
     parent: int | None = None
     place: tuple[int, int] = (0, 0)
 
@@ -85,13 +93,17 @@ def residual_streams(graph: Graph) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A residual sum: the value that its signal comes from, None for a parameter, and its terms."""
+    """A residual sum: the value that its signal comes from, None for a parameter, and its terms.
+
+    Of a fused one the terms are what it makes its one term of.
+    """
 
     value: int
     fork: int | None
     skips: tuple[int, ...]
     added: tuple[int, ...]
     inner: frozenset[int]
+    fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,42 @@ class _Finder:
         levels = [_Level(ends, None)]
         for level in levels:
             levels += self._level(level)
+        outer = [index for index, stream in enumerate(self.found) if not stream.nested]
+        for name, sums in self._across(ends, [self.found[index] for index in outer]).items():
+            index = max(outer, key=lambda i: len(sums.intersection(self.found[i].sums)))
+            stream = self.found[index]
+            self.found[index] = replace(stream, across={**stream.across, name: sums.intersection(stream.sums)})
         return self.found
+
+    def _across(self, ends: Collection[int], streams: Sequence[Stream]) -> dict[str, frozenset[int]]:
+        """Return the parameters that each block has for itself, and that act through branches of several sums."""
+        sums = [value for stream in streams for value in stream.sums]
+        bits = {value: 2 << place for place, value in enumerate(sums)}
+        entered = {
+            (branch.value, reader): bits[branch.sum]
+            for stream in streams
+            for branch in stream.branches
+            for reader in branch.readers
+        }
+        reached = dict.fromkeys(ends, 1)  # by value, the sums whose branches it enters first; 1 for the outputs
+        for node in reversed(self.graph.nodes):
+            beyond = 0
+            for out in node.outputs:
+                beyond |= reached.get(out, 0)
+            for value in node.inputs:
+                if self.graph.values[value].is_followed:
+                    reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
+        alike: dict[str, list[int]] = defaultdict(list)
+        for name, parameter in self.graph.parameters.items():
+            alike[_NUMBER.sub("#", name)].append(reached.get(parameter.value, 0))
+        held = {name for stream in streams for name in stream.inside}
+        found = {}
+        for name, parameter in self.graph.parameters.items():
+            own = reached.get(parameter.value, 0)
+            others = alike[_NUMBER.sub("#", name)]
+            if name not in held and own and not own & 1 and any(other and not other & own for other in others):
+                found[name] = frozenset(value for value, bit in bits.items() if bit & own)
+        return found
 
     def _ends(self) -> tuple[int, ...]:
         """Return the outputs, without those on the way to others: caches of keys, hidden states.
@@ -155,18 +202,44 @@ class _Finder:
     # ---- which sums are residual ------------------------------------------------------------------------------------
 
     def _residual(self) -> dict[int, _Sum]:
-        sums = {}
-        projected: Counter[int | None] = Counter()
+        sums: dict[int, _Sum] = {}
+        projections: dict[int, list[_Sum]] = defaultdict(list)
+        projected: dict[int, set[int]] = defaultdict(set)  # by value, the sums that it is projected into
         for value, vertex in self.vertices.items():
             if self.steps[value].kind != "sum" or vertex.degree < 2:
                 continue
+            for term in vertex.branches:
+                for fork, contracted, _ in self._back(term):
+                    if contracted:
+                        projected[fork].add(value)
             one, projection = self._classified(vertex)
             if one is not None:
                 sums[value] = one
-                projected[one.fork] += projection
-        sums |= self._from_parameters()
-        # a value that is projected into several sums is injected into them (a time or a condition), not carried on
-        return {value: one for value, one in sums.items() if projected[one.fork] < 2}
+                if projection and one.fork is not None:
+                    projections[one.fork].append(one)
+        carried = {one.fork for one in sums.values()}
+        for fork, ends in projections.items():
+            # a value that is projected into several sums is injected into them (a time, a condition, a skip from an
+            # encoder), not carried on, but for a shortcut: before it comes none of these sums, and others carry it on
+            for one in ends if len(ends) > 1 else ():
+                if one.value not in carried or not self._between(fork, one.added).isdisjoint(projected[fork]):
+                    del sums[one.value]
+        return sums | self._from_parameters() | self._fused()
+
+    def _fused(self) -> dict[int, _Sum]:
+        """Return the sums in which one operator makes the branch's last value and adds it."""
+        sums = {}
+        for node in self.graph.nodes:
+            read = [value for value in dict.fromkeys(node.inputs) if value in self.steps]
+            if plain_name(node.op) not in _ADDING or len(read) < 2 or read[0] != node.inputs[0]:
+                continue
+            carried, *made = read
+            fork, part, out = self.steps[carried].base, self.steps[carried].part, node.outputs[0]
+            if self.graph.values[carried].shape != self.graph.values[out].shape or out not in self.order:
+                continue
+            if max(self._depth(fork, part, value) for value in made) > 0:
+                sums[out] = _Sum(out, fork, (carried,), tuple(made), frozenset(), fused=True)
+        return sums
 
     def _from_parameters(self) -> dict[int, _Sum]:
         """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
@@ -217,7 +290,7 @@ class _Finder:
 
     def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
         shape = self.graph.values[vertex.value].shape
-        best: tuple[tuple[int, int], _Sum] | None = None
+        best: tuple[tuple[int, int, int], _Sum] | None = None
         for index, term in enumerate(vertex.branches):
             if self.graph.values[term.value].shape != shape:
                 continue  # what is broadcast into a sum is not carried on by it
@@ -229,7 +302,7 @@ class _Finder:
                 ]
                 if not added:
                     continue
-                rank = (contracted, -self.order[fork])
+                rank = (contracted, -len(added), -self.order[fork])
                 if best is None or rank < best[0]:
                     skips = tuple(b.value for b in vertex.branches if b.value not in added)
                     best = (rank, _Sum(vertex.value, fork, skips, tuple(added), frozenset(vertex.inner)))
@@ -248,44 +321,88 @@ class _Finder:
 
     def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
         """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
-        value, contracted = term.value, 0
-        while True:
+        pending, seen = [(self._uncut(term.value), 0)], set[int]()
+        while pending:
+            value, contracted = pending.pop(0)
             step = self.steps[value]
+            if step.base in seen:
+                continue
+            seen.add(step.base)
             yield step.base, contracted, step.part
             if step.part is not None:
-                return
+                continue
             kind, edges = self.steps[step.base].kind, self.entering.get(step.base, ())
             contracted += kind == "contraction"
-            if kind not in ("pool", "normalisation", "contraction", "concatenation") or len(edges) != 1:
-                return
-            if contracted > 1:
-                return
-            value = edges[0].value
+            alone = len(edges) == 1 and kind in ("pool", "normalisation", "contraction", "concatenation")
+            beside = kind == "concatenation" and not contracted
+            if contracted < 2 and (alone or beside):
+                pending += [(self._uncut(edge.value), contracted) for edge in edges]
+
+    def _uncut(self, value: int) -> int:
+        """Return what was put side by side with others, where a value is just that, cut out again."""
+        step = self.steps[value]
+        made = self.graph.values[value].node
+        if step.part != value or made is None or self.steps[step.base].kind != "concatenation":
+            return value
+        joined, cut = self.graph.values[step.base].node, self.graph.nodes[made]
+        if joined is None or cut.inputs[0] != step.base or plain_name(self.graph.nodes[joined].op) != "cat":
+            return value
+        terms, name = self.graph.nodes[joined].inputs, plain_name(cut.op)
+        alike = len({self.graph.values[term].shape for term in terms}) == 1
+        whole = name in ("chunk", "split", "split_with_sizes") and len(cut.outputs) == len(terms) and alike
+        own = terms[self.graph.values[value].index] if whole else value
+        return own if own in self.steps and self.graph.values[own].shape == self.graph.values[value].shape else value
 
     def _depth(self, fork: int, part: int | None, value: int) -> int:
         """Return the contractions on the longest path from ``fork`` to ``value``, -1 where there is none.
 
         Where only a part of the fork is carried on, paths must read that part, or all of it.
         """
-        first, end = self.order[fork], self.steps[value].base
-        reached, pending = {end}, [end]
+        end = self.steps[value].base
+        if end == fork:
+            return 0
+        reached = self._between(fork, (value,))
+        depths: dict[int, int] = {}
+        for junction in sorted(reached, key=self.order.__getitem__):
+            before = [
+                depths.get(edge.source, -1) if edge.source != fork else 0
+                for edge in self.entering.get(junction, ())
+                if edge.source != fork or part is None or self._reads(edge.value, part)
+            ]
+            if max(before, default=-1) >= 0:
+                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
+        return depths.get(end, -1)
+
+    def _between(self, fork: int, values: Collection[int]) -> set[int]:
+        """Return the junctions that are made after ``fork`` and lead to some values, those of these among them."""
+        first = self.order[fork]
+        reached = {self.steps[value].base for value in values}
+        pending = list(reached)
         while pending:
             for edge in self.entering.get(pending.pop(), ()):
                 if self.order[edge.source] > first and edge.source not in reached:
                     reached.add(edge.source)
                     pending.append(edge.source)
-        depths: dict[int, int] = {}
-        if end == fork:
-            return 0
-        for junction in sorted(reached, key=self.order.__getitem__):
-            before = [
-                depths.get(edge.source, -1) if edge.source != fork else 0
-                for edge in self.entering.get(junction, ())
-                if edge.source != fork or part is None or self.steps[edge.value].part in (None, part)
-            ]
-            if max(before, default=-1) >= 0:
-                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
-        return depths.get(end, -1)
+        return reached
+
+    def _reads(self, value: int, part: int) -> bool:
+        """Whether a function of a junction holds one part of it, maybe cut out again, or all."""
+        own = self.steps[value].part
+        return own is None or self._same(own, part)
+
+    def _same(self, one: int, other: int) -> bool:
+        """Whether two parts of a junction are cut out by the same operators, be it of functions of it."""
+        while one != other:
+            a, b = self.graph.values[one], self.graph.values[other]
+            if self.steps[one].part is None or self.steps[other].part is None:
+                return self.steps[one].part is self.steps[other].part and self.steps[one].base == self.steps[other].base
+            if a.node is None or b.node is None or a.index != b.index:
+                return False
+            first, second = self.graph.nodes[a.node], self.graph.nodes[b.node]
+            if first.op is not second.op or (first.args[1:], first.kwargs) != (second.args[1:], second.kwargs):
+                return False
+            one, other = first.inputs[0], second.inputs[0]
+        return True
 
     # ---- one level --------------------------------------------------------------------------------------------------
 
@@ -311,8 +428,8 @@ class _Finder:
                     tuple(one.value for one in sums),
                     tuple(_unshared(self.graph, carried)),
                     mine,
-                    level.parent,
-                    (level.sum, number) if level.parent is not None else (0, 0),
+                    parent=level.parent,
+                    place=(level.sum, number) if level.parent is not None else (0, 0),
                 )
             )
             levels += [_Level(one.added, own[one.value], one.fork, index, i) for i, one in enumerate(sums)]
@@ -337,6 +454,8 @@ class _Finder:
             value = pending.pop()
             if value in trunk or value in self.fixed or (level.within is not None and value not in level.within):
                 continue
+            if not self.graph.values[value].is_followed:
+                continue  # which rows are chosen: no gradient goes there
             trunk.add(value)
             one = self.residual.get(value)
             if one is not None and self._is_of(one, level):
@@ -428,6 +547,17 @@ class _Finder:
     def _branches(self, one: _Sum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
         """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
         found = {value: self._branch(one, value, inside) for value in one.added}
+        if one.fused:
+            node = self.graph.nodes[self._made_at(one.value)]
+            branch = found[one.added[0]][0]
+            whole = replace(
+                branch,
+                weights=tuple(sorted({weight for other, _ in found.values() for weight in other.weights})),
+                depth=max(b.depth for b, _ in found.values()),
+                carriers=(),
+                reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
+            )
+            return [(whole, Carriers(reason=whole.reason))]
         for partial in one.inner:
             node = self.graph.nodes[self._made_at(partial)]
             terms = [value for value in found if value in node.inputs]
