@@ -146,7 +146,11 @@ def timm(name, **fields):
         library = import_library("timm", what="the tests")
         given = {key: value(depth, width) if callable(value) else value for key, value in fields.items()}
         torch.manual_seed(0)
-        return library.create_model(name, num_classes=5, **given)
+        model = library.create_model(name, num_classes=5, **given)
+        for key, parameter in model.named_parameters():
+            if key in ("cls_token", "pos_embed"):  # nearly zeros, before which a readout would be huge
+                nn.init.normal_(parameter)
+        return model
 
     return make
 
@@ -246,7 +250,7 @@ CASES = {
     ),
     "deit3": Case(
         timm("deit3_small_patch16_224", img_size=32, embed_dim=lambda d, w: w, depth=lambda d, w: d,
-             num_heads=lambda d, w: w // 8),
+             num_heads=lambda d, w: w // 8, init_values=0.1),
         ("blocks.*.ls1", "blocks.*.ls2"),
         ("blocks.*",),
         ("*.gamma",),
@@ -254,7 +258,6 @@ CASES = {
         ("head.weight",),
         ("head.bias",),
         images(32),
-        slower=10.0,
     ),
     "resnetv2": Case(
         timm("resnetv2_50", layers=lambda d, w: (d, d), channels=lambda d, w: (4 * w, 4 * w), stem_chs=lambda d, w: w),
