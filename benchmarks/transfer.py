@@ -8,15 +8,14 @@ linear to 0), each size at rates a factor of two apart until the valley of the l
 their own for weights and batches. `wellposed.check_transfer` says how far the best rate moves, and what the rate that
 is best for the smallest costs the largest. The journal keeps finished runs: a benchmark that was stopped goes on.
 
-Beside the plans stand the model's own initialisation (GPT-2's), microsoft/mup, unit-scaling (u-μP; its modules) where
-they are installed, and CompleteP as its authors write it: explicit multipliers, by table 1 of arXiv 2505.01618.
+Beside the plans stand the model's own initialisation (GPT-2's), and CompleteP as its authors write it: explicit
+multipliers and standard deviations of 0.02 at the base, by table 1 of arXiv 2505.01618.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -176,29 +175,6 @@ def explicit(base_depth: int, base_width: int, depth_of: Callable[[int], int], w
     return way
 
 
-def microsoft(base_width: int, depth_of: Callable[[int], int]) -> Any:
-    """Return microsoft/mup as its examples use it; the readout is its module, put in the place of ours."""
-    import mup
-
-    def swapped(model: Any) -> Any:
-        old = model.readout
-        model.readout = mup.MuReadout(old.in_features, old.out_features, bias=False)
-        return model
-
-    def way(model: Any, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
-        depth = depth_of(size)
-        base, delta = (swapped(GPT(depth, width)) for width in (base_width, 2 * base_width))
-        mup.set_base_shapes(swapped(model), base, delta=delta)
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                end = name.endswith(("out.weight", "down.weight"))
-                mup.init.normal_(parameter, std=0.02 / (math.sqrt(2 * depth) if end else 1.0))
-        made: torch.optim.Optimizer = mup.MuAdamW(model.parameters(), lr=lr, weight_decay=DECAY, betas=BETAS)
-        return made
-
-    return way
-
-
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
@@ -239,8 +215,6 @@ class Family:
         if self.make is GPT:
             shape = self.shape
             ways["CompleteP, explicit"] = explicit(depth, width, lambda s: shape(s)[0], lambda s: shape(s)[1])
-            if self.axis == "width" and importlib.util.find_spec("mup") is not None:
-                ways["microsoft/mup"] = microsoft(width, lambda s: shape(s)[0])
         return ways
 
 
@@ -280,7 +254,7 @@ def measure(family: Family, way: str, text: Text, journal: Path | None) -> dict[
         axis=family.axis,
         optimizer="adamw",
         optimizer_options={"weight_decay": DECAY, "betas": BETAS},
-        rates=[2.0**k for k in (range(-10, -5) if way in ("own", "microsoft/mup") else range(-9, -4))],
+        rates=[2.0**k for k in (range(-10, -5) if way == "own" else range(-9, -4))],
         steps=family.steps,
         seeds=family.seeds,
         held_out=text.held_out(),

@@ -480,3 +480,31 @@ def test_groups_are_told_the_eps_that_they_scale():
         made.append(sorted({value / eps for found in seen for value in found}))
     assert len(made[0]) > 1
     assert made[0] == pytest.approx(made[1])
+
+
+def test_what_a_way_sets_beside_weights_counts():
+    """A way that puts a factor into the forward pass, as schemes do that edit the model."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.factor = nn.Parameter(torch.zeros(3)), 1.0
+
+        def forward(self, x):
+            seen.append(self.factor)
+            return self.factor * (x @ self.weight)
+
+    def way(model, size, lr, batch):
+        model.factor = 1.0 / size
+        return torch.optim.SGD(model.parameters(), lr=lr)
+
+    seen = []
+    x = torch.randn(8, 3)
+    batches = [(x, x.sum(1))] * 6
+    for vectorize in (True, False):
+        seen.clear()
+        wp.check_transfer(
+            lambda size: Scaled(), [2, 4], lambda m, b: (m(b[0]) - b[1]).square().mean(), batches, {"way": way},
+            optimizer="sgd", vectorize=vectorize, widen=2, progress=False,
+        )  # fmt: skip
+        assert set(seen) == {0.5, 0.25}

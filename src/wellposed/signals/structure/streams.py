@@ -19,16 +19,12 @@ from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.levers import parameter_values
-from wellposed.signals.operators.schema import plain_name
-from wellposed.signals.operators.views import is_view
-from wellposed.signals.structure.branches import Branches, Edge, branches
+from wellposed.signals.structure.branches import Branches, branches
 from wellposed.signals.structure.carriers import Carriers, carriers_of
-from wellposed.signals.structure.vertices import Branch, Vertex, vertices
+from wellposed.signals.structure.sums import ResidualSum, ResidualSums
 
 _SHARED = "is used elsewhere too"
 _NUMBER = re.compile(r"\d+")
-_ADDING = {"addcmul", "addcdiv", "addmm", "baddbmm", "addbmm", "scatter_add", "index_add"}
-"""Operators that make a term and add it to their first operand at once: no factor can be put between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +88,6 @@ def residual_streams(graph: Graph) -> tuple[Stream, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
-    """A residual sum: the value that its signal comes from, None for a parameter, and its terms.
-
-    Of a fused one the terms are what it makes its one term of.
-    """
-
-    value: int
-    fork: int | None
-    skips: tuple[int, ...]
-    added: tuple[int, ...]
-    inner: frozenset[int]
-    fused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Level:
     """What is looked through at once: the values, where to begin, and the sum in whose branches they lie."""
 
@@ -120,15 +101,10 @@ class _Level:
 class _Finder:
     def __init__(self, graph: Graph, structure: Branches) -> None:
         self.graph = graph
-        self.steps = structure.steps
-        self.entering: dict[int, list[Edge]] = defaultdict(list)
-        for edge in structure.edges:
-            self.entering[edge.target].append(edge)
-        self.order = {value: index for index, value in enumerate(structure.steps)}
-        self.vertices: Mapping[int, Vertex] = vertices(structure).vertices
+        self.sums = ResidualSums(graph, structure)
+        self.residual: Mapping[int, ResidualSum] = self.sums.found()
         self.fixed = parameter_values(graph)
         self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
-        self.residual = self._residual()
         self.live: set[int] = set()  # what leads to the ends
         self.found: list[Stream] = []
 
@@ -136,7 +112,7 @@ class _Finder:
         """Look through the graph from its outputs, then through what lies in branches."""
         ends = self._ends()
         for value in ends:
-            self.live |= self._leading(value, 0)
+            self.live |= self.sums.leading(value, 0)
         levels = [_Level(ends, None)]
         for level in levels:
             levels += self._level(level)
@@ -193,216 +169,11 @@ class _Finder:
             if node.index in self.weighted:
                 before |= 1 << weights.setdefault(self.weighted[node.index], len(weights))
             leading.update(dict.fromkeys(node.outputs, before))
-        ends = [value for value in dict.fromkeys(self.graph.outputs) if value in self.steps]
+        ends = [value for value in dict.fromkeys(self.graph.outputs) if value in self.sums.steps]
         met = {value: leading.get(value, 0) for value in ends}
         return tuple(
             value for value in ends if not any(own | met[value] == own and own != met[value] for own in met.values())
         )
-
-    # ---- which sums are residual ------------------------------------------------------------------------------------
-
-    def _residual(self) -> dict[int, _Sum]:
-        sums: dict[int, _Sum] = {}
-        projections: dict[int, list[_Sum]] = defaultdict(list)
-        projected: dict[int, set[int]] = defaultdict(set)  # by value, the sums that it is projected into
-        for value, vertex in self.vertices.items():
-            if self.steps[value].kind != "sum" or vertex.degree < 2:
-                continue
-            for term in vertex.branches:
-                for fork, contracted, _ in self._back(term):
-                    if contracted:
-                        projected[fork].add(value)
-            one, projection = self._classified(vertex)
-            if one is not None:
-                sums[value] = one
-                if projection and one.fork is not None:
-                    projections[one.fork].append(one)
-        carried = {one.fork for one in sums.values()}
-        for fork, ends in projections.items():
-            # a value that is projected into several sums is injected into them (a time, a condition, a skip from an
-            # encoder), not carried on, but for a shortcut: before it comes none of these sums, and others carry it on
-            for one in ends if len(ends) > 1 else ():
-                if one.value not in carried or not self._between(fork, one.added).isdisjoint(projected[fork]):
-                    del sums[one.value]
-        return sums | self._from_parameters() | self._fused()
-
-    def _fused(self) -> dict[int, _Sum]:
-        """Return the sums in which one operator makes the branch's last value and adds it."""
-        sums = {}
-        for node in self.graph.nodes:
-            read = [value for value in dict.fromkeys(node.inputs) if value in self.steps]
-            if plain_name(node.op) not in _ADDING or len(read) < 2 or read[0] != node.inputs[0]:
-                continue
-            carried, *made = read
-            fork, part, out = self.steps[carried].base, self.steps[carried].part, node.outputs[0]
-            if self.graph.values[carried].shape != self.graph.values[out].shape or out not in self.order:
-                continue
-            if max(self._depth(fork, part, value) for value in made) > 0:
-                sums[out] = _Sum(out, fork, (carried,), tuple(made), frozenset(), fused=True)
-        return sums
-
-    def _from_parameters(self) -> dict[int, _Sum]:
-        """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
-        sums = {}
-        for node in self.graph.nodes:
-            if plain_name(node.op) != "add" or node.outputs[0] not in self.steps:
-                continue
-            fixed = [value for value in node.inputs if value in self.fixed and value not in self.graph.known]
-            signals = [value for value in node.inputs if value in self.steps]
-            shape = self.graph.values[node.outputs[0]].shape
-            if len(fixed) != 1 or len(signals) != 1 or self.graph.values[fixed[0]].shape != shape:
-                continue
-            origin = fixed[0]
-            while (index := self.graph.values[origin].node) is not None and is_view(self.graph.nodes[index].op):
-                origin = self.graph.nodes[index].inputs[0]
-            read = self._reading(origin, node.index)
-            if read and not read.isdisjoint(self._leading(signals[0], min(map(self._made_at, read)))):
-                sums[node.outputs[0]] = _Sum(node.outputs[0], None, (), (signals[0],), frozenset())
-        return sums
-
-    def _reading(self, value: int, but: int) -> set[int]:
-        """Return the signals that are made of a parameter's value, without those of one node."""
-        read: set[int] = set()
-        seen: set[int] = set()
-        pending = [value]
-        while pending:
-            for index in self.graph.users().get(pending.pop(), ()):
-                if index != but:
-                    for out in self._made(index):
-                        if out not in self.fixed:
-                            read.add(out)
-                        elif out not in seen:
-                            seen.add(out)
-                            pending.append(out)
-        return read
-
-    def _leading(self, value: int, first: int) -> set[int]:
-        """Return the values that lead to one, as far back as the node ``first``."""
-        seen: set[int] = set()
-        pending = [value]
-        while pending:
-            at = pending.pop()
-            made = self._made_at(at)
-            if at not in seen and made >= first:
-                seen.add(at)
-                pending += self.graph.nodes[made].inputs
-        return seen
-
-    def _classified(self, vertex: Vertex) -> tuple[_Sum | None, bool]:
-        shape = self.graph.values[vertex.value].shape
-        best: tuple[tuple[int, int, int], _Sum] | None = None
-        for index, term in enumerate(vertex.branches):
-            if self.graph.values[term.value].shape != shape:
-                continue  # what is broadcast into a sum is not carried on by it
-            for fork, contracted, part in self._back(term):
-                added = [
-                    other.value
-                    for i, other in enumerate(vertex.branches)
-                    if i != index and self._is_branch(fork, contracted, part, other.value)
-                ]
-                if not added:
-                    continue
-                rank = (contracted, -len(added), -self.order[fork])
-                if best is None or rank < best[0]:
-                    skips = tuple(b.value for b in vertex.branches if b.value not in added)
-                    best = (rank, _Sum(vertex.value, fork, skips, tuple(added), frozenset(vertex.inner)))
-                break
-        if best is None:
-            return None, False
-        return best[1], best[0][0] > 0
-
-    def _is_branch(self, fork: int, contracted: int, part: int | None, value: int) -> bool:
-        """Whether a term of a sum comes from ``fork`` by more contractions than the one that carries it on.
-
-        Beside the fork itself it may have none: a pool, a norm, or a transform is a branch too.
-        """
-        depth = self._depth(fork, part, value)
-        return depth > contracted or (depth == contracted == 0 and self.steps[value].base != fork)
-
-    def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
-        """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
-        pending, seen = [(self._uncut(term.value), 0)], set[int]()
-        while pending:
-            value, contracted = pending.pop(0)
-            step = self.steps[value]
-            if step.base in seen:
-                continue
-            seen.add(step.base)
-            yield step.base, contracted, step.part
-            if step.part is not None:
-                continue
-            kind, edges = self.steps[step.base].kind, self.entering.get(step.base, ())
-            contracted += kind == "contraction"
-            alone = len(edges) == 1 and kind in ("pool", "normalisation", "contraction", "concatenation")
-            beside = kind == "concatenation" and not contracted
-            if contracted < 2 and (alone or beside):
-                pending += [(self._uncut(edge.value), contracted) for edge in edges]
-
-    def _uncut(self, value: int) -> int:
-        """Return what was put side by side with others, where a value is just that, cut out again."""
-        step = self.steps[value]
-        made = self.graph.values[value].node
-        if step.part != value or made is None or self.steps[step.base].kind != "concatenation":
-            return value
-        joined, cut = self.graph.values[step.base].node, self.graph.nodes[made]
-        if joined is None or cut.inputs[0] != step.base or plain_name(self.graph.nodes[joined].op) != "cat":
-            return value
-        terms, name = self.graph.nodes[joined].inputs, plain_name(cut.op)
-        alike = len({self.graph.values[term].shape for term in terms}) == 1
-        whole = name in ("chunk", "split", "split_with_sizes") and len(cut.outputs) == len(terms) and alike
-        own = terms[self.graph.values[value].index] if whole else value
-        return own if own in self.steps and self.graph.values[own].shape == self.graph.values[value].shape else value
-
-    def _depth(self, fork: int, part: int | None, value: int) -> int:
-        """Return the contractions on the longest path from ``fork`` to ``value``, -1 where there is none.
-
-        Where only a part of the fork is carried on, paths must read that part, or all of it.
-        """
-        end = self.steps[value].base
-        if end == fork:
-            return 0
-        reached = self._between(fork, (value,))
-        depths: dict[int, int] = {}
-        for junction in sorted(reached, key=self.order.__getitem__):
-            before = [
-                depths.get(edge.source, -1) if edge.source != fork else 0
-                for edge in self.entering.get(junction, ())
-                if edge.source != fork or part is None or self._reads(edge.value, part)
-            ]
-            if max(before, default=-1) >= 0:
-                depths[junction] = max(before) + (self.steps[junction].kind == "contraction")
-        return depths.get(end, -1)
-
-    def _between(self, fork: int, values: Collection[int]) -> set[int]:
-        """Return the junctions that are made after ``fork`` and lead to some values, those of these among them."""
-        first = self.order[fork]
-        reached = {self.steps[value].base for value in values}
-        pending = list(reached)
-        while pending:
-            for edge in self.entering.get(pending.pop(), ()):
-                if self.order[edge.source] > first and edge.source not in reached:
-                    reached.add(edge.source)
-                    pending.append(edge.source)
-        return reached
-
-    def _reads(self, value: int, part: int) -> bool:
-        """Whether a function of a junction holds one part of it, maybe cut out again, or all."""
-        own = self.steps[value].part
-        return own is None or self._same(own, part)
-
-    def _same(self, one: int, other: int) -> bool:
-        """Whether two parts of a junction are cut out by the same operators, be it of functions of it."""
-        while one != other:
-            a, b = self.graph.values[one], self.graph.values[other]
-            if self.steps[one].part is None or self.steps[other].part is None:
-                return self.steps[one].part is self.steps[other].part and self.steps[one].base == self.steps[other].base
-            if a.node is None or b.node is None or a.index != b.index:
-                return False
-            first, second = self.graph.nodes[a.node], self.graph.nodes[b.node]
-            if first.op is not second.op or (first.args[1:], first.kwargs) != (second.args[1:], second.kwargs):
-                return False
-            one, other = first.inputs[0], second.inputs[0]
-        return True
 
     # ---- one level --------------------------------------------------------------------------------------------------
 
@@ -437,15 +208,12 @@ class _Finder:
             roots = tuple(
                 value
                 for value in sorted(beside)
-                if any(out not in beside for node in self.graph.users().get(value, ()) for out in self._made(node))
+                if any(out not in beside for node in self.graph.users().get(value, ()) for out in self.sums.made(node))
             )
             levels.append(_Level(roots, beside))
         return levels
 
-    def _made(self, node: int) -> tuple[int, ...]:
-        return self.graph.nodes[node].outputs
-
-    def _trunk(self, level: _Level) -> tuple[set[int], list[_Sum]]:
+    def _trunk(self, level: _Level) -> tuple[set[int], list[ResidualSum]]:
         """Return the values that are reached without entering a branch, and the residual sums among them."""
         trunk: set[int] = set()
         passed = []
@@ -466,13 +234,13 @@ class _Finder:
             index = self.graph.values[value].node
             if index is not None:
                 pending += self.graph.nodes[index].inputs
-        return trunk, sorted(passed, key=lambda one: self.order[one.value])
+        return trunk, sorted(passed, key=lambda one: self.sums.order[one.value])
 
-    def _is_of(self, one: _Sum, level: _Level) -> bool:
+    def _is_of(self, one: ResidualSum, level: _Level) -> bool:
         """Whether a sum's fork lies in the level too."""
         return level.within is None or one.fork is None or one.fork in level.within or one.fork == level.fork
 
-    def _joined(self, passed: list[_Sum], trunk: Collection[int]) -> list[list[_Sum]]:
+    def _joined(self, passed: list[ResidualSum], trunk: Collection[int]) -> list[list[ResidualSum]]:
         """Return the sums by stream: those that the trunk leads to from one another."""
         head = {one.value: one.value for one in passed}
 
@@ -484,7 +252,7 @@ class _Finder:
 
         at = {one.value: one for one in passed}
         leading: dict[int, frozenset[int]] = {}  # the last sums of the trunk before a value
-        for value in sorted(trunk, key=self._made_at):
+        for value in sorted(trunk, key=self.sums.made_at):
             one = at.get(value)
             index = self.graph.values[value].node
             read = one.skips if one is not None else () if index is None else self.graph.nodes[index].inputs
@@ -495,17 +263,13 @@ class _Finder:
             leading[value] = frozenset((value,))
             for other in before:
                 head[find(other)] = find(value)
-        streams: dict[int, list[_Sum]] = defaultdict(list)
+        streams: dict[int, list[ResidualSum]] = defaultdict(list)
         for one in passed:
             streams[find(one.value)].append(one)
         # that of the outputs, which ends last, first
-        return sorted(streams.values(), key=lambda sums: -self.order[sums[-1].value])
+        return sorted(streams.values(), key=lambda sums: -self.sums.order[sums[-1].value])
 
-    def _made_at(self, value: int) -> int:
-        index = self.graph.values[value].node
-        return -1 if index is None else index
-
-    def _inside(self, one: _Sum, trunk: Collection[int], level: _Level) -> set[int]:
+    def _inside(self, one: ResidualSum, trunk: Collection[int], level: _Level) -> set[int]:
         """Return the values in the branches of a sum."""
         inside: set[int] = set()
         pending = list(one.added)
@@ -530,7 +294,7 @@ class _Finder:
             pending, seen = [parameter.value], {parameter.value}
             while pending:
                 for node in self.graph.users().get(pending.pop(), ()):
-                    for out in self._made(node):
+                    for out in self.sums.made(node):
                         if out in self.fixed:
                             if out not in seen:
                                 seen.add(out)
@@ -544,11 +308,11 @@ class _Finder:
 
     # ---- one branch -------------------------------------------------------------------------------------------------
 
-    def _branches(self, one: _Sum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
+    def _branches(self, one: ResidualSum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
         """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
         found = {value: self._branch(one, value, inside) for value in one.added}
         if one.fused:
-            node = self.graph.nodes[self._made_at(one.value)]
+            node = self.graph.nodes[self.sums.made_at(one.value)]
             branch = found[one.added[0]][0]
             whole = replace(
                 branch,
@@ -559,7 +323,7 @@ class _Finder:
             )
             return [(whole, Carriers(reason=whole.reason))]
         for partial in one.inner:
-            node = self.graph.nodes[self._made_at(partial)]
+            node = self.graph.nodes[self.sums.made_at(partial)]
             terms = [value for value in found if value in node.inputs]
             if len(terms) < 2 or any(found[value][0].carriers for value in terms):
                 continue
@@ -569,7 +333,7 @@ class _Finder:
                 found[partial] = together
         return list(found.values())
 
-    def _branch(self, one: _Sum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
+    def _branch(self, one: ResidualSum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
         readers = self._readers(one, value)
         carriers = carriers_of(self.graph, value, readers)
         own, last, seen = [], set(), set()
@@ -590,7 +354,7 @@ class _Finder:
             nested = inner is not None and inner.fork in inside
             through = inner.skips if inner is not None and nested else self.graph.nodes[index].inputs
             pending += [(read, ends and index not in self.weighted) for read in through]
-        depth = len(set(own)) if one.fork is None else self._depth(one.fork, None, value)
+        depth = len(set(own)) if one.fork is None else self.sums.depth(one.fork, None, value)
         branch = ResidualBranch(
             value,
             readers,
@@ -603,7 +367,7 @@ class _Finder:
         )
         return branch, carriers
 
-    def _readers(self, one: _Sum, value: int) -> tuple[int, ...]:
+    def _readers(self, one: ResidualSum, value: int) -> tuple[int, ...]:
         """Return the nodes through which a sum reads one of its terms."""
         nodes: list[int] = []
         pending = [one.value, *one.inner]
@@ -624,13 +388,12 @@ class _Finder:
 def _unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> Iterator[ResidualBranch]:
     """Yield the branches, without carriers where something that is no end of a branch uses these too."""
     ends = {node for _, carriers in carried for node in carriers.uses}
-    scaled = {value for _, carriers in carried for value in carriers.values}
     dead = set(graph.dead_nodes)
     fixed = parameter_values(graph)
     for branch, carriers in carried:
         reason = ""
         for name in carriers.parameters:
-            other = _other_use(graph, name, ends, scaled, fixed, dead)
+            other = _other_use(graph, name, ends, fixed, dead)
             if other is not None:
                 reason = f"{name} {_SHARED}, by {graph.nodes[other].name}"
                 break
@@ -641,7 +404,6 @@ def _other_use(
     graph: Graph,
     name: str,
     ends: Collection[int],
-    scaled: Collection[int],
     fixed: Collection[int],
     dead: Collection[int],
 ) -> int | None:
