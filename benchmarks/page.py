@@ -318,8 +318,8 @@ def transfer(results: Results) -> tuple[str, str]:
             ours["carried"] - ours["best"] <= CARRIED_LOSS,
         ]
         told.append(
-            f"{family}: {figure(ours['shift'], 1)} octaves, {figure(ours['carried'] - ours['best'], 3)} above its own "
-            f"best, {figure(ours['carried'] - min(others), 2)} beside the best of the others"
+            f"{family}: {figure(ours['shift'], 1)} octaves, loss {figure(ours['carried'], 3)}, "
+            f"{figure(ours['best'], 3)} at its own best rate, {figure(min(others), 3)} by the best of the others"
         )
     ratios = [row["ratio"] for row in results["transfer_cost"]]
     met += [ratio <= TRANSFER_COST for ratio in ratios]

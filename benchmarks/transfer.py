@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -210,8 +211,9 @@ class Family:
             "own": own,
             "mup": {"method": "mup", "base_width": width},
             "complete_p, α = 1": {"method": "complete_p", "alpha": 1.0, **base},
-            "complete_p, α = ½": {"method": "complete_p", "alpha": 0.5, **base},
         }
+        if self.axis == "depth":  # over width they are one
+            ways["complete_p, α = ½"] = {"method": "complete_p", "alpha": 0.5, **base}
         if self.make is GPT:
             shape = self.shape
             ways["CompleteP, explicit"] = explicit(depth, width, lambda s: shape(s)[0], lambda s: shape(s)[1])
@@ -236,7 +238,7 @@ COLUMNS = {
     "way": "way",
     "small": "best rate at the smallest (log₂)",
     "shift": "octaves to the largest",
-    "interval": "90 % interval",
+    "within": "90 % interval",
     "carried": "loss at the largest, rate carried",
     "best": "its own best",
 }
@@ -269,6 +271,7 @@ def measure(family: Family, way: str, text: Text, journal: Path | None) -> dict[
         "small": math.log2(mine.curves[0].rate),
         "shift": mine.shift,
         "interval": list(mine.interval),
+        "within": " to ".join("–" if edge is None else f"{edge:+.1f}" for edge in mine.interval),
         "carried": mine.carried_loss,
         "best": mine.own_loss,
         "verdict": mine.verdict,
@@ -326,8 +329,22 @@ def main() -> None:
                 rows.append(measure(family, way, text, options.journal))
                 print(name, rows[-1], flush=True)
         tables[name] = rows
-    told = "\n\n".join(f"### {name}\n\n{markdown(rows, COLUMNS)}" for name, rows in tables.items())
-    write("transfer", told, [{"family": name, **row} for name, rows in tables.items() for row in rows], options.out)
+    rows = [{"family": name, **row} for name, measured in tables.items() for row in measured]
+    rows = [*_kept(options.out / "transfer.json", rows), *rows]
+    order = list(FAMILIES)
+    rows.sort(key=lambda row: (order.index(row["family"]), list(FAMILIES[row["family"]].ways()).index(row["way"])))
+    told = "\n\n".join(
+        f"**{family[0].upper()}{family[1:]}**\n\n{markdown([r for r in rows if r['family'] == family], COLUMNS)}"
+        for family in dict.fromkeys(row["family"] for row in rows)
+    )
+    write("transfer", told, rows, options.out)
+
+
+def _kept(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the stored rows that were not measured again."""
+    measured = {(row["family"], row["way"]) for row in rows}
+    stored = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return [row for row in stored if (row["family"], row["way"]) not in measured]
 
 
 if __name__ == "__main__":
