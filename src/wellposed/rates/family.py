@@ -276,7 +276,7 @@ class _Sweep:
         self._where = f"{name}, {shared.axis} {size}"
         self._name, self._way, self._size = name, way, size
         self.warnings: list[str] = []
-        draw = partial(drawn, partial(family.model_fn, size))
+        draw = partial(drawn, partial(family.model_fn, size), initialised=True)
         device = _device(family.model_fn, size, shared.seeds[0])
         self._example = family.feeds.of(shared.seeds[0], device).first
         model, draws = draw(partial(self._initialised, rate=shared.rates[0]), shared.seeds)

@@ -376,9 +376,15 @@ def _bar(shown: bool, total: int, label: str) -> Iterator[Callable[[int, int], N
 
 
 def drawn(
-    model_fn: Callable[[], nn.Module], initialize: Plan | Callable[[nn.Module], object] | None, seeds: Iterable[int]
+    model_fn: Callable[[], nn.Module],
+    initialize: Plan | Callable[[nn.Module], object] | None,
+    seeds: Iterable[int],
+    *,
+    initialised: bool = False,
 ) -> tuple[nn.Module, dict[int, Draw]]:
-    """Return the model of the first seed as it is initialised, and the weights of every seed, the same on every rank.
+    """Return the model of the first seed, and the weights of every seed, the same on every rank.
+
+    With ``initialised`` it is the copy of it that was initialised, with what else it was given: attributes, factors.
 
     Raises:
         RateError: ``model_fn`` returns no module, or another one for each seed.
@@ -407,7 +413,7 @@ def drawn(
             raise RateError(compiled)
         if any(tensor.is_meta for tensor in (*draw.parameters.values(), *draw.buffers.values())):
             raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
-        first = filled if first is None else first  # with what else it was given: attributes, other modules
+        first = (filled if initialised else model) if first is None else first
         known = next(iter(draws.values()), draw)
         if _shapes(draw) != _shapes(known):
             raise RateError(
