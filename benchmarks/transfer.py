@@ -152,10 +152,10 @@ def explicit(base_depth: int, base_width: int, depth_of: Callable[[int], int], w
     Standard deviations are theirs, 0.02 at the base; the factor stands in the forward pass (see `family_model`).
     """
 
-    def way(model: nn.Module, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
+    def way(model: Any, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
         m, n = depth_of(size) / base_depth, width_of(size) / base_width
         groups = []
-        for block in model.blocks:  # type: ignore[union-attr]
+        for block in model.blocks:
             block.multiplier = 1.0 / m
         for name, parameter in model.named_parameters():
             inside, matrix = name.startswith("blocks"), parameter.ndim == 2
