@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
 from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.structure.streams import residual_streams
 
 _NUMBER = re.compile(r"(?:^|(?<=[.#@]))(\d+)(?=$|[.:#@])")
-_SUMS = frozenset({"aten::add", "aten::add_"})
 
 Key = tuple[str | int, ...]
 Weighted = tuple[tuple[str, float], ...]
@@ -27,7 +27,7 @@ class Layout:
 
     Attributes:
         ops: the operator of every node by its name, in execution order.
-        passed: how many sums of residual branches every node's result has passed, by its name.
+        passed: how many residual branches every node's result has passed, by its name (`residual_streams`).
         ends: the nodes between the last parameter of a residual branch and the sum that the branch ends in. How much
             one branch adds to the stream is meant to shrink with the number of branches; what the stream carries, and
             what goes on inside of a branch, is not.
@@ -110,26 +110,18 @@ def layout(graph: Graph) -> Layout:
     """Return the operators of a model's nodes, and where they stand among its residual branches."""
     makers = {value: node for node in graph for value in node.outputs}
     parameters = parameter_values(graph)
-    before: dict[int, int] = {}  # of every value, those that it is made of, as bits
-    streams: dict[int, tuple[int, ...]] = {}  # of a residual sum, itself and what its stream was before
+    added: dict[int, list[int]] = defaultdict(list)  # by residual sum, what its branches add
+    for stream in residual_streams(graph):
+        for branch in stream.branches:
+            added[branch.sum].append(branch.value)
     passed: dict[int, int] = {}
     ends: set[str] = set()
     for node in graph:
-        reads = [read for read in node.inputs if read not in parameters]
-        known = 0
-        for value in reads:
-            known |= before.get(value, 0) | 1 << value
-        sums = max((passed.get(value, 0) for value in reads), default=0)
-        if node.op._schema.name in _SUMS and len(reads) == 2:
-            for stream, branch in (reads, reads[::-1]):
-                past = streams.get(stream, (stream,))
-                if branch in makers and any(before.get(branch, 0) >> value & 1 for value in past):
-                    streams[node.outputs[0]] = (node.outputs[0], *past)
-                    _follow_back(branch, makers, parameters, past, ends)
-                    sums += 1
-                    break
-        for value in node.outputs:
-            before[value], passed[value] = known, sums
+        sums = max((passed.get(value, 0) for value in node.inputs if value not in parameters), default=0)
+        for out in node.outputs:
+            for value in added.get(out, ()):
+                _follow_back(value, makers, parameters, added, ends)
+            passed[out] = sums + len(added.get(out, ()))
     counts = {node.name: max((passed[value] for value in node.outputs), default=0) for node in graph}
     return Layout({node.name: node.op_name for node in graph}, counts, frozenset(ends))
 
