@@ -1,12 +1,14 @@
-"""Learning rates: those that rules give, against those that a grid finds, on CIFAR-10.
+"""Learning rates: those that rules and short searches give, against those that training gives.
 
-    python benchmarks/rates.py [--data ../shared/datasets/cifar10] [--families std128 ...] [--quick] [--rules-only]
+    python benchmarks/rates.py [--families std128 ...] [--journals DIR] [--images DIR] [--text DIR] [--out DIR]
+    python benchmarks/rates.py --rules-only [--rules kernel ...] [--peers]
 
-Images are pooled to 16×16. Every net is trained with plain SGD at a grid of rates and from several draws of its weights
-by `wellposed.rates.find_max_lr`; what that finds is the true rate. Perceptrons take 200 steps of batch 128 (one epoch
-of 25,600 images), convolutional nets 100 of batch 64. Finished runs are noted in journals, so that a benchmark that was
-stopped goes on where it was; ``--rules-only`` takes the true rates from earlier results. Reading the data takes pyarrow
-and Pillow.
+Images of CIFAR-10 are pooled to 16×16; language models take bytes. Every net is trained at a grid of rates from several
+draws of its weights, each with an order of batches of its own, by `wellposed.rates.find_max_lr`; the centre of the
+plateau is the true rate. How far two truths of one net agree, the ceiling of all rules, is worked out from what single
+seeds find. Finished runs are noted in journals, so that a benchmark that was stopped goes on where it was;
+``--rules-only`` takes the true rates from earlier results. ``--peers`` runs the range tests of Lightning and of
+torch-lr-finder on the same nets. Reading the images takes pyarrow and Pillow.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +28,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common import RESULTS, write
-from dags import Net, families
+from rated_families import Case, families
 from rates_tables import summary
 from wellposed.rates import Rate, relative
 from wellposed.rates.find import find_max_lr
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "datasets" / "cifar10"
+DATASETS = Path(__file__).resolve().parents[2] / "shared" / "datasets"
+DATA = DATASETS / "cifar10"
 JOURNALS = Path("build") / "rates"
-SIDE = 16
-RULES = ("paths", "ntk", "maximal_update")
+SIDE, IMAGES = 16, 25_600
+RULES = ("paths", "ntk", "maximal_update", "kernel")
+SEEDS, OTHER = 3, 100
+"""Draws of each net, and the first seed of short searches, which share nothing with them."""
 
 
-def images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    """Return the first training images, pooled and with each channel standardised, and their labels.
+def images(folder: Path, count: int, side: int = SIDE) -> tuple[Tensor, Tensor]:
+    """Return the first training images, pooled, each channel standardised, and their labels.
 
-    Shapes ``[count, 3, 16, 16]`` and ``[count]``.
+    Shapes ``[count, 3, side, side]`` and ``[count]``.
     """
     from PIL import Image
     from pyarrow import parquet
@@ -46,7 +53,7 @@ def images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
     table = parquet.read_table(folder / "train.parquet").slice(0, count)
     raw = [np.asarray(Image.open(io.BytesIO(cell["bytes"].as_py()))) for cell in table["img"]]
     pixels = torch.from_numpy(np.stack(raw)).permute(0, 3, 1, 2).float()
-    pooled = functional.adaptive_avg_pool2d(pixels, SIDE)
+    pooled = functional.adaptive_avg_pool2d(pixels, side)
     std, mean = torch.std_mean(pooled, dim=(0, 2, 3), keepdim=True)
     return (pooled - mean) / std, torch.tensor(table["label"].to_pylist())
 
@@ -56,75 +63,139 @@ def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def protocol(net: Net, quick: bool) -> tuple[int, int, dict[str, Any]]:
-    """Return batch size, steps and the search's options."""
-    options: dict[str, Any] = {"seeds": 3, "probes": 32, "bound": 1000.0, "widen": 2}
-    size, steps = 128, 200
-    if net.kernel is not None:
-        size, steps = 64, 100
-        options |= {"seeds": 2, "grid": [2.0 ** (0.75 * k) for k in range(-9, 4)]}
-    return (size, 50, options | {"seeds": 2}) if quick else (size, steps, options)
+class Data:
+    """Images and bytes, and batches of them for a net."""
+
+    def __init__(self, folder: Path, text: Path) -> None:
+        self.folder, self.text = folder, text
+        self._images: tuple[Tensor, Tensor] | None = None
+        self._bytes: Tensor | None = None
+
+    def batches(self, case: Case, steps: int) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+        """Return what gives each seed its batches: images in random order, or windows of bytes at random places."""
+        return lambda seed: self._windows(case, seed) if case.kind == "text" else self._pictures(case, seed)
+
+    def chance(self, case: Case) -> float:
+        """Return the loss of a net that knows nothing."""
+        return math.log(128 if case.kind == "text" else 10)
+
+    def _pictures(self, case: Case, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._images is None:
+            self._images = images(self.folder, IMAGES)
+        x, y = self._images
+        x = x.flatten(1) if case.kind == "flat" else x
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            for chosen in torch.randperm(len(x), generator=generator).split(case.batch):
+                yield x[chosen], y[chosen]
+
+    def _windows(self, case: Case, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        from transfer import Text
+
+        if self._bytes is None:
+            self._bytes = Text.read(self.text).train
+        length, generator = case.example.shape[1], torch.Generator().manual_seed(seed)
+        while True:
+            starts = torch.randint(len(self._bytes) - length - 1, (case.batch,), generator=generator).tolist()
+            windows = torch.stack([self._bytes[start : start + length + 1] for start in starts])
+            yield windows[:, :-1], windows[:, 1:]
 
 
-def true_rate(net: Net, family: str, data: tuple[Tensor, Tensor], journals: Path, quick: bool) -> Rate:
-    """Return the rate that the grid finds."""
-    size, steps, options = protocol(net, quick)
-    x, y = data[0][: size * steps], data[1][: size * steps]
-    batches = list(zip((x if net.kernel is not None else x.flatten(1)).split(size), y.split(size), strict=True))
-    name = f"{family}-{net.name.replace(' ', '-')}{'-quick' if quick else ''}.jsonl"
-    return find_max_lr(net.build, loss_fn, batches, journal=journals / name, progress=False, **options)
+def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the cross entropy of a batch, the mean over positions where there are some."""
+    logits = model(batch[0])
+    return functional.cross_entropy(logits.flatten(0, -2), batch[1].flatten())
 
 
-def predicted(net: Net, rule: str, seeds: int) -> float:
-    """Return log2 of a rule's relative rate, the mean over draws of the weights where it looks at them."""
-    example = torch.zeros((4, 3, SIDE, SIDE) if net.kernel is not None else (4, 3 * SIDE**2))
-    found = []
-    for seed in range(1 if rule == "paths" else seeds):
-        torch.manual_seed(seed)
-        found.append(np.log2(relative(net.build(), example, rule=rule).value))
-    return float(np.mean(found))
+def search(case: Case, data: Data, journal: Path | None = None, **options: Any) -> Rate:
+    """Return the rate that a search finds."""
+    settings = {"steps": case.steps, "seeds": SEEDS, "probes": 32, "bound": 1000.0, "widen": 2} | case.options | options
+    return find_max_lr(
+        case.build,
+        mean_loss,
+        data.batches(case, case.steps),
+        optimizer=case.optimizer,
+        reference=data.chance(case),
+        journal=journal,
+        progress=False,
+        **settings,
+    )
 
 
-def measured(net: Net, family: str, data: tuple[Tensor, Tensor], journals: Path, quick: bool) -> dict[str, Any]:
-    """Return a net's row: the true rate, its interval and curve."""
+def measured(case: Case, family: str, data: Data, journals: Path) -> dict[str, Any]:
+    """Return a net's row: the true rate, its interval and curve, and what a short search finds."""
     start = time.perf_counter()
-    rate = true_rate(net, family, data, journals, quick)
+    name = f"{family}-{case.name}".replace(" ", "-").replace(",", "")
+    rate = search(case, data, journals / f"{name}.jsonl")
+    middle = time.perf_counter()
+    short = search(case, data, journals / f"{name}-short.jsonl", steps="short", seeds=1, seed=OTHER)
     return {
         "family": family,
-        "net": net.name,
+        "net": case.name,
+        "definition": rate.definition,
         "true": rate.value,
+        "argmin": rate.argmin,
+        "plateau": [rate.plateau.low, rate.plateau.high] if rate.plateau is not None else [],
         "interval": list(rate.interval or ()),
         "curve": [[point.rate, *point.losses] for point in rate.curve],
         "warnings": list(rate.warnings),
-        "seconds": time.perf_counter() - start,
+        "short": short.value,
+        "seconds": middle - start,
+        "short seconds": time.perf_counter() - middle,
     }
+
+
+def predicted(case: Case, rule: str) -> float:
+    """Return log2 of a rule's relative rate, the mean over draws of the weights where it looks at them."""
+    found = []
+    for seed in range(1 if rule == "paths" else SEEDS):
+        torch.manual_seed(seed)
+        found.append(np.log2(relative(case.build(), case.example, rule=rule).value))
+    return float(np.mean(found))
 
 
 def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
+    parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
+    parser.add_argument("--text", type=Path, default=DATASETS / "shakespeare", help="folder of texts")
     parser.add_argument("--families", nargs="+", default=(), metavar="FAMILY")
-    parser.add_argument("--quick", action="store_true", help="four nets of each family, 50 steps, two seeds")
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="where finished runs are noted")
     parser.add_argument("--rules-only", action="store_true", help="take the true rates from the results in --out")
+    parser.add_argument("--rules", nargs="+", default=RULES, metavar="RULE")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    nets = {(f, net.name): net for f, found in families(options.families).items() for net in found}
-    if options.quick:
-        nets = {key: net for key, net in nets.items() if net in families()[key[0]][:4]}
-    if options.rules_only:
-        earlier = json.loads((options.out / "rates.json").read_text())["rows"]
-        rows = [row for row in earlier if (row["family"], row["net"]) in nets]
-    else:
-        data, rows = images(options.data, 25_600), []
-        for (family, name), net in nets.items():
-            rows.append(measured(net, family, data, options.journals, options.quick))
-            print(f"{family} {name}: {rows[-1]['true']:.4g}", *rows[-1]["warnings"], flush=True)
-    for row in rows:
-        net = nets[row["family"], row["net"]]
-        row["rules"] = {rule: predicted(net, rule, seeds=3) for rule in RULES}
-    write("rates", summary(rows), rows, options.out)
+    torch.set_num_threads(1)
+    data = Data(options.images, options.text)
+    for family, cases in families(options.families).items():
+        rows = _stored(options.out, family) if options.rules_only else []
+        known = {row["net"]: row for row in rows}
+        if options.rules_only and not known:
+            continue
+        for case in cases:
+            if options.rules_only and case.name not in known:
+                continue
+            row = known.get(case.name) or measured(case, family, data, options.journals)
+            row.setdefault("rules", {}).update({rule: predicted(case, rule) for rule in options.rules})
+            if case.name not in known:
+                rows.append(row)
+            print(f"{family} {case.name}: {row['true']:.4g}", *row["warnings"], flush=True)
+        _write(rows, family, options.out)
+
+
+def _stored(folder: Path, family: str | None = None) -> list[dict[str, Any]]:
+    """Return the stored rows, of one family or of all."""
+    path = folder / "rates.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in rows if family is None or row["family"] == family]
+
+
+def _write(rows: list[dict[str, Any]], family: str, folder: Path) -> None:
+    """Write the rows of a family beside those of the others."""
+    order = list(families())
+    rows = [*(row for row in _stored(folder) if row["family"] != family), *rows]
+    rows.sort(key=lambda row: order.index(row["family"]))
+    write("rates", summary(rows), rows, folder)
 
 
 if __name__ == "__main__":

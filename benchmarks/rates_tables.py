@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from common import markdown
-from dags import BASE, CHAINS, LONG_CHAINS
+from rated_families import BASE, CHAINS, LONG_CHAINS
 
 EXPONENTS = {"constant": 0.0, "paths": 1.0, "ntk": 0.5, "maximal_update": 0.5}
 """The exponent of every rule's default."""
@@ -104,7 +104,7 @@ def held_out(groups: Mapping[str, Sequence[Row]], family: str, rule: str) -> dic
 
 def base_of(nets: Sequence[Row]) -> int:
     """Return which net of a family is the base, whose true rate the rules are given."""
-    return next(i for i, row in enumerate(nets) if row["net"] in (BASE, f"{BASE} k3", "mlp1"))
+    return next(i for i, row in enumerate(nets) if row["net"] in (BASE, f"{BASE} k3", "mlp1", "base"))
 
 
 def true_of(nets: Sequence[Row]) -> np.ndarray:

@@ -1,15 +1,15 @@
-"""Whether rates found on a small model hold for a deeper or a wider one: families of language models, way by way.
+"""Whether rates found on a small model hold for a deeper or a wider one: families of models, way by way.
 
     python benchmarks/transfer.py --cost
-    python benchmarks/transfer.py [--data ../shared/datasets/shakespeare] [--only 'depth*'] [--journal DIR] [--out DIR]
+    python benchmarks/transfer.py [--only 'depth*'] [--ways '*'] [--journal DIR] [--text DIR] [--images DIR] [--out DIR]
 
-Byte-level models are trained on the text with AdamW (0.9, 0.95; decay 0.1; warm-up over a tenth of the steps, then
-linear to 0), each size at rates a factor of two apart until the valley of the loss lies inside of them, with seeds of
-their own for weights and batches. `wellposed.check_transfer` says how far the best rate moves, and what the rate that
-is best for the smallest costs the largest. The journal keeps finished runs: a benchmark that was stopped goes on.
+Language models of bytes are trained on a text, image models on CIFAR-10, with AdamW (0.9, 0.95; decay 0.1) unless a
+family says otherwise; rates rise over a tenth of the steps, then fall to 0. Each size is trained at rates a factor of
+two apart until the valley of the loss lies inside of them, with seeds of their own for weights and batches.
+`wellposed.check_transfer` says how far the best rate moves, and what the rate that is best for the smallest costs the
+largest. The journal keeps finished runs: a benchmark that was stopped goes on.
 
-Beside the plans stand the model's own initialisation (GPT-2's), and CompleteP as its authors write it: explicit
-multipliers and standard deviations of 0.02 at the base, by table 1 of arXiv 2505.01618.
+Beside the plans stand the model's own initialisation, and for the pre-norm GPT the ways of transfer_peers.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import argparse
 import fnmatch
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,88 +31,32 @@ from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from wellposed.zoo import import_library
+from nets.growing import CLASSES, CONTEXT, GPT, SIDE, VOCABULARY, gpt_2, llama, mixtral, olmo_2, resnet, vit
+from transfer_peers import BETAS, DECAY, Peer, peers
 
-DATA = Path(__file__).parents[2] / "shared/datasets/shakespeare"
-CONTEXT, BATCH, VOCABULARY, HEAD = 64, 16, 128, 16
-BETAS, DECAY, EPS = (0.9, 0.95), 0.1, 1e-8
+DATASETS = Path(__file__).resolve().parents[2] / "shared" / "datasets"
 HELD_OUT = 16
 """Batches on which the loss is taken after the last step."""
+NORM = 1.0
+"""Where families that clip do so."""
 
 
-class Attention(nn.Module):
-    """Causal attention with heads of one size."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix the positions of (batch, positions, width)."""
-        q, k, v = (part(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(-2))
+# ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-class Block(nn.Module):
-    """A block before whose branches there are norms; ``multiplier`` is the factor of branches, 1 in a plain model."""
+class Task(Protocol):
+    """What models are trained on; ``chance`` is the loss of one that knows nothing."""
 
-    def __init__(self, width: int, multiplier: float = 1.0) -> None:
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.multiplier = multiplier
+    chance: float
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x with attention and perceptron added."""
-        x = x + self.multiplier * self.attention(self.norm_1(x))
-        return x + self.multiplier * self.down(functional.gelu(self.up(self.norm_2(x))))
+    def batches(self, seed: int) -> Iterator[Any]:
+        """Yield batches in an order of the seed's own."""
 
+    def held_out(self) -> list[Any]:
+        """Return batches that are not trained on."""
 
-class GPT(nn.Module):
-    """A language model of bytes with GPT-2's own initialisation."""
-
-    def __init__(self, depth: int, width: int, multiplier: float = 1.0) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(CONTEXT, width)
-        self.blocks = nn.Sequential(*(Block(width, multiplier) for _ in range(depth)))
-        self.norm, self.readout = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                end = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * depth) if end else 1.0))
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits of the next byte at every position."""
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
-        return self.readout(self.norm(self.blocks(x)))
-
-
-def llama(depth: int, width: int) -> nn.Module:
-    """Return a Llama of transformers, as it is."""
-    transformers: Any = import_library("transformers", what="this benchmark")
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=width,
-        intermediate_size=8 * width // 3 // 8 * 8,
-        num_hidden_layers=depth,
-        num_attention_heads=width // HEAD,
-        num_key_value_heads=width // HEAD,
-        max_position_embeddings=CONTEXT,
-        use_cache=False,
-    )
-    made: nn.Module = transformers.LlamaForCausalLM(config)
-    return made
-
-
-def loss_fn(model: nn.Module, ids: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the next byte."""
-    output = model(ids[:, :-1])
-    logits = output if isinstance(output, Tensor) else output.logits
-    return functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +65,8 @@ class Text:
 
     train: Tensor
     test: Tensor
+    size: int = 16
+    chance: float = math.log(VOCABULARY)
 
     @classmethod
     def read(cls, folder: Path) -> Text:
@@ -130,50 +77,138 @@ class Text:
         return cls(ids[:cut], ids[cut:])
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """Yield batches of windows at random places, in an order of the seed's own."""
+        """Yield batches of windows at random places."""
         generator = torch.Generator().manual_seed(seed)
         while True:
-            starts = torch.randint(len(self.train) - CONTEXT - 1, (BATCH,), generator=generator)
+            starts = torch.randint(len(self.train) - CONTEXT - 1, (self.size,), generator=generator)
             yield torch.stack([self.train[start : start + CONTEXT + 1] for start in starts.tolist()])
 
     def held_out(self) -> list[Tensor]:
         """Return batches of windows spread over the text that is held out."""
-        starts = torch.linspace(0, len(self.test) - CONTEXT - 2, HELD_OUT * BATCH).long().tolist()
+        starts = torch.linspace(0, len(self.test) - CONTEXT - 2, HELD_OUT * self.size).long().tolist()
         windows = torch.stack([self.test[start : start + CONTEXT + 1] for start in starts])
-        return list(windows.split(BATCH))
+        return list(windows.split(self.size))
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the next byte."""
+        output = model(batch[:, :-1])
+        logits = (output if isinstance(output, Tensor) else output.logits).flatten(0, 1).float()
+        own: Any = getattr(model, "loss", functional.cross_entropy)  # u-μP scales gradients there
+        found: Tensor = own(logits, batch[:, 1:].flatten())
+        return found
 
 
-# ---- other ways ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Images:
+    """CIFAR-10, channels standardised: the first images to train on, the last ones held out."""
+
+    pixels: Tensor
+    labels: Tensor
+    size: int = 64
+    chance: float = math.log(CLASSES)
+
+    @classmethod
+    def read(cls, folder: Path) -> Images:
+        """Read ``train.parquet``; that takes pyarrow and Pillow."""
+        from rates import images
+
+        return cls(*images(folder, 15_000, SIDE))
+
+    def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches in random order."""
+        generator = torch.Generator().manual_seed(seed)
+        count = len(self.pixels) - HELD_OUT * self.size
+        while True:
+            for chosen in torch.randperm(count, generator=generator).split(self.size)[:-1]:
+                yield self.pixels[chosen], self.labels[chosen]
+
+    def held_out(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the last images."""
+        count = HELD_OUT * self.size
+        return list(zip(self.pixels[-count:].split(self.size), self.labels[-count:].split(self.size), strict=True))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean cross-entropy of the classes."""
+        output = model(batch[0])
+        logits = output if isinstance(output, Tensor) else output.logits
+        return functional.cross_entropy(logits, batch[1])
 
 
-def explicit(base_depth: int, base_width: int, depth_of: Callable[[int], int], width_of: Callable[[int], int]) -> Any:
-    """Return CompleteP as its authors write it: a model with multipliers, by table 1 of arXiv 2505.01618.
+# ---- ways ------------------------------------------------------------------------------------------------------------
 
-    Standard deviations are theirs, 0.02 at the base; the factor stands in the forward pass (see `family_model`).
-    """
+Kind = Literal["adamw", "sgd", "muon"]
 
-    def way(model: Any, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
-        m, n = depth_of(size) / base_depth, width_of(size) / base_width
-        groups = []
-        for block in model.blocks:
-            block.multiplier = 1.0 / m
+
+class Together:
+    """Several optimizers as one; with ``norm`` gradients are clipped by their common norm before a step."""
+
+    def __init__(self, *parts: torch.optim.Optimizer, norm: float | None = None) -> None:
+        self.parts, self.norm = parts, norm
+        self.param_groups = [group for part in parts for group in part.param_groups]
+
+    def step(self) -> None:
+        """Take a step of each."""
+        if self.norm is not None:
+            wp.clip_grad_norm_(self.param_groups, self.norm)
+        for part in self.parts:
+            part.step()
+
+
+def optimizer_of(kind: Kind, groups: list[dict[str, Any]], lr: float, norm: float | None) -> Any:
+    """Return an optimizer of groups of parameters; those of Muon are told by their ``family``."""
+    if kind == "sgd":
+        parts: list[torch.optim.Optimizer] = [torch.optim.SGD(groups, lr=lr, momentum=0.9)]
+    elif kind == "adamw":
+        parts = [torch.optim.AdamW(groups, lr=lr, betas=BETAS)]
+    else:
+        matrices = [group for group in groups if group["family"] == "muon"]
+        others = [group for group in groups if group["family"] != "muon"]
+        parts = [torch.optim.Muon(matrices, lr=lr), torch.optim.AdamW(others, lr=lr, betas=BETAS)]
+    return parts[0] if len(parts) == 1 and norm is None else Together(*parts, norm=norm)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The weights as the model draws them; one rate for all, decay for matrices; Muon for those in blocks."""
+
+    kind: Kind
+    norm: float | None
+
+    def __call__(self, model: nn.Module, size: int, lr: float, batch: Any) -> Any:
+        """Return the optimizer."""
+        groups: dict[tuple[str, bool], dict[str, Any]] = {}
         for name, parameter in model.named_parameters():
-            inside, matrix = name.startswith("blocks"), parameter.ndim == 2
-            embedding = name.startswith(("tokens", "places"))
-            if matrix:
-                std = 0.02 / (n if name.startswith("readout") else 1.0 if embedding else math.sqrt(n))
-                nn.init.normal_(parameter, std=std)
-            groups.append(
-                {
-                    "params": [parameter],
-                    "lr": lr / n if matrix and not embedding else lr,
-                    "weight_decay": DECAY * (n if not embedding else 1.0) if matrix else 0.0,
-                    "eps": EPS / n / (m if inside else 1.0),
-                }
-            )
-        return torch.optim.AdamW(groups, betas=BETAS)
+            decayed = parameter.ndim >= 2
+            family = "muon" if self.kind == "muon" and parameter.ndim == 2 and name.startswith("blocks") else "adam"
+            settings = {"params": [], "family": family, "weight_decay": decay_of(self.kind) if decayed else 0.0}
+            groups.setdefault((family, decayed), settings)["params"].append(parameter)
+        return optimizer_of(self.kind, list(groups.values()), lr, self.norm)
 
-    return way
+
+def decay_of(kind: Kind) -> float:
+    """Return the weight decay: inside the gradient for SGD, where 0.1 would be far too much."""
+    return 1e-4 if kind == "sgd" else DECAY
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A method of planning: weights drawn by its plan, an optimizer of its groups. Each size is planned once."""
+
+    kind: Kind
+    norm: float | None
+    options: Mapping[str, Any]
+    plans: dict[int, wp.Plan] = field(default_factory=dict)
+
+    def __call__(self, model: nn.Module, size: int, lr: float, batch: Any) -> Any:
+        """Draw the weights, and return the optimizer."""
+        if size not in self.plans:
+            example = batch[:, :-1] if isinstance(batch, Tensor) else batch[0]
+            self.plans[size] = wp.plan(model, example, **self.options)
+        plan = self.plans[size].model_copy(update={"seed": int(torch.randint(1 << 30, ()))})
+        plan.apply_(model)
+        others = ("adamw", lr) if self.kind == "muon" else None
+        groups = plan.param_groups(model, lr, self.kind, weight_decay=decay_of(self.kind), others=others)
+        return optimizer_of(self.kind, groups, lr, self.norm)
 
 
 # ---- families --------------------------------------------------------------------------------------------------------
@@ -188,52 +223,76 @@ class Family:
         axis: which of them the sizes are.
         sizes: ascending.
         other: the other one.
+        branches: residual branches for each unit of depth.
+        kind: the optimizer.
         steps: of training.
         seeds: of each rate.
+        norm: where gradients are clipped; None for not.
+        octaves: log2 of the rates to begin with.
+        images: whether the task is images.
     """
 
     make: Callable[[int, int], nn.Module]
     axis: str
     sizes: tuple[int, ...]
     other: int
+    branches: int = 2
+    kind: Kind = "adamw"
     steps: int = 200
     seeds: int = 2
+    norm: float | None = None
+    octaves: range = range(-8, -3)
+    images: bool = False
 
     def shape(self, size: int) -> tuple[int, int]:
         """Return depth and width of a size."""
         return (size, self.other) if self.axis == "depth" else (self.other, size)
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> dict[str, Own | Planned | Peer]:
         """Return what is compared."""
         depth, width = self.shape(self.sizes[0])
-        base = {"base_depth": 2 * depth, "base_width": width}
-        ways: dict[str, Any] = {
-            "own": own,
+        base = {"base_depth": self.branches * depth, "base_width": width}
+        options: dict[str, dict[str, Any]] = {
             "mup": {"method": "mup", "base_width": width},
             "complete_p, α = 1": {"method": "complete_p", "alpha": 1.0, **base},
         }
         if self.axis == "depth":  # over width they are one
-            ways["complete_p, α = ½"] = {"method": "complete_p", "alpha": 0.5, **base}
-        if self.make is GPT:
-            shape = self.shape
-            ways["CompleteP, explicit"] = explicit(depth, width, lambda s: shape(s)[0], lambda s: shape(s)[1])
-        return ways
-
-
-def own(model: nn.Module, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
-    """Leave the weights as the model draws them; one rate for all, decay for matrices."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    rest = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=BETAS)
+            options["complete_p, α = ½"] = {"method": "complete_p", "alpha": 0.5, **base}
+        ways: dict[str, Own | Planned | Peer] = {"own": Own(self.kind, self.norm)}
+        ways |= {way: Planned(self.kind, self.norm, each) for way, each in options.items()}
+        plain = self.make is GPT and self.kind == "adamw" and self.norm is None
+        return ways | (peers((depth, width)) if plain else {})
 
 
 FAMILIES = {
     "depth of a GPT": Family(GPT, "depth", (2, 8, 32), 32),
     "width of a GPT": Family(GPT, "width", (32, 256), 2),
-    "depth of a Llama": Family(llama, "depth", (2, 32), 32),
-    "width of a Llama": Family(llama, "width", (32, 256), 2),
+    "depth of a Llama": Family(llama, "depth", (2, 16), 32),
+    "width of a Llama": Family(llama, "width", (32, 128), 2),
+    "depth of a GPT, Muon": Family(GPT, "depth", (2, 16), 32, kind="muon"),
+    "depth of a GPT, SGD": Family(GPT, "depth", (2, 16), 32, kind="sgd", octaves=range(-5, 0)),
+    "depth of a GPT, clipped": Family(GPT, "depth", (2, 16), 32, norm=NORM),
+    "depth of a GPT, 1,000 steps": Family(GPT, "depth", (2, 16), 32, steps=1_000),
+    "depth of an OLMo-2": Family(olmo_2, "depth", (2, 16), 32),
+    "depth of a GPT-2": Family(gpt_2, "depth", (2, 16), 32),
+    "depth of a Mixtral": Family(mixtral, "depth", (2, 16), 32),
+    "depth of a ViT, images": Family(vit, "depth", (2, 16), 32, images=True),
+    "width of a ViT, images": Family(vit, "width", (32, 128), 2, images=True),
+    "depth of a ResNet, images": Family(resnet, "depth", (1, 6), 16, branches=3, images=True),
+    "depth of a ResNet, images, SGD": Family(
+        resnet, "depth", (1, 6), 16, branches=3, images=True, kind="sgd", octaves=range(-7, -2)
+    ),
 }
+WAYS = [
+    "own",
+    "mup",
+    "complete_p, α = 1",
+    "complete_p, α = ½",
+    "CompleteP, explicit",
+    "microsoft/mup",
+    "u-μP",
+]
+"""In the order of the tables."""
 COLUMNS = {
     "way": "way",
     "small": "best rate at the smallest (log₂)",
@@ -244,23 +303,29 @@ COLUMNS = {
 }
 
 
-def measure(family: Family, way: str, text: Text, journal: Path | None) -> dict[str, Any]:
+def measure(family: Family, way: str, task: Task, journal: Path | None) -> dict[str, Any]:
     """Return the row of one way."""
     started = time.perf_counter()
+    chosen = family.ways()[way]
+    make, octaves, trained = family.make, family.octaves, chosen
+    if isinstance(chosen, Peer):
+        make, octaves = chosen.make, chosen.octaves
+
+        def trained(model: nn.Module, size: int, lr: float, batch: Any) -> torch.optim.Optimizer:
+            return chosen.way(model, family.shape(size), lr)
+
     found = wp.check_transfer(
-        lambda size: family.make(*family.shape(size)),
+        lambda size: make(*family.shape(size)),
         family.sizes,
-        loss_fn,
-        text.batches,
-        {way: family.ways()[way]},
+        task.loss,
+        task.batches,
+        {way: trained},
         axis=family.axis,
-        optimizer="adamw",
-        optimizer_options={"weight_decay": DECAY, "betas": BETAS},
-        rates=[2.0**k for k in (range(-10, -5) if way == "own" else range(-9, -4))],
+        rates=[2.0**k for k in octaves],
         steps=family.steps,
         seeds=family.seeds,
-        held_out=text.held_out(),
-        reference=math.log(VOCABULARY),
+        held_out=task.held_out(),
+        reference=task.chance,
         journal=journal,
         progress=False,
         refine=0,
@@ -305,7 +370,8 @@ def cost(repeats: int = 5) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--text", type=Path, default=DATASETS / "shakespeare", help="folder of texts")
+    parser.add_argument("--images", type=Path, default=DATASETS / "cifar10", help="folder with train.parquet")
     parser.add_argument("--only", default="*", help="pattern of families")
     parser.add_argument("--ways", default="*", help="pattern of ways")
     parser.add_argument("--journal", type=Path)
@@ -318,33 +384,32 @@ def main() -> None:
         columns = {"model": "model", "mup": "mup (s)", "complete_p": "complete_p (s)", "ratio": "ratio"}
         write("transfer_cost", markdown(rows, columns), rows, options.out)
         return
-    text = Text.read(options.data)
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tasks: dict[bool, Task] = {}
     for name, family in FAMILIES.items():
         if not fnmatch.fnmatch(name, options.only):
             continue
-        rows = []
+        if family.images not in tasks:
+            tasks[family.images] = Images.read(options.images) if family.images else Text.read(options.text)
         for way in family.ways():
             if fnmatch.fnmatch(way, options.ways):
-                rows.append(measure(family, way, text, options.journal))
-                print(name, rows[-1], flush=True)
-        tables[name] = rows
-    rows = [{"family": name, **row} for name, measured in tables.items() for row in measured]
-    rows = [*_kept(options.out / "transfer.json", rows), *rows]
-    order = list(FAMILIES)
-    rows.sort(key=lambda row: (order.index(row["family"]), list(FAMILIES[row["family"]].ways()).index(row["way"])))
+                journal = None if options.journal is None else options.journal / re.sub(r"\W+", "-", name)
+                row = {"family": name, **measure(family, way, tasks[family.images], journal)}
+                print(row["said"], flush=True)
+                _write(row, options.out)
+
+
+def _write(row: dict[str, Any], folder: Path) -> None:
+    """Write a row, beside those that were stored and not measured again."""
+    path = folder / "transfer.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    rows = [row, *(other for other in stored if (other["family"], other["way"]) != (row["family"], row["way"]))]
+    families = list(FAMILIES)
+    rows.sort(key=lambda row: (families.index(row["family"]), WAYS.index(row["way"])))
     told = "\n\n".join(
         f"**{family[0].upper()}{family[1:]}**\n\n{markdown([r for r in rows if r['family'] == family], COLUMNS)}"
         for family in dict.fromkeys(row["family"] for row in rows)
     )
-    write("transfer", told, rows, options.out)
-
-
-def _kept(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the stored rows that were not measured again."""
-    measured = {(row["family"], row["way"]) for row in rows}
-    stored = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return [row for row in stored if (row["family"], row["way"]) not in measured]
+    write("transfer", told, rows, folder)
 
 
 if __name__ == "__main__":

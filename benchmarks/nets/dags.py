@@ -22,7 +22,12 @@ from torch.nn import functional
 Edges = tuple[tuple[tuple[int, bool], ...], ...]
 """For each vertex after the first, the edges that enter it: where each comes from, and whether it is a skip."""
 Scheme = Literal["degree", "exact", "flow"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "gelu": functional.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "tanh": torch.tanh,
+    "silu": functional.silu,
+}
 
 
 def parse(topology: str) -> Edges:

@@ -132,7 +132,7 @@ def test_a_stack_trains_as_torch_does(build: Callable[[], nn.Module], name: str)
     assert not isinstance(how, str)
     objective = Objective(models[0], loss_fn)
     feed = Feed(data(), None, 0, CPU)
-    seen = probe(Workload(objective, draws, make, feed), how)
+    seen = probe(Workload(objective, draws, make, dict.fromkeys(draws, feed)), how)
     assert seen.obstacle is None
     members = [Member(rate, seed) for rate in RATES for seed in draws]
     stack = Stack(objective, draws, members, how, seen.moving)
@@ -211,7 +211,7 @@ class Counting(nn.Module):
 def obstacle_of(build: Callable[[], nn.Module], optimizer: Any = "sgd", loss: Any = loss_fn) -> Any:
     models, draws = drawn(lambda: build().double())
     make = builder(optimizer)[1]
-    workload = Workload(Objective(models[0], loss), draws, make, Feed(data(), None, 0, CPU))
+    workload = Workload(Objective(models[0], loss), draws, make, {0: Feed(data(), None, 0, CPU)})
     return probe(workload, updates(make, models[0], (0.01, 0.1)))
 
 

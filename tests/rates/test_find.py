@@ -25,9 +25,11 @@ from wellposed.methods import plan
 from wellposed.plans import draw
 from wellposed.random_states import seed_all
 from wellposed.rates.answer import Exploration, answer
+from wellposed.rates.feed import feeds_of
 from wellposed.rates.find import SearchSettings, find_max_lr
-from wellposed.rates.grid import default_grid, lowest, plateau, refined, widening
-from wellposed.rates.rate import Point, Rate
+from wellposed.rates.grid import continued, default_grid, lowest, refined
+from wellposed.rates.rate import Conditions, Definition, Point, Rate
+from wellposed.rates.transfer import transfer
 
 
 def search(*args: Any, **options: Any) -> Rate:
@@ -45,7 +47,9 @@ def reference(seed: int, rate: float) -> float:
     torch.manual_seed(seed)
     model = model_fn()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for batch in data():
+    batches = data()
+    for index in torch.randperm(len(batches), generator=torch.Generator().manual_seed(seed)):
+        batch = batches[index]
         optimizer.zero_grad()
         loss_fn(model, batch).backward()
         optimizer.step()
@@ -98,7 +102,7 @@ def quadratic(curvature: float = CURVATURE, **options: Any) -> Rate:
 
 def test_a_quadratic_is_solved() -> None:
     grid = [2.0**k / CURVATURE for k in range(-3, 2)]
-    rate = quadratic(grid=grid)
+    rate = quadratic(grid=grid, target="argmin")
     torch.manual_seed(0)
     start = torch.randn((), dtype=torch.float64).item()
     for point in rate.curve:
@@ -107,6 +111,29 @@ def test_a_quadratic_is_solved() -> None:
     # At the best rate the loss is 0, at half of it 1/64 of the first, at twice of it 1 of the first.
     assert rate.value == pytest.approx((2 ** ((1 / 64 - 1) / (2 * (1 / 64 + 1)))) / CURVATURE, rel=1e-9)
     assert rate.interval == pytest.approx((rate.value, rate.value))
+    assert (rate.definition, rate.argmin) == ("argmin", rate.value)
+
+
+def test_the_plateau_of_a_quadratic_is_found() -> None:
+    """The loss is (1 - rate·h)^6 of the first: a tenth of the gain is lost where |1 - rate·h| = 0.1^(1/6)."""
+    rate = quadratic(grid=[2.0 ** (k / 4) / CURVATURE for k in range(-12, 6)])
+    low, high = (1 - 0.1 ** (1 / 6)) / CURVATURE, (1 + 0.1 ** (1 / 6)) / CURVATURE
+    assert rate.plateau is not None
+    assert rate.plateau.low == pytest.approx(low, rel=0.01)
+    assert rate.plateau.high == pytest.approx(high, rel=0.01)
+    assert rate.value == pytest.approx(math.sqrt(low * high), rel=0.01)
+    assert rate.definition == "plateau"
+    assert f"{rate.plateau.high:.4g} (unsafe)" in repr(rate)
+
+
+def test_gains_count_from_the_loss_without_training() -> None:
+    """From half of the first loss on, half of the gain is lost; runs that do no better count as untrained."""
+    torch.manual_seed(0)
+    start = CURVATURE / 2 * torch.randn((), dtype=torch.float64).item() ** 2
+    grid = [2.0 ** (k / 4) / CURVATURE for k in range(-12, 6)]
+    rate = quadratic(grid=grid, seeds=1, reference=start / 2)
+    assert rate.plateau is not None
+    assert rate.plateau.low == pytest.approx((1 - 0.05 ** (1 / 6)) / CURVATURE, rel=0.01)
 
 
 @pytest.mark.parametrize("curvature", [1e-3, 30.0])
@@ -115,7 +142,8 @@ def test_a_grid_that_is_too_narrow_is_widened(curvature: float) -> None:
     tried = [point.rate for point in rate.curve]
     assert tried[0] < 1 / curvature < tried[-1]
     assert np.diff(np.log2(tried)) == pytest.approx(1, abs=1e-9)
-    assert rate.value == pytest.approx(1 / curvature, rel=0.42)  # half a step of the grid
+    assert rate.argmin == pytest.approx(1 / curvature, rel=0.42)  # half a step of the grid
+    assert rate.value == pytest.approx(0.732 / curvature, rel=0.2)  # the centre of the plateau
     assert "the grid was extended" in rate.reason
     assert not rate.warnings
 
@@ -123,7 +151,7 @@ def test_a_grid_that_is_too_narrow_is_widened(curvature: float) -> None:
 def test_widening_ends_and_says_so() -> None:
     rate = quadratic(1e-9, grid=(0.1, 0.2, 0.4), widen=2)
     assert len(rate.curve) == 3 + 2 * 2
-    assert rate.value == rate.curve[-1].rate
+    assert rate.argmin == rate.curve[-1].rate
     assert any("at an edge of the grid" in text for text in rate.warnings)
     assert "parabola" not in rate.reason
 
@@ -156,33 +184,61 @@ def test_the_largest_of_equal_rates_is_taken() -> None:
     assert lowest({0.1: None}) is None
 
 
-def test_rates_of_nearly_the_same_loss_leave_the_best_one_open() -> None:
-    two_minima = {0.01: 2.1, 0.02: 1.91, 0.04: 2.0, 0.08: 2.0, 0.16: 1.9, 0.32: None}
-    assert plateau(two_minima, 2.3) == (0.02, 0.16)
-    assert plateau(two_minima, 2.0) is None  # 0.01 is a tenth of what training gains
-    assert plateau({0.01: 2.0, 0.02: 1.91, 0.04: 1.9, 0.08: 2.0}, 2.3) is None  # neighbours
-    assert plateau({0.01: 2.4, 0.1: 2.4}, 2.3) is None
-    assert plateau({0.01: None}, 2.3) is None
-    assert plateau({0.01: 0.05, 0.1: 0.02, 1.0: 0.04}, 2.3) is None  # all well learned, and yet not alike
+def found_on(*curve: tuple[float, float | None], start: float = 2.3, definition: Definition = "plateau") -> Rate:
+    points = tuple(Point(rate=rate, losses=(loss,)) for rate, loss in curve)
+    return answer(Exploration(points, (start,), 0), Conditions(optimizer="sgd", steps=9), "alone", [], definition)
 
 
-def test_a_plateau_is_warned_of() -> None:
-    conditions = search().conditions
-    assert conditions is not None
-    curve = [
-        Point(rate=r, losses=(loss,)) for r, loss in ((0.01, 2.1), (0.02, 1.91), (0.08, 2.0), (0.16, 1.9), (0.3, 2))
-    ]
-    found = answer(Exploration(tuple(curve), (2.3,), 0), conditions, "one by one", [])
-    assert ["0.02 and 0.16 are nearly the same" in text for text in found.warnings] == [True]
-    steep = answer(Exploration(tuple(p for p in curve if p.rate != 0.02), (2.3,), 0), conditions, "one by one", [])
-    assert not steep.warnings
+def test_a_plateau_that_reaches_an_edge_is_warned_of() -> None:
+    inside = found_on((0.01, 2.2), (0.02, 1.91), (0.08, 1.9), (0.16, 2.2))
+    assert inside.plateau is not None
+    assert 0.01 < inside.plateau.low < 0.02
+    assert not inside.warnings
+    below = found_on((0.01, 1.92), (0.02, 1.91), (0.08, 1.9), (0.16, 2.2))
+    assert ["edge of the grid, 0.01, train nearly" in text for text in below.warnings] == [True]
+    both = found_on((0.01, 1.92), (0.02, 1.9), (0.08, 1.91))
+    assert ["edge of the grid, 0.01 and 0.08, train" in text for text in both.warnings] == [True]
 
 
-def test_widening_continues_the_grid() -> None:
-    assert widening({1.0: 3.0, 2.0: 2.0, 4.0: 1.0}, 2) == pytest.approx((8, 16))
-    assert widening({1.0: 1.0, 2.0: 2.0, 4.0: 3.0}, 2) == pytest.approx((0.25, 0.5))
-    assert widening({1.0: None, 2.0: None}, 1) == pytest.approx((0.5,))
-    assert widening({1.0: 2.0, 2.0: 1.0, 4.0: None}, 2) == ()
+def test_two_minima_are_one_plateau() -> None:
+    """Which of them is lower is often chance."""
+    first, second = (
+        found_on((0.01, 2.2), (0.02, low), (0.04, 2.1), (0.08, high), (0.16, None))
+        for low, high in ((1.9, 1.91), (1.91, 1.9))
+    )
+    assert first.argmin is not None
+    assert second.argmin is not None
+    assert second.argmin > 2 * first.argmin
+    assert second.value == pytest.approx(first.value, rel=0.02)
+
+
+def test_nothing_gained_leaves_the_argmin() -> None:
+    found = found_on((0.01, 2.4), (0.02, 2.35), (0.04, 2.5))
+    assert (found.definition, found.plateau, found.value) == ("argmin", None, 0.02)
+    assert any("no rate lowered the loss" in text for text in found.warnings)
+
+
+def test_files_of_before_say_that_they_hold_the_argmin() -> None:
+    old = Rate.model_validate_json('{"value": 0.1, "interval": [0.09, 0.2], "reason": "16 learning rates"}')
+    assert (old.definition, old.plateau) == ("argmin", None)
+    model = model_fn()
+    assert transfer(0.1, data()[0][0], base=model, target=model).definition is None
+
+
+def test_a_grid_is_continued_by_its_own_factor() -> None:
+    assert continued((1.0, 2.0, 4.0), (False, True), 2) == pytest.approx((8, 16))
+    assert continued((1.0, 2.0, 4.0), (True, False), 2) == pytest.approx((0.25, 0.5))
+    assert continued((1.0, 2.0), (True, True), 1) == pytest.approx((0.5, 4.0))
+    assert continued((1.0, 2.0), (False, False), 1) == ()
+
+
+def test_a_short_search_takes_40_steps_of_one_seed() -> None:
+    torch.manual_seed(0)
+    batches = [(torch.randn(6, 4).double(), torch.randint(0, 3, (6,))) for _ in range(41)]
+    rate = search(model_fn, loss_fn, batches, steps="short", seeds=None)
+    assert (rate.conditions.steps, len(rate.curve[0].losses), rate.interval) == (40, 1, None)
+    with pytest.raises(OptionError, match="or 'short', received 'long'"):
+        search(steps="long")
 
 
 def test_default_grids_are_spaced_alike() -> None:
@@ -197,6 +253,42 @@ def test_default_grids_are_spaced_alike() -> None:
 def loader(**options: Any) -> DataLoader[Any]:
     x = torch.cat([batch[0] for batch in data()])
     return DataLoader(TensorDataset(x, x[:, :3].argmax(1)), batch_size=6, **options)
+
+
+GIVEN = {
+    "list": data,
+    "iterator": lambda: iter(data()),
+    "loader": lambda: loader(shuffle=True),
+    "loader with a generator": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "function": lambda: lambda seed: data()[seed:] + data()[:seed],
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_every_seed_has_an_order_of_its_own(kind: str) -> None:
+    feeds = feeds_of(GIVEN[kind](), 8, (0, 1, 2), torch.device("cpu"))
+    read = [[batch[0] for batch in feed] for feed in feeds.values()]
+    for feed, batches in zip(feeds.values(), read, strict=True):  # the same again, whatever was read in between
+        assert all(torch.equal(batch[0], before) for batch, before in zip(feed, batches, strict=True))
+    for one, other in itertools.combinations(read, 2):
+        assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    rows = [sorted(torch.cat(batches).sum(1).tolist()) for batches in read]
+    assert rows[0] == rows[1] == rows[2] == pytest.approx(sorted(torch.cat([x for x, _ in data()]).sum(1).tolist()))
+
+
+def test_one_order_for_all_seeds_is_warned_of() -> None:
+    told = "all seeds have the same batches"
+    assert any(told in text for text in search(model_fn, loss_fn, loader()).warnings)
+    for batches in (loader(shuffle=True), data(), loader(shuffle=True, generator=torch.Generator())):
+        assert not search(model_fn, loss_fn, batches).warnings
+    assert not search(model_fn, loss_fn, loader(), seeds=1).warnings
+
+
+def test_batches_that_are_none() -> None:
+    with pytest.raises(OptionError, match="batches or a function of the seed, received int"):
+        search(model_fn, loss_fn, 3)
+    with pytest.raises(RateError, match=r"batches\(seed\) must return batches, not int"):
+        search(model_fn, loss_fn, lambda seed: seed)
 
 
 @pytest.mark.parametrize("generator", [False, True])
@@ -415,7 +507,7 @@ def test_model_functions_that_make_no_sense() -> None:
 
 
 def test_losses_that_are_nan_at_the_start_are_an_error() -> None:
-    with pytest.raises(RateError, match=r"not finite before the first step \(seed 0, 1\)"):
+    with pytest.raises(RateError, match=r"not finite before the first step \(seed 0\)"):
         search(model_fn, lambda model, batch: loss_fn(model, batch) * math.nan)
 
 

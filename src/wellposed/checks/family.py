@@ -27,7 +27,8 @@ from wellposed.rates.coordinates import (
     arguments_of,
     coordinate_check,
 )
-from wellposed.rates.family import Batches, TransferSettings, Way, conditions, train_family
+from wellposed.rates.family import TransferSettings, Way, conditions, train_family
+from wellposed.rates.feed import Batches
 from wellposed.rates.schedule import Schedule
 
 WayLike = str | Mapping[str, Any] | Way

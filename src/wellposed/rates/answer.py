@@ -9,8 +9,9 @@ import numpy as np
 
 from wellposed import ranks
 from wellposed.errors import DivergedError, RateError
-from wellposed.rates.grid import lowest, plateau, refined
-from wellposed.rates.rate import Conditions, Point, Rate
+from wellposed.rates.grid import lowest, refined
+from wellposed.rates.rate import Conditions, Definition, Plateau, Point, Rate
+from wellposed.rates.valley import SHARE, Valley, valley
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,13 @@ class Exploration:
         curve: every rate that was tried, ascending.
         starts: first loss of every draw of the weights, in the order of the points' losses.
         widened: how often the grid was extended.
+        given: the loss without training, if it was given.
     """
 
     curve: tuple[Point, ...]
     starts: tuple[float, ...]
     widened: int
+    given: float | None = None
 
     @property
     def means(self) -> dict[float, float | None]:
@@ -38,21 +41,40 @@ class Exploration:
         return float(np.mean(self.starts))
 
     @property
-    def refined_by_draw(self) -> list[float]:
-        """The best rate of every draw of the weights that did not always diverge."""
-        losses = [{point.rate: point.losses[index] for point in self.curve} for index in range(len(self.starts))]
-        bests = [refined(own, start) for own, start in zip(losses, self.starts, strict=True)]
+    def references(self) -> tuple[float, ...]:
+        """The loss from which gains are counted, of every draw."""
+        return self.starts if self.given is None else (self.given,) * len(self.starts)
+
+    @property
+    def by_seed(self) -> list[dict[float, float | None]]:
+        """The losses of every draw of the weights, by rate."""
+        return [{point.rate: point.losses[index] for point in self.curve} for index in range(len(self.starts))]
+
+    @property
+    def valleys(self) -> list[Valley | None]:
+        """The valley of every draw of the weights; None where no rate lowers the loss."""
+        return [valley(losses, start) for losses, start in zip(self.by_seed, self.references, strict=True)]
+
+    @property
+    def argmins(self) -> list[float]:
+        """The rate with the smallest loss of every draw of the weights that did not always diverge."""
+        bests = [refined(own, start) for own, start in zip(self.by_seed, self.starts, strict=True)]
         return [rate for rate in bests if rate is not None]
 
 
-def answer(exploration: Exploration, conditions: Conditions, how: str, warnings: Sequence[str]) -> Rate:
-    """Return the rate with the smallest loss.
+def answer(
+    exploration: Exploration, conditions: Conditions, how: str, warnings: Sequence[str], definition: Definition
+) -> Rate:
+    """Return the rate at the centre of the plateau, or the one with the smallest loss.
+
+    Where no draw has a plateau, as no rate lowers its loss, it is the latter.
 
     Args:
         exploration: what the runs gave.
         conditions: under what they were tried.
         how: how the runs were trained, in words.
         warnings: what is known already; what the curve warns of is added.
+        definition: which of the rates is wanted.
 
     Raises:
         DivergedError: every run diverged.
@@ -62,48 +84,80 @@ def answer(exploration: Exploration, conditions: Conditions, how: str, warnings:
     rates = sorted(means)
     steps = f"{conditions.steps} step{'s' * (conditions.steps != 1)}"
     tried = f"{len(rates)} learning rates from {rates[0]:.3g} to {rates[-1]:.3g}, {steps} each"
-    best, value = lowest(means), refined(means, start)
-    if best is None or value is None:
+    best, least = lowest(means), refined(means, start)
+    if best is None or least is None:
         raise DivergedError(
             f"every run diverged ({tried}, first loss {start:.4g}): try a grid of smaller rates, fewer steps, another "
             "initialisation (wellposed.plan), or check that the loss is bounded below"
         )
     if all(len(set(losses)) == 1 for losses in zip(*(point.losses for point in curve), strict=True)):
         raise RateError(f"the loss is {start:.6g} at every rate ({tried}): it depends on no trained parameter")
-    bests = exploration.refined_by_draw
+    found = [one for one in exploration.valleys if one is not None]
+    flat = _plateau(found)
+    chosen = definition if flat is not None else "argmin"
+    if chosen == "plateau" and flat is not None:
+        value, bests = flat.centre, [2.0**one.centre for one in found]
+        told = (
+            f"the rates from {flat.low:.3g} to {flat.high:.3g} train within {SHARE:.0%} of what the best one gains, "
+            f"{value:.3g} is their centre; the mean training loss is smallest, {means[best]:.4g} ({start:.4g} before "
+            f"training), at {least:.3g}"
+        )
+    else:
+        value, bests = least, exploration.argmins
+        told = (
+            f"the mean training loss is smallest, {means[best]:.4g} ({start:.4g} before training), at rate {best:.3g}"
+            + (f", refined to {least:.3g} by a parabola in log rate" if least != best else "")
+        )
     draws = len(exploration.starts)
     diverged = sum(point.mean is None for point in curve)
     reason = (
-        f"{tried} of {conditions.optimizer}, {draws} draw{'s' * (draws > 1)} of the weights, trained {how}: the mean "
-        f"training loss is smallest, {means[best]:.4g} ({start:.4g} before training), at rate {best:.3g}"
-        + (f", refined to {value:.3g} by a parabola in log rate" if value != best else "")
+        f"{tried} of {conditions.optimizer}, {draws} draw{'s' * (draws > 1)} of the weights, trained {how}: {told}"
         + (f"; {diverged} rates diverged" if diverged else "")
         + (f"; the grid was extended {exploration.widened} times" if exploration.widened else "")
     )
     return Rate(
         value=value,
         interval=(min(bests), max(bests)) if len(bests) > 1 else None,
+        definition=chosen,
+        plateau=flat,
+        argmin=least,
         reason=reason,
         curve=curve,
         conditions=conditions,
-        warnings=(*warnings, *_warnings(means, best, start)),
+        warnings=(*warnings, *_warnings(exploration, best)),
     )
 
 
-def _warnings(means: dict[float, float | None], best: float, start: float) -> list[str]:
-    """Return where the best rate means less than it seems."""
+def _plateau(found: Sequence[Valley]) -> Plateau | None:
+    """Return the mean of valleys in log rate; None where there is none."""
+    if not found:
+        return None
+    low, high = (float(np.mean([getattr(one, end) for one in found])) for end in ("low", "high"))
+    return Plateau(low=2.0**low, high=2.0**high, share=SHARE)
+
+
+def _warnings(exploration: Exploration, best: float) -> list[str]:
+    """Return where the rate that was found means less than it seems."""
+    means, start = exploration.means, exploration.start
     warnings = []
-    if best in (min(means), max(means)):
-        warnings.append(f"the smallest loss is at an edge of the grid, {best:.3g}: extend the grid, or increase widen")
-    if (flat := plateau(means, start)) is not None:
+    found = [one for one in exploration.valleys if one is not None]
+    ends = [end for end in ("below", "above") if any(getattr(one, end) for one in found)]
+    if ends:
+        edges = {"below": min(means), "above": max(means)}
+        told = " and ".join(f"{edges[end]:.3g}" for end in ends)
         warnings.append(
-            f"the losses at {flat[0]:.3g} and {flat[1]:.3g} are nearly the same: the best rate is not determined "
-            "between them; more steps or seeds may decide"
+            f"rates at an edge of the grid, {told}, train nearly as well as the best one: extend the grid, or increase "
+            "widen"
         )
+    elif best in (min(means), max(means)):
+        warnings.append(f"the smallest loss is at an edge of the grid, {best:.3g}: extend the grid, or increase widen")
     smallest = means[best]
     assert smallest is not None
     if smallest >= start:
         warnings.append(f"no rate lowered the loss below that of the first batch ({start:.4g})")
+    missing = len(exploration.starts) - len(found)
+    if found and missing:
+        warnings.append(f"no rate lowered the loss of {missing} of {len(exploration.starts)} seeds: they do not count")
     if ranks.ungrouped():
         warnings.append(
             "several processes, but no process group: each searched by itself, on its own batches "

@@ -94,13 +94,18 @@ class Workload:
         objective: the model and its loss.
         draws: weights by seed.
         build: makes the optimizer.
-        feed: the batches.
+        feeds: the batches of each seed.
     """
 
     objective: Objective
     draws: Mapping[int, Draw]
     build: Build
-    feed: Feed
+    feeds: Mapping[int, Feed]
+
+    @property
+    def feed(self) -> Feed:
+        """The batches of the first seed."""
+        return next(iter(self.feeds.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,17 +30,15 @@ from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.carried import Open, SizeCurve, TransferCheck, way_transfer
 from wellposed.rates.coordinates import LossFunction, ModelFunction, checked_sizes
 from wellposed.rates.ensemble import Draw, Ending, Member, Objective, Outcome, Workload
-from wellposed.rates.feed import Feed
-from wellposed.rates.find import HowTrained, Search, SearchSettings, digest_of, drawn, fingerprint, opened, training_of
-from wellposed.rates.grid import OCTAVES
+from wellposed.rates.feed import Batches, Feed, feeds_of
+from wellposed.rates.find import Search, SearchSettings, digest_of, drawn, fingerprint, opened, training_of
+from wellposed.rates.grid import OCTAVES, continued
 from wellposed.rates.rate import Point
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.valley import Valley, further, valley
 
 Way: TypeAlias = Callable[[nn.Module, int, float, Any], Optimizer]
 """``way(model, size, lr, batch)``: initialises the model in place and returns its optimizer at a learning rate."""
-Batches: TypeAlias = Iterable[Any] | Callable[[int], Iterable[Any]]
-"""Batches, or a function that gives each seed batches of its own."""
 
 _LAST = 0.1
 """Share of the steps over whose losses the loss at the end is averaged."""
@@ -168,7 +165,9 @@ def train_family(
     schedule_name, _ = schedule_factor(shared.schedule)
     found, warnings = {}, []
     with restored_random_state():
-        family = _Family(model_fn, loss_fn, _Feeds(batches, shared), shared)
+        device = _device(model_fn, ordered[0], shared.seeds[0])
+        feeds = feeds_of(batches, shared.steps, shared.seeds, device)
+        family = _Family(model_fn, loss_fn, feeds, shared)
         for name, way in ways.items():
             curves: list[SizeCurve] = []
             for size in ordered:
@@ -182,7 +181,7 @@ def train_family(
             "two sizes and two seeds leave one degree of freedom, and intervals several times as wide as with a third "
             "size or seed"
         )
-    steps = family.feeds.steps
+    steps = feeds[shared.seeds[0]].steps
     return TransferCheck(
         axis=shared.axis,
         sizes=tuple(ordered),
@@ -222,49 +221,13 @@ def _warnings(name: str, curves: Sequence[SizeCurve], axis: str) -> list[str]:
     return warnings
 
 
-class _Feeds:
-    """The batches of every seed: those that a function gives it, or the same in an order of its own."""
-
-    def __init__(self, batches: Batches, shared: Conditions) -> None:
-        self._batches, self._shared = batches, shared
-        self._feeds: dict[int, Feed] = {}
-        self._read: list[Any] | None = None
-
-    def of(self, seed: int, device: torch.device) -> Feed:
-        """Return the batches of a seed."""
-        if seed not in self._feeds:
-            self._feeds[seed] = Feed(self._given(seed), self._shared.steps, seed, device)
-        return self._feeds[seed]
-
-    @property
-    def steps(self) -> int:
-        """How many steps a run takes."""
-        return next(iter(self._feeds.values())).steps
-
-    def _given(self, seed: int) -> Iterable[Any]:
-        batches: Any = self._batches
-        if callable(batches) and not isinstance(batches, Iterable):
-            given = batches(seed)
-            if not isinstance(given, Iterable):
-                raise RateError(f"batches(seed) must return batches, not {type(given).__name__}")
-            return given
-        if not isinstance(batches, Iterable):
-            raise OptionError(f"batches must be batches or a function of the seed, received {type(batches).__name__}")
-        if hasattr(batches, "__len__") and not isinstance(batches, list | tuple):
-            return batches  # a DataLoader: it shuffles by the seed
-        if self._read is None:
-            self._read = list(islice(batches, self._shared.steps) if isinstance(batches, Iterator) else batches)
-        order = torch.randperm(len(self._read), generator=torch.Generator().manual_seed(seed))
-        return [self._read[index] for index in order.tolist()]
-
-
 @dataclass(frozen=True, slots=True)
 class _Family:
     """What all sweeps share."""
 
     model_fn: ModelFunction
     loss_fn: LossFunction
-    feeds: _Feeds
+    feeds: Mapping[int, Feed]
     shared: Conditions
 
 
@@ -277,17 +240,16 @@ class _Sweep:
         self._name, self._way, self._size = name, way, size
         self.warnings: list[str] = []
         draw = partial(drawn, partial(family.model_fn, size), initialised=True)
-        device = _device(family.model_fn, size, shared.seeds[0])
-        self._example = family.feeds.of(shared.seeds[0], device).first
+        self._example = family.feeds[shared.seeds[0]].first
         model, draws = draw(partial(self._initialised, rate=shared.rates[0]), shared.seeds)
         _, others = draw(partial(self._initialised, rate=shared.rates[-1]), shared.seeds[:1])
         self._check_draws(draws[shared.seeds[0]], others[shared.seeds[0]])
         self._outcomes: dict[Member, Outcome] = {}
-        self._searches = self._made(model, draws, family, device)
+        self._search = self._made(model, draws, family)
 
-    def _made(self, model: nn.Module, draws: Mapping[int, Draw], family: _Family, device: torch.device) -> list[Search]:
-        """Return a search for each seed, whose rates are trained as one ensemble where that is possible."""
-        shared, objective = self._shared, Objective(model, family.loss_fn)
+    def _made(self, model: nn.Module, draws: Mapping[int, Draw], family: _Family) -> Search:
+        """Return what trains the runs, those of a seed as one ensemble where that is possible."""
+        shared = self._shared
         limits = SearchSettings(
             widen=0,
             bound=shared.settings.bound,
@@ -295,22 +257,16 @@ class _Sweep:
             memory=shared.settings.memory,
         )
         name, factor = schedule_factor(shared.schedule)
-        searches: list[Search] = []
-        how: HowTrained | None = None
-        self._notes = None
+        feed = next(iter(family.feeds.values()))
+        work = Workload(Objective(model, family.loss_fn), draws, partial(_built, self._initialised), family.feeds)
+        held = tuple(feed.placed(batch) for batch in shared.held_out)
+        ending = Ending(held_out=held) if held else Ending(last=_last(feed.steps))
         with restored_attributes(model):
-            for seed in shared.seeds:
-                feed = family.feeds.of(seed, device)
-                work = Workload(objective, {seed: draws[seed]}, partial(_built, self._initialised), feed)
-                held = tuple(feed.placed(batch) for batch in shared.held_out)
-                ending = Ending(held_out=held) if held else Ending(last=_last(feed.steps))
-                if how is None:
-                    how = training_of(work, (shared.rates[0], shared.rates[-1]), limits)
-                    self._notes = opened(self._path(), fingerprint(work, name, limits) | self._settings(ending))
-                    self.warnings += [f"{self._where}: {text}" for text in how.warnings]
-                searches.append(Search(work, how, limits, factor, by_seed=True, ending=ending, label=self._where))
+            how = training_of(work, (shared.rates[0], shared.rates[-1]), limits)
+            self._notes = opened(self._path(), fingerprint(work, name, limits) | self._settings(ending))
+        self.warnings += [f"{self._where}: {text}" for text in how.warnings]
         self._outcomes = ranks.shared(dict(self._notes.outcomes) if self._notes is not None else {})
-        return searches
+        return Search(work, how, limits, factor, ending=ending, label=self._where)
 
     def curve(self, carried: float | None) -> SizeCurve:
         """Train at the rates, continue and refine them as the valleys ask for, and at the rate that is carried.
@@ -322,15 +278,12 @@ class _Sweep:
         settings = self._shared.settings
         rates = list(self._shared.rates)
         self._train(rates)
-        factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
         count = max(2, len(rates) // 2)
         for _ in range(settings.widen):
-            below, above = further(self._valleys(rates), self._losses(rates))
-            if not (below or above):
+            beyond = continued(rates, further(self._valleys(rates), self._losses(rates)), count)
+            if not beyond:
                 break
-            lower = [rates[0] * factor**-k for k in range(count, 0, -1)] if below else []
-            higher = [rates[-1] * factor**k for k in range(1, count + 1)] if above else []
-            rates = [*lower, *rates, *higher]
+            rates = sorted((*rates, *beyond))
             self._train(rates)
         for _ in range(settings.refine):
             gaps = {gap for found in self._valleys(rates) if found is not None for gap in found.gaps}
@@ -353,8 +306,7 @@ class _Sweep:
 
     def _train(self, rates: Sequence[float]) -> None:
         progress = self._shared.progress and ranks.index() == 0
-        for search in self._searches:
-            search.complete(self._outcomes, rates, self._notes, progress=progress)
+        self._search.complete(self._outcomes, rates, self._notes, progress=progress)
 
     def _point(self, rate: float) -> Point:
         return Point(rate=rate, losses=tuple(self._outcomes[Member(rate, seed)].loss for seed in self._shared.seeds))

@@ -1,22 +1,60 @@
-"""Batches for many training runs: every run sees the same ones, whatever random numbers the runs themselves draw."""
+"""Batches for many training runs: all runs of a seed see the same ones, in an order of the seed's own, whatever random
+numbers they draw themselves.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
 
 from wellposed import ranks
-from wellposed.errors import RateError
+from wellposed.errors import OptionError, RateError
 from wellposed.graphs.tree import walk, with_twins
 from wellposed.random_states import restored_random_state, seed_all
 
+Batches: TypeAlias = Iterable[Any] | Callable[[int], Iterable[Any]]
+"""Batches, or a function that gives each seed batches of its own."""
 _END = object()
+
+
+def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: torch.device) -> dict[int, Feed]:
+    """Return the batches of every seed.
+
+    What a list or tuple holds, or an iterator gives in ``steps`` batches, each seed has in a random order of its own
+    (and of a longer list other ones). A ``DataLoader`` shuffles itself, by the seed: the generator that it holds is
+    turned on for every seed but the first. A function is asked for the batches of each seed.
+
+    Raises:
+        OptionError: no batches at all, but something else.
+        RateError: those of `Feed`.
+    """
+    if callable(batches) and not isinstance(batches, Iterable):
+        return {seed: Feed(_given(batches, seed), steps, seed, device) for seed in seeds}
+    if not isinstance(batches, Iterable):
+        raise OptionError(f"batches must be batches or a function of the seed, received {type(batches).__name__}")
+    if isinstance(batches, Iterator) and steps is not None:
+        batches = list(islice(batches, steps))
+    if isinstance(batches, list | tuple):
+        return {seed: Feed(_reordered(batches, seed), steps, seed, device) for seed in seeds}
+    return {seed: Feed(batches, steps, seed, device, turn=index) for index, seed in enumerate(seeds)}
+
+
+def _given(batches: Callable[[int], Iterable[Any]], seed: int) -> Iterable[Any]:
+    given = batches(seed)
+    if not isinstance(given, Iterable):
+        raise RateError(f"batches(seed) must return batches, not {type(given).__name__}")
+    return given
+
+
+def _reordered(batches: Sequence[Any], seed: int) -> list[Any]:
+    order = torch.randperm(len(batches), generator=torch.Generator().manual_seed(seed))
+    return [batches[index] for index in order.tolist()]
 
 
 class Feed:
@@ -31,12 +69,15 @@ class Feed:
         steps: how many are used; None for all of them (one epoch).
         seed: of the random numbers that the iterable draws.
         device: where the tensors of a batch are put.
+        turn: the generators that the iterable holds of its own start from other numbers for each turn but 0.
 
     Raises:
         RateError: fewer batches than ``steps``, none at all, or no ``steps`` for an iterable without a length.
     """
 
-    def __init__(self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device, turn: int = 0
+    ) -> None:
         size = _size(batches)
         if steps is None and size is None:
             raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
@@ -52,6 +93,7 @@ class Feed:
         if not ranks.agreed(size is None or size >= self.steps > 0):
             raise _run_out(self.steps, min(ranks.gathered(size or 0)))
         self._generators = _generators(batches)
+        self._turn = turn
         with restored_random_state():
             seed_all(seed)
             self._start = _random_state()
@@ -67,6 +109,8 @@ class Feed:
         """
         before = [(held, held.get_state()) for held in self._generators]
         try:
+            for held in self._generators if self._turn else ():
+                held.manual_seed(held.initial_seed() + self._turn)
             state, iterator = self._start, None
             for index in range(self.steps):
                 with restored_random_state():

@@ -1,4 +1,4 @@
-"""The base learning rate of a model, found by training it: the paper's grid, as one vectorised ensemble."""
+"""The base learning rate of a model, found by training it at a grid of rates, as a vectorised ensemble."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import JsonValue
@@ -21,6 +21,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.graphs.unwrap import compiled_part
+from wellposed.options import check_choice
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.answer import Exploration, answer
@@ -38,19 +39,23 @@ from wellposed.rates.ensemble import (
     copy_of,
     train,
 )
-from wellposed.rates.feed import Feed
-from wellposed.rates.grid import checked_grid, default_grid, widening
+from wellposed.rates.feed import Batches, feeds_of
+from wellposed.rates.grid import checked_grid, continued, default_grid
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_cost
-from wellposed.rates.rate import Conditions, Point, Rate
+from wellposed.rates.rate import Conditions, Definition, Point, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.steps import Build, Update, builder, updates
+from wellposed.rates.valley import further
 from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemainingColumn
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""
 _MEMORY = 2 * 2**30
 """Bytes that an ensemble may take on the CPU by default."""
+SHORT = 40
+"""Steps of a short search."""
+Short = Literal["short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,9 @@ class SearchSettings:
         vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
         memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
             is trained in several ensembles.
+        target: which rate is returned: the centre of the plateau, or the argmin, as in Chen et al. 2024.
+        reference: the loss without training, from which gains are counted (ln(classes) for cross-entropy); None for
+            that of the first batch before the first step, which a poor initialisation makes large.
     """
 
     widen: int = 3
@@ -71,17 +79,19 @@ class SearchSettings:
     probes: int = 16
     vectorize: bool | None = None
     memory: int | None = None
+    target: Definition = "plateau"
+    reference: float | None = None
 
 
 def find_max_lr(
     model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: LossFn,
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     optimizer: str | type[Optimizer] | Build = "sgd",
-    steps: int | None = None,
+    steps: int | Short | None = None,
     grid: Sequence[float] | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
     initialize: Plan | Callable[[nn.Module], object] | None = None,
     schedule: Schedule = "constant",
     journal: str | os.PathLike[str] | None = None,
@@ -90,14 +100,18 @@ def find_max_lr(
     settings: SearchSettings | None = None,
     **fields: Any,
 ) -> Rate:
-    """Return the largest learning rate with the smallest training loss after one epoch, or after some steps.
+    """Return the learning rate in the middle of those that train best in one epoch, or in some steps.
 
-    The criterion and the grid are those of Chen et al. 2024 (arXiv 2402.17440, section 4.1); the rate of the
-    smallest net is the base from which `wellposed.rates.transfer` scales. All rates and seeds are trained at once, as
-    one ensemble with stacked parameters, where the model allows that, and one by one where it does not; what is
-    returned says which. Every run sees the same batches in the same order. Runs that diverge are dropped at once. A
-    grid whose smallest loss lies at its edge is continued. Around the smallest mean loss the rate is refined by a
-    parabola in log rate.
+    The training loss at the end is measured over a grid of rates (that of Chen et al. 2024, arXiv 2402.17440, section
+    4.1). The *plateau* of a seed are the rates whose loss exceeds its smallest by no more than a tenth of what training
+    gains; what is returned is its geometric centre, the mean in log rate over seeds. The argmin, which is theirs, is
+    chance where the curve is flat: between repeats with other seeds and orders of batches it moves several times as far
+    (docs/results/rates.md). Both are in the answer, and the ends of the plateau, of which the upper one is unsafe to
+    train at. The rate of the smallest net is the base from which `wellposed.rates.transfer` scales.
+
+    All rates of a seed are trained at once, as one ensemble with stacked parameters, where the model allows that, and
+    one by one where it does not; what is returned says which. Every seed has its own weights and its own order of the
+    batches. Runs that diverge are dropped at once. A grid is continued where a plateau reaches its edge.
 
     In a distributed run every rank brings batches of its own, and gradients are averaged over ranks; all ranks return
     the same. The model is left bit for bit as ``model_fn`` returned it, and so are the random generators.
@@ -107,20 +121,21 @@ def find_max_lr(
             module, of which every seed takes a copy: with ``initialize``, which draws its weights for each seed, or as
             it is, for ``seeds=1``.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
-        batches: what the steps are taken on. A ``DataLoader`` or list is read anew for every ensemble; an iterator is
-            kept in memory.
+        batches: what the steps are taken on, each seed in an order of its own: a list is shuffled, a ``DataLoader``
+            shuffles itself, an iterator is kept in memory. Or a function that gives each seed its batches.
         optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adam"``, ``"adamw"``; a class of ``torch.optim``; or a function
             of the model and the rate, whose groups may have rates in a fixed ratio (what is then found is the rate
             that the function is given).
-        steps: optimizer steps; None for one epoch.
+        steps: optimizer steps; None for one epoch. ``"short"`` for a search by 40 steps and one seed: its rates are
+            off from those of a full one by a factor that nets of a kind share, so that ratios of two are worth
+            something (see `wellposed.rates.transfer`), one by itself is not.
         grid: learning rates to try; by default 16, spaced by 2^0.75.
-        seeds: draws of the weights.
+        seeds: draws of the weights, and orders of the batches; None for 3, or 1 of a short search.
         initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
         schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), ``"warmup_linear"`` (from zero over the
             first tenth of the steps, then to zero), or a function that maps the fraction of steps done to the learning
             rate's factor.
-        journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it. Each
-            draw of the weights is then an ensemble of its own, so that a kill loses one of them at most.
+        journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.
         seed: of the first draw; the others follow it.
         settings: what is rarely set.
@@ -133,6 +148,7 @@ def find_max_lr(
             ``model_fn`` for several seeds, which would all have its weights.
     """
     given = untouched(model_fn)
+    steps, seeds = _lengths(steps, seeds)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
@@ -143,12 +159,18 @@ def find_max_lr(
         with restored_attributes(model):
             name = name or type(build(model, 1.0)).__name__.lower()
             rates = checked_grid(grid) if grid is not None else default_grid(name)
-            feed = Feed(batches, steps, seed, _device(draws[seed]))
-            workload = Workload(Objective(model, loss_fn), draws, build, feed)
+            workload = Workload(
+                Objective(model, loss_fn), draws, build, feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
+            )
             training = training_of(workload, (rates[0], rates[-1]), settings)
-            search = Search(workload, training, settings, factor, by_seed=journal is not None)
-            notes = opened(journal, fingerprint(workload, schedule_name, settings))
+            search = Search(workload, training, settings, factor)
+            notes = opened(
+                journal,
+                # Journals of searches whose seeds shared one order of batches have no such line.
+                fingerprint(workload, schedule_name, settings) | {"order of batches": "each seed its own"},
+            )
             exploration = search.explore(rates, notes, progress=progress and ranks.index() == 0)
+            feed = workload.feed
             conditions = Conditions(
                 optimizer=name,
                 batch_size=feed.batch_size(),
@@ -157,7 +179,31 @@ def find_max_lr(
                 loss=_name(loss_fn),
                 inputs=feed.described(),
             )
-    return answer(exploration, conditions, training.description, training.warnings)
+            warnings = (*training.warnings, *_same_batches(batches, workload))
+    return answer(exploration, conditions, training.description, warnings, settings.target)
+
+
+def _lengths(steps: int | Short | None, seeds: int | None) -> tuple[int | None, int]:
+    """Return the numbers of steps and of seeds."""
+    if isinstance(steps, str):
+        if steps != "short":
+            raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
+        return SHORT, 1 if seeds is None else seeds
+    return steps, 3 if seeds is None else seeds
+
+
+def _same_batches(batches: Batches, workload: Workload) -> tuple[str, ...]:
+    """Return a warning where a loader gives all seeds the same batches: where it does not shuffle."""
+    feeds = list(workload.feeds.values())
+    if len(feeds) == 1 or feeds[0].steps == 1 or callable(batches) or isinstance(batches, list | tuple | Iterator):
+        return ()
+    firsts = {digest_of(tensor for _, tensor in walk(feed.first)) for feed in feeds}
+    if ranks.agreed(len(firsts) > 1):
+        return ()
+    return (
+        "all seeds have the same batches in the same order, so that part of the chance is not seen: let the loader "
+        "shuffle, or give batches as a list or as a function of the seed",
+    )
 
 
 _FOR_ALL_SEEDS = (
@@ -203,6 +249,7 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
             f"seeds, steps and probes must be at least 1, widen at least 0 and bound positive, not seeds={seeds}, "
             f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
         )
+    check_choice("target", settings.target, get_args(Definition))
 
 
 def fingerprint(workload: Workload, schedule: str, settings: SearchSettings) -> dict[str, JsonValue]:
@@ -289,7 +336,6 @@ class Search:
         training: how they are trained.
         settings: see `find_max_lr`.
         factor: the schedule.
-        by_seed: whether every seed has stacks of its own.
         ending: what the loss at the end is; None for the mean over batches that were trained on.
         label: what is shown beside the progress bar.
     """
@@ -298,7 +344,6 @@ class Search:
     training: HowTrained
     settings: SearchSettings
     factor: Callable[[float], float]
-    by_seed: bool
     ending: Ending | None = None
     label: str = "learning rates"
 
@@ -316,11 +361,11 @@ class Search:
                 Point(rate=rate, losses=tuple(outcomes[Member(rate, seed)].loss for seed in seeds)) for rate in rates
             )
             starts = tuple(outcomes[Member(rates[0], seed)].start for seed in seeds)
-            exploration = Exploration(curve, starts, widened)
-            further = widening(exploration.means, max(2, len(rates) // 2))
-            if not further or widened == self.settings.widen:
+            exploration = Exploration(curve, starts, widened, self.settings.reference)
+            beyond = continued(rates, further(exploration.valleys, exploration.by_seed), max(2, len(rates) // 2))
+            if not beyond or widened == self.settings.widen:
                 return exploration
-            rates, widened = tuple(sorted((*rates, *further))), widened + 1
+            rates, widened = tuple(sorted((*rates, *beyond))), widened + 1
 
     def complete(
         self, outcomes: dict[Member, Outcome], rates: Sequence[float], notes: Journal | None, *, progress: bool
@@ -334,18 +379,16 @@ class Search:
 
     def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
         """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
-        size, feed = self.training.at_once or 1, self.workload.feed
-        groups = [list(members)]
-        if self.by_seed:
-            groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
+        size, feeds = self.training.at_once or 1, self.workload.feeds
+        groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
         parts = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
-        with _bar(progress and bool(members), len(members) * feed.steps, self.label) as advance:
+        with _bar(progress and bool(members), len(members) * self.workload.feed.steps, self.label) as advance:
             for part in parts:
                 seed_all(part[0].seed + ranks.index())
                 yield train(
                     self._runs(part),
                     part,
-                    feed,
+                    feeds[part[0].seed],
                     bound=self.settings.bound,
                     probes=self.settings.probes,
                     ending=self.ending,

@@ -43,41 +43,13 @@ def lowest(losses: Mapping[float, float | None]) -> float | None:
     return max((rate for rate, loss in losses.items() if finite and loss == min(finite)), default=None)
 
 
-NEAR = 0.05
-"""Share of what training gains, or of the smallest loss where that is less, by which a near loss may be above it."""
-WIDE = 2.0
-"""Octaves beyond which rates of nearly the same loss leave the best one open."""
-
-
-def plateau(losses: Mapping[float, float | None], start: float) -> tuple[float, float] | None:
-    """Return the lowest and the highest rate whose losses are near the smallest; None where they are close together.
-
-    ``start`` is the loss before training. Minima apart from each other count as one plateau: which of them is lower is
-    often chance.
-    """
-    best = lowest(losses)
-    smallest = None if best is None else losses[best]
-    if smallest is None or not smallest < start:
-        return None
-    room = NEAR * min(start - smallest, abs(smallest))
-    near = [rate for rate, loss in losses.items() if loss is not None and loss <= smallest + room]
-    return (min(near), max(near)) if max(near) > min(near) * 2.0**WIDE else None
-
-
-def widening(losses: Mapping[float, float | None], count: int) -> tuple[float, ...]:
-    """Return ``count`` rates by which a grid has to be continued; none where the smallest loss lies inside of it.
-
-    The grid goes on by the mean factor between its rates: upwards where the largest rate is the best one, downwards
-    where the smallest is, or where all diverged.
-    """
-    rates = sorted(losses)
-    best = lowest(losses)
-    factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
-    if best is None or best == rates[0]:
-        return tuple(rates[0] * factor**-k for k in range(count, 0, -1))
-    if best == rates[-1]:
-        return tuple(rates[-1] * factor**k for k in range(1, count + 1))
-    return ()
+def continued(rates: Sequence[float], beyond: tuple[bool, bool], count: int) -> tuple[float, ...]:
+    """Return ``count`` rates by which a grid goes on below, above or both, by the mean factor between its rates."""
+    ordered = sorted(rates)
+    factor = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1))
+    below = [ordered[0] * factor**-k for k in range(count, 0, -1)] if beyond[0] else []
+    above = [ordered[-1] * factor**k for k in range(1, count + 1)] if beyond[1] else []
+    return (*below, *above)
 
 
 def refined(losses: Mapping[float, float | None], ceiling: float) -> float | None:

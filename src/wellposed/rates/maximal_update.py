@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from types import EllipsisType
 
 import torch
 from torch import Tensor
@@ -21,10 +20,12 @@ from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
     Mode,
     Pass,
+    Rows,
     batch_size,
     before,
     find_readout,
     random_stream,
+    rows_of_samples,
     trained,
     white_inputs,
     without_noise,
@@ -34,7 +35,6 @@ from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.inputs import Described, Input
 from wellposed.signals.passes.forward import describe_inputs
 
-Rows = slice | EllipsisType
 NAME = "maximal_update"
 NOISY = 0.25
 """Standard error of the rate, in octaves, from which a warning says so."""
@@ -151,7 +151,7 @@ class _Measurement:
             generator = torch.Generator().manual_seed(random_stream(self.seed, draw, batch, 1))
             inputs = draw_inputs(self.graph, self.descriptors, generator)
             run = Pass(self.graph, parameters, self.names, inputs, random_stream(self.seed, draw, batch, 2))
-            for rows in _samples(run.outputs, batch_size(self.graph)):
+            for rows in rows_of_samples(run.outputs, batch_size(self.graph)):
                 yield self._square(run, rows, generator)
 
     def _square(self, run: Pass, rows: Sequence[Rows], generator: torch.Generator) -> float:
@@ -185,16 +185,6 @@ class _Measurement:
                 f"{self.graph.model} runs an operator that PyTorch can differentiate neither forwards nor twice "
                 f"backwards ({error}); rule='ntk' needs no derivatives"
             ) from error
-
-
-def _samples(outputs: Sequence[Tensor], batch: int) -> Iterator[tuple[Rows, ...]]:
-    """Yield the rows of each output that belong to one sample: equal parts of its first axis, or all of it."""
-    lengths = [output.shape[0] if output.ndim else 1 for output in outputs]
-    if batch == 1 or any(length % batch for length in lengths):
-        yield (...,) * len(outputs)
-        return
-    for i in range(batch):
-        yield tuple(slice(i * length // batch, (i + 1) * length // batch) for length in lengths)
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -26,8 +27,10 @@ COUPLED = 8
 """Samples that run together where a batch norm makes each depend on the others."""
 
 
-def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Graph:
-    """Return the graph of a model for one sample, or for a few where batch norms couple the samples of a batch.
+def small_graph(
+    model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool, least: int = 1
+) -> Graph:
+    """Return the graph of a model for ``least`` samples, or for a few where batch norms couple the samples of a batch.
 
     The samples are counted along the first axis of the first input tensor, and every input tensor as long as that is
     cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples or has integers or booleans
@@ -35,7 +38,7 @@ def small_graph(model: nn.Module | Graph, args: Sequence[Any], kwargs: Mapping[s
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
-    keep = COUPLED if any(_couples(node) for node in graph.nodes) else 1
+    keep = COUPLED if any(_couples(node) for node in graph.nodes) else least
     if isinstance(model, Graph) or size <= keep:
         return graph
     tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
@@ -205,6 +208,29 @@ def before(graph: Graph, values: Sequence[int]) -> Graph:
     nodes = [graph.values[value].node for value in values]
     last = max((node for node in nodes if node is not None), default=-1)
     return replace(graph, nodes=graph.nodes[: last + 1], outputs=tuple(values))
+
+
+def features_axis(graph: Graph, value: int) -> int:
+    """Return the axis of a value along which the readout contracts it: channels of maps, the last one of all others."""
+    shape = graph.values[value].shape
+    use = next((use for use in contractions(graph) if use.data == value), None)
+    if use is not None and use.kind == "conv":
+        maps = len(graph.values[use.weight].shape) - 2
+        return max(0, len(shape) - maps - 1)
+    return max(0, len(shape) - 1)
+
+
+Rows: TypeAlias = slice | EllipsisType
+
+
+def rows_of_samples(outputs: Sequence[Tensor], batch: int) -> Iterator[tuple[Rows, ...]]:
+    """Yield the rows of each output that belong to one sample: equal parts of its first axis, or all of it."""
+    lengths = [output.shape[0] if output.ndim else 1 for output in outputs]
+    if batch == 1 or any(length % batch for length in lengths):
+        yield (...,) * len(outputs)
+        return
+    for i in range(batch):
+        yield tuple(slice(i * length // batch, (i + 1) * length // batch) for length in lengths)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -94,13 +94,41 @@ class Point(Record):
         return sum(finite) / len(finite) if len(finite) == len(self.losses) else None
 
 
+Definition = Literal["plateau", "argmin"]
+"""Which of the rates that train well counts as found: the centre of all of them, or the one with the smallest loss."""
+
+
+class Plateau(Record):
+    """The rates whose loss exceeds the smallest by no more than a share of what training gains.
+
+    Attributes:
+        low: the lowest of them, as a mean in log rate over seeds.
+        high: the highest of them. It is unsafe to train at: a little more, or another draw, and the training fails.
+        share: the share.
+    """
+
+    low: float = Field(gt=0.0, allow_inf_nan=False)
+    high: float = Field(gt=0.0, allow_inf_nan=False)
+    share: float
+
+    @property
+    def centre(self) -> float:
+        """The geometric mean of both ends."""
+        return math.sqrt(self.low * self.high)
+
+
 class Rate(Shown, Record):
     """A learning rate that was measured, or transferred from one that was.
 
     Attributes:
         value: the learning rate.
-        interval: the smallest and the largest best rate over seeds; None where fewer than two seeds give one, as then
+        interval: the smallest and the largest such rate over seeds; None where fewer than two seeds give one, as then
             nothing says how much the rate varies.
+        definition: which rate of the curve ``value`` is. None where the rate was given as a number; rates of files
+            that do not say so are the argmin.
+        plateau: the rates that train nearly as well as the best one.
+        argmin: the rate with the smallest mean loss, refined by a parabola in log rate; the maximal learning rate of
+            Chen et al. 2024 (arXiv 2402.17440).
         reason: how it was found, in words.
         curve: every rate that was tried, in ascending order; empty for a transferred rate.
         conditions: those under which it was found.
@@ -110,6 +138,9 @@ class Rate(Shown, Record):
 
     value: float = Field(gt=0.0, allow_inf_nan=False)
     interval: tuple[float, float] | None = Field(default=None, strict=False)
+    definition: Definition | None = "argmin"
+    plateau: Plateau | None = None
+    argmin: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
     reason: str
     curve: tuple[Point, ...] = Field(default=(), strict=False)
     conditions: Conditions = Conditions()
@@ -124,8 +155,10 @@ class Rate(Shown, Record):
         """Return the points of the curve that are nearest to the rate, in ascending order."""
         nearest = sorted(self.curve, key=lambda point: abs(math.log(point.rate / self.value)))[:ROWS]
         over = "" if self.interval is None else f", over seeds {self.interval[0]:.4g} to {self.interval[1]:.4g}"
+        flat = self.plateau
+        ends = "" if flat is None else f"; plateau {flat.low:.4g} to {flat.high:.4g} (unsafe)"
         return Summary(
-            f"Learning rate {self.value:.4g}{over}: {self.reason}{_warned(self.warnings)}",
+            f"Learning rate {self.value:.4g}{over}{ends}: {self.reason}{_warned(self.warnings)}",
             ("rate", "loss"),
             tuple(
                 (f"{point.rate:.4g}", "diverged" if point.mean is None else f"{point.mean:.4g}")
@@ -137,7 +170,14 @@ class Rate(Shown, Record):
         )
 
     def scaled(self, factor: float, reason: str) -> Self:
-        """Return the rate and its interval times ``factor``, without the curve, with another reason."""
-        interval = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
-        update = {"value": self.value * factor, "interval": interval, "reason": reason, "curve": ()}
+        """Return the rate, its interval and its plateau times ``factor``, without the curve, with another reason."""
+        interval, flat = self.interval, self.plateau
+        update = {
+            "value": self.value * factor,
+            "interval": interval and (interval[0] * factor, interval[1] * factor),
+            "plateau": flat and flat.model_copy(update={"low": flat.low * factor, "high": flat.high * factor}),
+            "argmin": self.argmin and self.argmin * factor,
+            "reason": reason,
+            "curve": (),
+        }
         return self.model_copy(update=update)

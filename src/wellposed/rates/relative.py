@@ -19,6 +19,7 @@ from wellposed.rates.rate import RelativeRate
 
 Rule = Callable[..., RelativeRate]
 _HOMES = {
+    "kernel": "wellposed.rates.kernel",
     "maximal_update": "wellposed.rates.maximal_update",
     "ntk": "wellposed.rates.ntk",
     "paths": "wellposed.rates.paths",
@@ -75,8 +76,9 @@ def relative(
     Args:
         model: the model, or its graph (then without ``args``).
         args: example arguments of ``forward``; the samples lie along the first axis.
-        rule: ``maximal_update`` (measured on random inputs), ``ntk`` (analytic, in the limit of large width), ``paths``
-            (the closed form of arXiv 2402.17440), or one registered with `wellposed.rates.rate_rule`.
+        rule: ``maximal_update`` and ``kernel`` (measured on random inputs; the latter also predicted), ``ntk``
+            (analytic, in the limit of large width), ``paths`` (the closed form of arXiv 2402.17440), or one registered
+            with `wellposed.rates.rate_rule`.
         plan: how the weights will be drawn; None takes the model's current ones.
         per_layer: also return a multiplier for each parameter, in inverse proportion to its layer's share of the
             neural tangent kernel (`wellposed.rates.ntk.layer_multipliers`).
@@ -98,15 +100,19 @@ def relative(
         chosen["plan"] = plan
     elif plan is not None:
         raise OptionError(f"rule {rule!r} looks at the graph alone and takes no plan; leave plan= out")
-    small = rule == "maximal_update"
-    graph = (small_graph if small else graph_of)(model, args, forward, training)
+    least = {"maximal_update": 1, "kernel": 2 if chosen.get("predict") else 1}.get(rule)
+    graph = (
+        graph_of(model, args, forward, training)
+        if least is None
+        else small_graph(model, args, forward, training, least)
+    )
     own_layers = "per_layer" in known
     result = function(graph, **chosen, **({"per_layer": per_layer} if own_layers else {}))
     if own_layers or not per_layer:
         return result
     from wellposed.rates.ntk import layer_multipliers
 
-    whole = graph_of(model, args, forward, training) if small else graph
+    whole = graph if least is None else graph_of(model, args, forward, training)
     multipliers = layer_multipliers(whole, plan=plan, inputs=chosen.get("inputs"))
     return result.model_copy(update={"per_parameter": multipliers})
 

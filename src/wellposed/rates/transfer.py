@@ -172,7 +172,7 @@ def _layers(structure: Branches) -> tuple[int, frozenset[tuple[Any, ...]]]:
 def _given(rate: float) -> Rate:
     if not is_positive(rate):
         raise OptionError(f"rate must be a Rate or a finite number above 0, received {rate!r}")
-    return Rate(value=float(rate), reason="given")
+    return Rate(value=float(rate), definition=None, reason="given")
 
 
 def _check_inputs(base: Graph, target: Graph) -> None:

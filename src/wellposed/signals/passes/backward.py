@@ -90,7 +90,7 @@ def back_propagate(
     weights: Weights,
     *,
     inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
-    cotangents: Mapping[int, float] | None = None,
+    cotangents: Mapping[int, float | State] | None = None,
 ) -> Gradients:
     """Return mean square and correlations of dL/dv for every tensor v of the graph.
 
@@ -98,8 +98,8 @@ def back_propagate(
         graph: from `wellposed.trace`.
         weights: where the states of parameters come from.
         inputs: descriptors, as for `wellposed.propagate`.
-        cotangents: variance of dL/d(output), independent elements, by value id; 1 at every floating-point output where
-            nothing is given.
+        cotangents: variance of dL/d(output), independent elements, by value id, or its whole state; 1 at every
+            floating-point output where nothing is given.
 
     Raises:
         RuleError: a rule failed.
@@ -115,7 +115,7 @@ Sent = list[tuple[int, Term]]
 @one_thread()
 def gradients_of(
     run: Pass,
-    cotangents: Mapping[int, float] | None = None,
+    cotangents: Mapping[int, float | State] | None = None,
     *,
     parameters: bool = True,
     adjust: Callable[[Adjoint, Sent], Sent] | None = None,
@@ -125,7 +125,7 @@ def gradients_of(
     Without ``parameters`` only the gradients of signals and inputs are followed. ``adjust`` may change what a node
     sends to its arguments.
     """
-    given = {value: 1.0 for value in run.graph.outputs if run.graph.values[value].is_signal}
+    given: dict[int, float | State] = {v: 1.0 for v in run.graph.outputs if run.graph.values[v].is_signal}
     return _Backward(run, given if cotangents is None else cotangents, parameters, adjust).gradients()
 
 
@@ -149,7 +149,7 @@ class _Backward:
     def __init__(
         self,
         run: Pass,
-        cotangents: Mapping[int, float],
+        cotangents: Mapping[int, float | State],
         parameters: bool,
         adjust: Callable[[Adjoint, Sent], Sent] | None,
     ) -> None:
@@ -162,9 +162,11 @@ class _Backward:
         self.tags: dict[int, Tag] = {}
         self.states: dict[int, State] = {}
         self.outcomes: list[Outcome] = []
-        for value, var in cotangents.items():
-            if value in self.wanted and var:
-                self.terms.setdefault(value, []).append(Term(white(self.graph.values[value].shape, var, run.root())))
+        for value, given in cotangents.items():
+            if value in self.wanted and given:
+                shape = self.graph.values[value].shape
+                state = given.as_new(run.root()) if isinstance(given, State) else white(shape, given, run.root())
+                self.terms.setdefault(value, []).append(Term(state))
 
     def gradients(self) -> Gradients:
         """Go through the nodes from the last to the first."""

@@ -68,6 +68,20 @@ def carriers_of(graph: Graph, value: int, readers: Collection[int]) -> Carriers:
     return _Walk(graph, _facts(graph)).carriers(value, frozenset(readers))
 
 
+def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int) -> Carriers:
+    """Return the parameters that multiply ``value``, which nodes that undo the factor may read besides.
+
+    Other than for a branch, whatever makes the value is followed: embeddings, and positions that are added. The factor
+    is taken by the weights that come after ``through`` others, on the way back, and by all biases on the way.
+    """
+    return _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through).carriers(value, frozenset())
+
+
+def is_homogeneous(node: Node) -> bool:
+    """Whether a node makes of c x, for c > 0, c times what it makes of x."""
+    return is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """What a walk asks of a graph."""
@@ -95,10 +109,14 @@ Followed: TypeAlias = "str | list[int]"
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk back from the end of a branch."""
+    """One walk back from the end of a branch; of what enters a norm, with the nodes in which the factor may end."""
 
     graph: Graph
     facts: _Facts
+    absorbing: frozenset[int] = frozenset()
+    whole: bool = False
+    through: int = 0
+    passed: dict[int, int] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)
     uses: set[int] = field(default_factory=set)
     values: set[int] = field(default_factory=set)
@@ -117,6 +135,7 @@ class _Walk:
             for read in reversed(followed):
                 assert node is not None
                 self.readers.setdefault(read, set()).add(node)
+                self.passed[read] = self.passed.get(value, 0) + (node in self.facts.weights)
                 pending.append(read)
         for value in self.values:
             reason = self._read_elsewhere(value)
@@ -131,7 +150,7 @@ class _Walk:
         node = self.graph.nodes[index]
         for out in node.outputs:
             for other in self.graph.users().get(out, ()):
-                if other in self.readers.get(out, ()) or other not in self.facts.alive:
+                if other in self.readers.get(out, ()) or other not in self.facts.alive or other in self.absorbing:
                     continue
                 if not stops(self.graph, self.graph.nodes[other]):
                     return f"what {node.name} makes is also used by {self.graph.nodes[other].name}"
@@ -154,14 +173,17 @@ class _Walk:
         if node.op in NORMS:
             return self._norm(node)
         if node.index in self.facts.weights:
-            return self._contraction(node, self.facts.weights[node.index])
+            passed = min((self.passed.get(out, 0) for out in node.outputs if out in self.values), default=0)
+            return self._contraction(node, self.facts.weights[node.index], self.through - passed)
         name = plain_name(node.op)
+        if self.whole and name == "embedding":
+            return [] if self._take(node.inputs[0], node) else self._none(node)
         signals = [
             value
             for value in dict.fromkeys(node.inputs)
             if not self._is_fixed(value) and self.graph.values[value].is_followed
         ]
-        if is_view(node.op) or name in _HOMOGENEOUS:
+        if is_homogeneous(node):
             if signals or not node.inputs:
                 return signals[:1] or self._none(node)
             # what a signal picks out of a parameter: biases of experts
@@ -204,7 +226,7 @@ class _Walk:
                 source = norm.gain_of(node) if norm.shift_of(node) is None else None
             elif plain_name(node.op) in ("mul", "div"):
                 source = self._times_constant(node)
-            elif is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS:
+            elif is_homogeneous(node) or (self.whole and plain_name(node.op) == "embedding"):
                 source = node.inputs[0]
             if source is None:
                 return None
@@ -229,8 +251,10 @@ class _Walk:
             return f"the shift of {node.name} is no parameter itself, but made of one"
         return []
 
-    def _contraction(self, node: Node, use: Contraction) -> Followed:
-        if use.parameter is not None and use.parameter in self.graph.parameters:
+    def _contraction(self, node: Node, use: Contraction, further: int) -> Followed:
+        if further > 0:
+            pass
+        elif use.parameter is not None and use.parameter in self.graph.parameters:
             self.parameters.append(use.parameter)
             self.uses.add(node.index)
         elif not self._take(use.weight, node):
@@ -240,7 +264,7 @@ class _Walk:
             known = self.graph.known.get(product.bias)
             if known is None or bool(known.any()):
                 return f"what {node.name} adds is no parameter itself"
-        return []
+        return [use.data] if further > 0 else []
 
     def _product(self, node: Node, name: str) -> Followed:
         operands = [
@@ -263,7 +287,7 @@ class _Walk:
         """Follow the first of several factors that carries; the product is homogeneous in each."""
         reasons = []
         for value in values:
-            trial = _Walk(self.graph, self.facts)
+            trial = _Walk(self.graph, self.facts, absorbing=self.absorbing, whole=self.whole)
             found = trial.carriers(value, frozenset((node.index,)))
             if not found.reason:
                 self.parameters += trial.parameters

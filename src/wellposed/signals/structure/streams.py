@@ -393,14 +393,14 @@ def _unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> I
     for branch, carriers in carried:
         reason = ""
         for name in carriers.parameters:
-            other = _other_use(graph, name, ends, fixed, dead)
+            other = other_use(graph, name, ends, fixed, dead)
             if other is not None:
                 reason = f"{name} {_SHARED}, by {graph.nodes[other].name}"
                 break
         yield replace(branch, carriers=(), reason=reason) if reason else branch
 
 
-def _other_use(
+def other_use(
     graph: Graph,
     name: str,
     ends: Collection[int],

@@ -1,0 +1,306 @@
+"""Kernel rules: the rate from the tangent kernel of several inputs, what they share of it and what they do not.
+
+Derived here, from three facts. Residuals of a cross-entropy are bounded, so that features and readout grow together, as
+the square of the rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel
+corrects itself from step to step, what they do not share is noise to one another. And weights whose scale a norm takes
+away find a rate of their own (`wellposed.signals.structure.scale_free`), so that they do not limit that of the others:
+they are left out. The kernel is that of Jacot, Gabriel
+& Hongler 2018 (arXiv 1806.07572), of the net below a random readout and of the readout itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wellposed.errors import OptionError, RateError
+from wellposed.graphs import Graph
+from wellposed.options import check_integer
+from wellposed.plans import Plan, drawn_or_own
+from wellposed.rates.passes import (
+    Pass,
+    Readout,
+    Rows,
+    batch_size,
+    before,
+    features_axis,
+    find_readout,
+    random_stream,
+    rows_of_samples,
+    trained,
+    white_inputs,
+    without_noise,
+)
+from wellposed.rates.rate import RelativeRate
+from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.drawing import draw_inputs
+from wellposed.signals.inputs import Described, Input
+from wellposed.signals.integration import kernels
+from wellposed.signals.passes.backward import gradients_of
+from wellposed.signals.passes.forward import describe_inputs, run_pass
+from wellposed.signals.structure import scale_free as structure
+
+NAME = "kernel"
+SAMPLES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The tangent kernel of f(x) = <w, h(x)>, h what the readout receives at one position and w random, E|w|² = 1.
+
+    Attributes:
+        own: K, its mean over inputs with themselves.
+        shared: K̄, its mean over pairs of different inputs.
+    """
+
+    own: float
+    shared: float
+
+    def rate(self, noise: float) -> float:
+        """Return K^(-1/2) (K̄/K)^(1/4) (1 - K̄/K)^(-3 noise / 4)."""
+        shared = max(self.shared / self.own, 1.0 / SAMPLES)
+        return float(self.own**-0.5 * shared**0.25 * max(1.0 - shared, 1.0 / SAMPLES) ** (-0.75 * noise))
+
+
+def kernel(
+    graph: Graph,
+    *,
+    plan: Plan | None = None,
+    samples: int = SAMPLES,
+    predict: bool = False,
+    scale_free: bool = False,
+    noise: float = 0.0,
+    inputs: Described = None,
+    seed: int = 0,
+) -> RelativeRate:
+    """Return the relative rate K^(-1/2) (K̄/K)^(1/4), from the tangent kernels K of one input and K̄ of two.
+
+    With h_i what the readout receives of input i at one position, w a random readout with E|w|² = 1 and g_i the
+    gradient of <w, h_i> with respect to the parameters before the readout whose scale matters,
+    K_ij = g_i·g_j + h_i·h_j; K is the mean over i = j and K̄ over i ≠ j (without a readout, the second term is missing).
+    One forward and backward pass for each input, and no derivative of the features. Only the gradients' sum is kept.
+
+    Dropout is off. A batch norm in training mode uses the statistics of the batch that the graph was traced with.
+
+    Args:
+        graph: from `wellposed.trace`.
+        plan: draw the weights from it instead of taking the model's current ones.
+        samples: number of random inputs.
+        predict: work K and K̄ out from the graph alone, in expectation over weights and inputs, by backward signals
+            whose cotangents are the same for all inputs: no passes, and a model on meta will do. The graph must hold
+            two samples or more, which `wellposed.rates.relative` sees to.
+        scale_free: count parameters whose scale norms take away as well.
+        noise: 0; 1 adds (1 - K̄/K)^(-3/4), which makes it λ^(1/4) κ^(-3/4), λ the mean and κ the centred trace of K_ij:
+            then only what inputs do not share limits the rate.
+        inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
+        seed: of inputs and the readout.
+
+    Returns:
+        The rate; ``figures`` hold K (``own``) and K̄ (``shared``).
+
+    Raises:
+        OptionError: fewer than two samples, or ``noise`` outside of [0, 1].
+        RateError: no trained parameter lies before the readout, nothing depends on them, or their effect overflows.
+    """
+    check_integer(2, samples=samples)
+    if not 0.0 <= noise <= 1.0:
+        raise OptionError(f"noise must be between 0 and 1, received {noise!r}")
+    readout = find_readout(graph)
+    part = without_noise(before(graph, readout.values))
+    names, left_out = _names(graph, part, readout, scale_free)
+    found = (
+        _predicted(graph, part, names, readout, plan, inputs)
+        if predict
+        else _measured(graph, part, names, readout, plan, samples, inputs, seed)
+    )
+    if not math.isfinite(found.own) or found.own <= 0.0:
+        raise RateError(
+            f"the tangent kernel below the readout of {graph.model} is {found.own}: its signals die or explode; draw "
+            "its weights from a plan first (plan=wellposed.plan(...)), or look for the node with wellposed.propagate"
+        )
+    where = ", ".join(graph.values[value].name for value in readout.values)
+    how = "predicted" if predict else f"measured on {samples} random inputs"
+    formula = "K^(-1/2) (K̄/K)^(1/4)" + (f" (1 - K̄/K)^(-{0.75 * noise:g})" if noise else "")
+    return RelativeRate(
+        value=found.rate(noise),
+        rule=NAME,
+        reason=(
+            f"{formula}, K = {found.own:.4g} the tangent kernel of one input below a random readout ({where}) and "
+            f"K̄ = {found.shared:.4g} that of two, {how}, over {len(names)} parameters"
+            + (f" ({left_out} whose scale norms take away are left out)" if left_out else "")
+        ),
+        figures={"own": found.own, "shared": found.shared, "noise": float(noise), "samples": float(samples)},
+        warnings=_warnings(graph, readout),
+    )
+
+
+def _names(graph: Graph, part: Graph, readout: Readout, scale_free: bool) -> tuple[tuple[str, ...], int]:
+    """Return the trained parameters before the readout that count, and how many do not.
+
+    Raises:
+        RateError: none is trained.
+    """
+    names = trained(part)
+    if not names:
+        where = "before the readout" if readout.weights else "that reaches the output"
+        raise RateError(
+            f"{graph.model} has no parameter {where} that requires gradients: the rate would change nothing; "
+            "unfreeze some, or look at the readout alone"
+        )
+    free = frozenset().union(*structure.scale_free(part)) if not scale_free else frozenset[str]()
+    counted = tuple(name for name in names if name not in free)
+    return counted, len(names) - len(counted)
+
+
+def _warnings(graph: Graph, readout: Readout) -> tuple[str, ...]:
+    if readout.weights:
+        return ()
+    return (
+        f"{graph.model} has no readout after which there is no other layer: its outputs are taken for what one would "
+        "receive",
+    )
+
+
+# ---- measured -------------------------------------------------------------------------------------------------------
+
+
+def _measured(
+    graph: Graph,
+    part: Graph,
+    names: Sequence[str],
+    readout: Readout,
+    plan: Plan | None,
+    samples: int,
+    inputs: Described,
+    seed: int,
+) -> Kernel:
+    descriptors = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
+    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    parameters = drawn_or_own(own, plan, plan.seed if plan is not None else 0, graph.model)
+    generator = torch.Generator().manual_seed(random_stream(seed, 0))
+    heads = [_readout(graph, value, generator) for value in readout.values]
+    diagonal, total = 0.0, None
+    passes = _samples(graph, part, names, parameters, descriptors, seed)
+    for index, (run, rows) in enumerate(itertools.islice(passes, samples)):
+        places = torch.Generator().manual_seed(random_stream(seed, 3, index))
+        cotangents, features = _one_position(run, rows, readout, graph, heads, places)
+        parts = [g.double() for g in run.gradient(cotangents)] if names else []
+        parts += [h.double() for h in features] if readout.weights else []
+        diagonal += sum(float(part.square().sum()) for part in parts) / samples
+        total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
+    assert total is not None
+    whole = sum(float(part.square().sum()) for part in total)
+    return Kernel(diagonal, (whole - samples * diagonal) / (samples * (samples - 1)))
+
+
+def _samples(
+    graph: Graph,
+    part: Graph,
+    names: Sequence[str],
+    parameters: Mapping[str, Tensor],
+    descriptors: Mapping[int, Input],
+    seed: int,
+) -> Iterator[tuple[Pass, tuple[Rows, ...]]]:
+    """Yield runs on random inputs, each with the rows of its outputs that belong to the first sample.
+
+    Where a batch norm couples samples, those of one run have a mean of 0, and nothing in common.
+    """
+    for index in itertools.count():
+        generator = torch.Generator().manual_seed(random_stream(seed, index, 1))
+        drawn = draw_inputs(graph, descriptors, generator)
+        run = Pass(part, parameters, names, drawn, random_stream(seed, index, 2))
+        yield run, next(rows_of_samples(run.outputs, batch_size(graph)))
+
+
+def _readout(graph: Graph, value: int, generator: torch.Generator) -> Tensor:
+    """Return random weights of a readout of one output."""
+    info = graph.values[value]
+    count = info.shape[features_axis(graph, value)] if info.shape else 1
+    return torch.randn(count, generator=generator) / math.sqrt(count)
+
+
+def _one_position(
+    run: Pass,
+    rows: Sequence[Rows],
+    readout: Readout,
+    graph: Graph,
+    heads: Sequence[Tensor],
+    places: torch.Generator,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return cotangents that are the readout's weights at one random position of a sample, and the features there."""
+    cotangents, features = [], []
+    for output, at, value, head in zip(run.outputs, rows, readout.values, heads, strict=True):
+        cotangent = torch.zeros_like(output)
+        if not output.ndim:
+            cotangents.append(cotangent + head[0].to(output))
+            features.append(output.detach().reshape(1))
+            continue
+        axis = features_axis(graph, value)
+        mine, theirs = (tensor[at].movedim(axis, -1) for tensor in (cotangent, output.detach()))
+        place = tuple(int(torch.randint(size, (), generator=places)) for size in mine.shape[:-1])
+        mine[place] = head.to(output)
+        cotangents.append(cotangent)
+        features.append(theirs[place])
+    return cotangents, features
+
+
+# ---- predicted ------------------------------------------------------------------------------------------------------
+
+
+def _predicted(
+    graph: Graph, part: Graph, names: Sequence[str], readout: Readout, plan: Plan | None, inputs: Described
+) -> Kernel:
+    """Return both kernels from signals: squared norms of summed gradients, by what cotangents have in common.
+
+    For B samples of T positions each, cotangents of independent elements give B·T·K, those that the positions of a
+    sample share the sum over pairs within samples, and those that all share the sum over all pairs.
+
+    Raises:
+        OptionError: the graph holds one sample.
+    """
+    batch = batch_size(graph)
+    if batch < 2:
+        raise OptionError(
+            f"predict=True needs a graph of two samples or more, and that of {graph.model} holds one: trace it with "
+            "more, or give the model and an example with more"
+        )
+    weights = Weights(part) if plan is None else PrescribedWeights(part, plan.prescriptions)
+    run = run_pass(part, weights, inputs=white_inputs(part) if inputs is None else inputs, keep=True)[1]
+    shapes = {value: graph.values[value].shape for value in readout.values}
+    axes = {value: features_axis(graph, value) for value in readout.values}
+    positions = max(math.prod(shape) // shape[axes[value]] // batch for value, shape in shapes.items())
+
+    def power(across: bool, within: bool) -> float:
+        """Return the sum over pairs of positions, of different samples too or of one."""
+        cotangents: dict[int, float | State] = {}
+        found = 0.0
+        for value, shape in shapes.items():
+            shared = [axis != axes[value] and (across if axis == 0 else within) for axis in range(len(shape))]
+            pairs = [1.0 if each else None for each in shared]
+            cotangents[value] = make_state(shape, 0.0, 1.0 / shape[axes[value]], pairs=pairs)
+            features = run.states[value]
+            if readout.weights and features is not None:
+                found += _pair_sum(features, [axis for axis, each in enumerate(shared) if each])
+        gradients = gradients_of(run, cotangents)
+        return found + sum(gradients.power(name) for name in names)
+
+    inside = power(across=False, within=True)
+    own = inside if positions == 1 else power(across=False, within=False)
+    between = power(across=True, within=True) - inside
+    return Kernel(own / (batch * positions), between / (batch * (batch - 1) * positions**2))
+
+
+def _pair_sum(state: State, over: Sequence[int]) -> float:
+    """Return the sum of E[x_p x_q] over all pairs of elements that differ along some axes at most."""
+    atoms = [atom for axis in over for atom in state.layout.axes[axis]]
+    others = [atom for atom in range(len(state.sizes)) if atom not in atoms]
+    covariance = kernels.pair_mean(kernels.at_zero(state.covariance(), others), state.sizes, atoms)
+    mean = kernels.mean_over(state.mean, atoms)
+    pairs = math.prod(state.sizes) * math.prod(state.sizes[atom] for atom in atoms)
+    return pairs * (kernels.average(covariance) + kernels.average(mean * mean))

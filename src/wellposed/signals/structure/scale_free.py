@@ -1,0 +1,150 @@
+"""Parameters whose scale norms take away: what they make is normalised before anything else sees it.
+
+Scaling all of such a group leaves the function as it is. Its gradient is then orthogonal to it (Euler's identity), so
+that every step makes it longer, and the next one smaller in proportion (van Laarhoven 2017, arXiv 1706.05350; Arora, Li
+& Lyu 2019, arXiv 1812.03981): it finds a rate of its own, whatever the optimizer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.signals.operators.levers import parameter_values
+from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
+from wellposed.signals.operators.schema import plain_name, ref_of
+from wellposed.signals.structure.branches import branches
+from wellposed.signals.structure.carriers import is_homogeneous, scaling_of
+from wellposed.signals.structure.streams import other_use
+
+_FARTHEST = 64
+"""Weights that a factor is followed through at most."""
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+
+@once
+def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
+    """Return groups of parameters whose common scale leaves all outputs as they are.
+
+    What enters a norm is followed back to the parameters that multiply it: one weight with its bias; in a stream that
+    is only read by norms all that adds to it; and, where only functions f(c x) = c f(x) lie in between, the weights
+    before these, with the biases on the way. Each weight is in one group. Batch norms count in training mode. A
+    parameter that is used elsewhere too, or a signal that the scale would reach otherwise, leaves the group out.
+    """
+    inside = _absorbing(graph)
+    fixed, dead = parameter_values(graph), frozenset(graph.dead_nodes)
+    groups: list[frozenset[str]] = []
+    weights: set[str] = set()
+    scaled: set[int] = set()
+    for value in _normalised(graph):
+        if value in scaled:  # of a stream whose last norm has been met
+            continue
+        for through in range(_FARTHEST):
+            found = scaling_of(graph, value, inside, through)
+            names = frozenset(found.parameters)
+            if found.reason or not names:
+                break
+            scaled |= found.values
+            mine = {name for name in names if graph.parameters[name].tensor.ndim > 1}
+            elsewhere = any(other_use(graph, name, found.uses, fixed, dead) is not None for name in names)
+            if elsewhere or not mine.isdisjoint(weights) or names in groups:
+                break
+            groups.append(names)
+            weights |= mine
+    for node in graph.nodes:
+        direction = ref_of(node.args[0]) if node.op in WEIGHT_NORMS else None
+        names = frozenset(name for name, parameter in graph.parameters.items() if parameter.value == direction)
+        if names and names not in groups:
+            groups.append(names)
+    return tuple(groups)
+
+
+def _normalised(graph: Graph) -> Iterator[int]:
+    """Yield what enters norms, from the last one to the first."""
+    entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
+    yield from dict.fromkeys(value for value in reversed(entering) if value is not None)
+
+
+def _removes_scale(node: Node) -> bool:
+    if node.op is aten.batch_norm.default:
+        return bool(node.args[5])
+    return node.op in NORMS
+
+
+def _divided(graph: Graph, node: Node) -> int | None:
+    """Return what a node divides by its own size: the end of a norm that is written out; None for others."""
+    name = plain_name(node.op)
+    if name not in ("mul", "div"):
+        return None
+    steps = branches(graph).steps
+    step = next((steps[out] for out in node.outputs if out in steps), None)
+    if step is None or step.kind != "normalisation" or step.node != node.index:
+        return None
+    (entering,) = step.operands
+    by = [value for value in node.inputs if value != entering]
+    degree = _degree(graph, by[0], entering) if len(by) == 1 else None
+    return entering if degree == (1.0 if name == "div" else -1.0) else None
+
+
+_POWERS = {"square": 2.0, "var": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+"""Operators that raise the scale of what they are given to a power."""
+_SIZES = {"add", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
+"""Operators that keep it, eps and lower bounds aside."""
+
+
+def _degree(graph: Graph, value: int, entering: int) -> float | None:
+    """Return by which power a statistic follows the scale of what enters a norm; None where it follows none."""
+    if value == entering:
+        return 1.0
+    index = graph.values[value].node
+    if index is None or value in graph.known:
+        return None
+    node = graph.nodes[index]
+    name = plain_name(node.op)
+    degrees = [degree for read in node.inputs if (degree := _degree(graph, read, entering)) is not None]
+    if len(degrees) != 1:
+        return sum(degrees) if name == "mul" and len(degrees) == 2 else None
+    if name == "pow":
+        exponent = node.args[1]
+        return degrees[0] * exponent if isinstance(exponent, int | float) else None
+    if name in _POWERS:
+        return degrees[0] * _POWERS[name]
+    return degrees[0] if name in _SIZES or is_homogeneous(node) else None
+
+
+def _absorbing(graph: Graph) -> frozenset[int]:
+    """Return the nodes that may read a scaled value: norms, what belongs to one, and what only leads to them."""
+    absorbing = set[int]()
+    for node in graph.nodes:
+        if _removes_scale(node):
+            absorbing.add(node.index)
+        elif (entering := _divided(graph, node)) is not None:
+            absorbing |= _written_out(graph, node, entering)
+    users, outputs = graph.users(), set(graph.outputs)
+    dead = set(graph.dead_nodes)
+    steps = branches(graph).steps
+    for node in reversed(graph.nodes):
+        centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
+        passes = is_homogeneous(node) or (centred and plain_name(node.op) in ("sub", "add"))
+        if node.index in absorbing or not passes or not outputs.isdisjoint(node.outputs):
+            continue
+        readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
+        if readers and all(reader in absorbing for reader in readers):
+            absorbing.add(node.index)
+    return frozenset(absorbing)
+
+
+def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:
+    """Return the nodes of a norm that is written out: those between what enters and the last one."""
+    found, pending = {last.index}, [last]
+    while pending:
+        for value in pending.pop().inputs:
+            index = graph.values[value].node
+            if index is None or index in found or value == entering or _degree(graph, value, entering) is None:
+                continue
+            found.add(index)
+            pending.append(graph.nodes[index])
+    return found
