@@ -1,14 +1,13 @@
 """Learning rates: those that rules and short searches give, against those that training gives.
 
     python benchmarks/rates.py [--families std128 ...] [--journals DIR] [--images DIR] [--text DIR] [--out DIR]
-    python benchmarks/rates.py --rules-only [--rules kernel ...] [--peers]
+    python benchmarks/rates.py --rules-only [--rules kernel ...]
 
 Images of CIFAR-10 are pooled to 16×16; language models take bytes. Every net is trained at a grid of rates from several
 draws of its weights, each with an order of batches of its own, by `wellposed.rates.find_max_lr`; the centre of the
 plateau is the true rate. How far two truths of one net agree, the ceiling of all rules, is worked out from what single
 seeds find. Finished runs are noted in journals, so that a benchmark that was stopped goes on where it was;
-``--rules-only`` takes the true rates from earlier results. ``--peers`` runs the range tests of Lightning and of
-torch-lr-finder on the same nets. Reading the images takes pyarrow and Pillow.
+``--rules-only`` takes the true rates from earlier results. Reading the images takes pyarrow and Pillow.
 """
 
 from __future__ import annotations
@@ -32,12 +31,21 @@ from rated_families import Case, families
 from rates_tables import summary
 from wellposed.rates import Rate, relative
 from wellposed.rates.find import find_max_lr
+from wellposed.rates.valley import valley
 
 DATASETS = Path(__file__).resolve().parents[2] / "shared" / "datasets"
 DATA = DATASETS / "cifar10"
 JOURNALS = Path("build") / "rates"
 SIDE, IMAGES = 16, 25_600
-RULES = ("paths", "ntk", "maximal_update", "kernel")
+RULES: dict[str, tuple[str, dict[str, Any]]] = {
+    "paths": ("paths", {}),
+    "ntk": ("ntk", {}),
+    "maximal_update": ("maximal_update", {}),
+    "kernel": ("kernel", {"predict": True}),
+    "kernel, measured": ("kernel", {}),
+    "kernel, with what norms rescale": ("kernel", {"predict": True, "scale_free": True}),
+}
+"""What is compared: rules with their options."""
 SEEDS, OTHER = 3, 100
 """Draws of each net, and the first seed of short searches, which share nothing with them."""
 
@@ -145,13 +153,29 @@ def measured(case: Case, family: str, data: Data, journals: Path) -> dict[str, A
     }
 
 
-def predicted(case: Case, rule: str) -> float:
+def predicted(case: Case, name: str) -> float:
     """Return log2 of a rule's relative rate, the mean over draws of the weights where it looks at them."""
+    rule, options = RULES[name]
     found = []
-    for seed in range(1 if rule == "paths" else SEEDS):
+    for seed in range(1 if rule == "paths" or "predict" in options else SEEDS):
         torch.manual_seed(seed)
-        found.append(np.log2(relative(case.build(), case.example, rule=rule).value))
+        found.append(np.log2(relative(case.build(), case.example, rule=rule, **options).value))
     return float(np.mean(found))
+
+
+def by_plateau(row: dict[str, Any]) -> None:
+    """Redefine the true rate of a row of an earlier measurement, whose seeds had one order of batches."""
+    if "definition" in row:
+        return
+    seeds = range(len(row["curve"][0]) - 1)
+    valleys = [valley({point[0]: point[1 + seed] for point in row["curve"]}, math.log(10)) for seed in seeds]
+    centres = [found.centre for found in valleys if found is not None]
+    row |= {
+        "definition": "plateau, one order of batches",
+        "argmin": row["true"],
+        "true": 2.0 ** float(np.mean(centres)),
+        "interval": [2.0 ** min(centres), 2.0 ** max(centres)],
+    }
 
 
 def main() -> None:
@@ -176,6 +200,7 @@ def main() -> None:
             if options.rules_only and case.name not in known:
                 continue
             row = known.get(case.name) or measured(case, family, data, options.journals)
+            by_plateau(row)
             row.setdefault("rules", {}).update({rule: predicted(case, rule) for rule in options.rules})
             if case.name not in known:
                 rows.append(row)
@@ -195,6 +220,8 @@ def _write(rows: list[dict[str, Any]], family: str, folder: Path) -> None:
     order = list(families())
     rows = [*(row for row in _stored(folder) if row["family"] != family), *rows]
     rows.sort(key=lambda row: order.index(row["family"]))
+    for row in rows:
+        by_plateau(row)
     write("rates", summary(rows), rows, folder)
 
 

@@ -10,11 +10,25 @@ import numpy as np
 
 from common import markdown
 from rated_families import BASE, CHAINS, LONG_CHAINS
+from wellposed.rates.transfer import share_of
+from wellposed.rates.valley import valley
 
-EXPONENTS = {"constant": 0.0, "paths": 1.0, "ntk": 0.5, "maximal_update": 0.5}
-"""The exponent of every rule's default."""
-NOT_LEARNT = 2.25
-"""Training loss from which a net counts as one that did not learn; guessing gives ln 10 = 2.30."""
+SHARE = share_of("kernel")
+
+RULES = (
+    "constant",
+    "paths",
+    "ntk",
+    "maximal_update",
+    "kernel",
+    "kernel, measured",
+    "kernel, with what norms rescale",
+    "short search",
+    "kernel and short search",
+)
+"""What is compared, in the order of the tables; a family shows what was measured for all of its nets."""
+NOT_LEARNT = 0.05
+"""Nats below guessing that a net's training loss must have come for it to count as one that learnt."""
 COLUMNS = {
     "rule": "rule",
     "r_log": "r (log)",
@@ -24,20 +38,12 @@ COLUMNS = {
     "failed": "not learnt",
     "excess": "excess loss",
 }
-HELD_OUT = {
-    "family": "family",
-    "rule": "rule",
-    "exponent": "exponent fitted on the others",
-    "r_log": "r (log)",
-    "median": "median octaves",
-    "max": "max octaves",
-    "free_median": "median, constant of the others",
-    "free_max": "max, constant of the others",
-}
-ABOUT = f"""*True rates*: the smallest mean training loss over the grid, refined by a parabola. *Octaves*: |log2| of the
-rate that a rule gives over the true one, where the rule gives the family's base net (one weighted edge, smallest
-kernel) its true rate; the base itself is left out. *Not learnt*: nets whose loss at the rule's rate is {NOT_LEARNT} or
-more, or that diverge there. *Excess loss*: mean over the others of their loss there above the grid's least."""
+ABOUT = f"""*True rates*: the centre of the plateau, of three draws of the weights with an order of batches each (where
+a family says so, one order for all). *Ceiling*: the r that a perfect rule would reach, from how far single draws agree.
+*Octaves*: |log2| of the rate that a rule gives over the true one, where the rule gives the family's base net (the
+shallowest, with the smallest kernel) its true rate; the base itself is left out. *Not learnt*: nets whose loss at the
+rule's rate is no more than {NOT_LEARNT} below guessing, or that diverge there. *Excess loss*: mean over the others of
+their loss there above the grid's least."""
 
 Row = Mapping[str, Any]
 
@@ -52,26 +58,70 @@ def summary(rows: Sequence[Row]) -> str:
     texts = [ABOUT]
     for family, nets in groups.items():
         true = [row["true"] for row in nets]
-        texts.append(f"### {family}\n\n{len(nets)} nets; true rates from {min(true):.3g} to {max(true):.3g}.")
-        texts.append(markdown([measures(nets, rule) for rule in EXPONENTS], COLUMNS))
+        order = " One order of batches for all draws." if "one order" in nets[0]["definition"] else ""
+        texts.append(
+            f"### {family}\n\n{len(nets)} nets; true rates from {min(true):.3g} to {max(true):.3g}; ceiling "
+            f"r = {ceiling(nets):.2f}.{order}"
+        )
+        texts.append(markdown([measures(nets, rule) for rule in rules_of(nets)], COLUMNS))
     if chains:
-        lines = [{"family": family, **measures(nets, rule)} for family, nets in chains.items() for rule in EXPONENTS]
+        lines = [
+            {"family": family, **measures(nets, rule)}
+            for family, nets in chains.items()
+            for rule in PLAIN
+            if rule in rules_of(nets)
+        ]
         texts += ["### Depth alone: chains", markdown(lines, {"family": "family", **COLUMNS})]
-    if len(groups) > 1:
-        lines = [held_out(groups, family, rule) for rule, power in EXPONENTS.items() if power for family in groups]
-        texts += ["### Held out", markdown(lines, HELD_OUT)]
     return "\n\n".join(texts)
 
 
-def measures(nets: Sequence[Row], rule: str, power: float = 1.0) -> dict[str, Any]:
-    """Return how well a rule does in one family; ``power`` multiplies its exponent."""
+PLAIN = ("maximal_update", "kernel")
+"""Rules of the table of chains."""
+
+
+def rules_of(nets: Sequence[Row]) -> list[str]:
+    """Return what was measured for all nets of a family."""
+    known = {"constant"} | set.intersection(*(set(row["rules"]) for row in nets))
+    if all("short" in row for row in nets):
+        known |= {"short search"} | ({"kernel and short search"} if "kernel" in known else set())
+    return [rule for rule in RULES if rule in known]
+
+
+def ceiling(nets: Sequence[Row]) -> float:
+    """Return the correlation of the true rates with those of no chance: the root of their reliability.
+
+    The variance within nets, of the best rates of single draws, over that between nets (one-way analysis of variance).
+    """
+    centres = np.array([centres_of(row) for row in nets])
+    draws = centres.shape[1]
+    between = draws * centres.mean(1).var(ddof=1)
+    within = centres.var(1, ddof=1).mean()
+    return math.sqrt(max(0.0, float(1 - within / between)))
+
+
+def guessing(row: Row) -> float:
+    """Return the loss of a net that knows nothing."""
+    return math.log(128 if row["family"].startswith("gpt") else 10)
+
+
+def centres_of(row: Row) -> list[float]:
+    """Return log2 of the centre of the plateau of every draw."""
+    seeds = range(len(row["curve"][0]) - 1)
+    found = [valley({point[0]: point[1 + seed] for point in row["curve"]}, guessing(row)) for seed in seeds]
+    return [math.log2(row["true"]) if one is None else one.centre for one in found]
+
+
+def measures(nets: Sequence[Row], rule: str) -> dict[str, Any]:
+    """Return how well a rule does in one family."""
     base = base_of(nets)
-    true, told = true_of(nets), power * told_of(nets, rule)
+    true, told = true_of(nets), told_of(nets, rule)
     told = told - told[base] + true[base]
     errors = np.delete(np.abs(told - true), base)
     losses = [loss_at(row, log_rate) for row, log_rate in zip(nets, told, strict=True)]
     least = [min(loss for _, loss in mean_curve(row)) for row in nets]
-    excess = [loss - best for loss, best in zip(losses, least, strict=True) if loss < NOT_LEARNT]
+    excess = [
+        loss - best for row, loss, best in zip(nets, losses, least, strict=True) if loss < guessing(row) - NOT_LEARNT
+    ]
     return {
         "rule": rule,
         "r_log": correlation(told, true),
@@ -80,25 +130,6 @@ def measures(nets: Sequence[Row], rule: str, power: float = 1.0) -> dict[str, An
         "max": float(errors.max()),
         "failed": len(losses) - len(excess),
         "excess": float(np.mean(excess)) if excess else None,
-    }
-
-
-def held_out(groups: Mapping[str, Sequence[Row]], family: str, rule: str) -> dict[str, Any]:
-    """Return how a rule does in one family with the exponent, and the constant, that fit all others.
-
-    The exponent is the slope over the other families with an intercept for each; the constant is the intercepts' mean.
-    """
-    others = [(told_of(nets, rule), true_of(nets)) for name, nets in groups.items() if name != family]
-    x, y = (np.concatenate([part - part.mean() for part in parts]) for parts in zip(*others, strict=True))
-    power = float(x @ y / (x @ x))
-    constant = np.mean([true.mean() - power * told.mean() for told, true in others])
-    errors = np.abs(power * told_of(groups[family], rule) + constant - true_of(groups[family]))
-    return {
-        "family": family,
-        "exponent": power * EXPONENTS[rule],
-        **measures(groups[family], rule, power),
-        "free_median": float(np.median(errors)),
-        "free_max": float(errors.max()),
     }
 
 
@@ -114,7 +145,13 @@ def true_of(nets: Sequence[Row]) -> np.ndarray:
 
 def told_of(nets: Sequence[Row], rule: str) -> np.ndarray:
     """Return log2 of a rule's relative rates."""
-    return np.array([row["rules"][rule] if rule != "constant" else 0.0 for row in nets])
+    if rule == "constant":
+        return np.zeros(len(nets))
+    if rule == "short search":
+        return np.log2([row["short"] for row in nets])
+    if rule == "kernel and short search":
+        return SHARE * told_of(nets, "kernel") + (1 - SHARE) * told_of(nets, "short search")
+    return np.array([row["rules"][rule] for row in nets])
 
 
 def mean_curve(row: Row) -> list[tuple[float, float]]:

@@ -55,6 +55,7 @@ def search_rate(
         widen=search.grid.widen,
         seed=settings.seed,
         progress=False,
+        target="argmin",  # the paper's definition
         **options,
     )
     return {

@@ -143,6 +143,7 @@ def test_rates_are_relative_to_those_of_a_base(run, net):
     assert code == 0, err
     rates = {row["rule"]: row["rate"] for row in json.loads(out)}
     assert rates["maximal_update"] < 0.1
+    assert 0.0 < rates["kernel"] < 0.2
 
 
 @pytest.mark.parametrize("function", ["training", "maker"])

@@ -88,7 +88,7 @@ def test_the_rows_are_those_that_matter(deep: dict[str, object]) -> None:
 def test_answers_say_what_they_are(deep: dict[str, object]) -> None:
     said = {kind: repr(deep[kind]).splitlines()[0] for kind in deep}
     assert re.match(r"Relative rate \S+ by rule ntk: NTK\^-0.5", said["relative"])
-    assert re.match(r"Learning rate \S+: \d+ learning rates from", said["rate"])
+    assert re.match(r"Learning rate \S+; plateau \S+ to \S+ \(unsafe\): \d+ learning rates from", said["rate"])
     assert said["agreement"].startswith("Gradients of 2 sub-batches: GradCosine ")
     assert re.match(r"Structure of 200 operations in \d+ groups, on 1 branches that meet at 0$", said["structure"])
     assert re.match(r"Signals under own init: predicted and measured, \d+ compared, \d+ off$", said["initialisation"])

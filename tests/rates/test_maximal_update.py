@@ -16,6 +16,8 @@ from wellposed.errors import InputError, OptionError, PlanError, RateError
 from wellposed.rates.passes import Pass, before, find_readout, small_graph, trained, without_noise
 from wellposed.zoo import import_library, import_torchvision
 
+relative = partial(rates.relative, rule="maximal_update")
+
 
 class InPlace(nn.Module):
     """In-place operators, views that are written, batch norm, dropout, attention, a shared parameter."""
@@ -168,7 +170,7 @@ class Body(nn.Module):
 def test_the_expectation_is_that_of_dense_jacobians():
     torch.manual_seed(0)
     model = Body()
-    found = rates.relative(model, torch.randn(2, 2, 7, 7), samples=200, exponent=1)
+    found = relative(model, torch.randn(2, 2, 7, 7), samples=200, exponent=1)
     reference = copy.deepcopy(model).double()
     hidden = [p for n, p in reference.named_parameters() if "readout" not in n]
     values = []
@@ -193,7 +195,7 @@ def test_chains_of_relu_layers(depth):
         torch.manual_seed(draw)
         for i, layer in enumerate(layers[::2]):
             nn.init.normal_(layer.weight, 0.0, math.sqrt((2 if i else 1) / width))
-        values.append(rates.relative(model, torch.randn(1, width), samples=6, seed=draw).figures["update"])
+        values.append(relative(model, torch.randn(1, width), samples=6, seed=draw).figures["update"])
     shares = [1.0] + [0.5] * (depth - 1)
     expected = width * sum(
         shares[i] * shares[j] * (1 + 2 * min(depth - 1 - i, depth - 1 - j)) for i in range(depth) for j in range(depth)
@@ -207,17 +209,17 @@ def test_several_draws_from_a_plan():
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     x = torch.randn(2, 16)
     plan = wp.plan(model, x, seed=5)
-    one = rates.relative(model, x, plan=plan, seed=3)
+    one = relative(model, x, plan=plan, seed=3)
     plan.apply_(model)
-    assert one.value == pytest.approx(rates.relative(model, x, seed=3).value, rel=1e-6)
-    many = rates.relative(model, x, plan=plan, draws=6, samples=8)
+    assert one.value == pytest.approx(relative(model, x, seed=3).value, rel=1e-6)
+    many = relative(model, x, plan=plan, draws=6, samples=8)
     assert many.figures["draws"] == 6
     assert many.figures["update_error"] > 0
     with torch.device("meta"):
         absent = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
-    assert rates.relative(absent, x, plan=plan, seed=3).value == pytest.approx(one.value, rel=1e-6)
+    assert relative(absent, x, plan=plan, seed=3).value == pytest.approx(one.value, rel=1e-6)
     with pytest.raises(PlanError, match="6 parameters of Sequential are on meta and no plan draws them"):
-        rates.relative(absent, x)
+        relative(absent, x)
 
 
 def test_dropout_is_off():
@@ -235,7 +237,7 @@ def test_dropout_is_off():
     noisy, quiet = Net(0.9), Net(0.0)
     quiet.load_state_dict(noisy.state_dict())
     x = torch.randn(1, 8)
-    assert rates.relative(noisy, x).value == pytest.approx(rates.relative(quiet, x).value)
+    assert relative(noisy, x).value == pytest.approx(relative(quiet, x).value)
 
 
 def snapshot(model):
@@ -265,16 +267,16 @@ def test_the_model_is_left_as_it_was():
     model.stem.requires_grad_(False)
     x = torch.randn(2, 2, 7, 7)
     was = snapshot(model)
-    rates.relative(model, x, samples=3, per_layer=True)
+    relative(model, x, samples=3, per_layer=True)
     assert same(was, snapshot(model))
     with pytest.raises(InputError):
-        rates.relative(model, x, inputs={"nothing": wp.Input.white()})
+        relative(model, x, inputs={"nothing": wp.Input.white()})
     assert same(was, snapshot(model))
     model.out.weight.data.fill_(math.nan)
     model.conv.weight.data.fill_(1e30)
     was = snapshot(model)
     with pytest.raises(RateError, match="more than its number format can hold"):
-        rates.relative(model, x, samples=2)
+        relative(model, x, samples=2)
     for (a, *_), (b, *_) in zip(was[0].values(), snapshot(model)[0].values(), strict=True):
         assert torch.equal(a.nan_to_num(), b.nan_to_num())
 
@@ -316,7 +318,7 @@ def test_readouts():
 
 def test_a_network_of_a_readout_alone_is_refused():
     with pytest.raises(RateError, match="no parameter before the readout"):
-        rates.relative(nn.Linear(4, 2), torch.randn(1, 4))
+        relative(nn.Linear(4, 2), torch.randn(1, 4))
 
     class Constant(nn.Module):
         def __init__(self):
@@ -327,7 +329,7 @@ def test_a_network_of_a_readout_alone_is_refused():
             return self.w * 2
 
     with pytest.raises(RateError, match="no floating-point output of Constant depends on an input"):
-        rates.relative(Constant(), torch.randn(1, 4))
+        relative(Constant(), torch.randn(1, 4))
 
 
 def test_samples_of_a_batch():
@@ -339,8 +341,8 @@ def test_samples_of_a_batch():
     assert small_graph(normed, (x,), {}, True).values[0].shape == (8, 4)
     assert small_graph(normed, (x,), {}, False).values[0].shape == (1, 4)
     # a graph is taken as it is; without a norm over the batch, its samples are worth as many single inputs
-    whole = rates.relative(wp.trace(plain, x), samples=120)
-    single = rates.relative(plain, x, samples=120, seed=1)
+    whole = relative(wp.trace(plain, x), samples=120)
+    single = relative(plain, x, samples=120, seed=1)
     error = math.hypot(whole.figures["update_error"], single.figures["update_error"])
     assert abs(whole.figures["update"] - single.figures["update"]) < 4 * error
 
@@ -351,21 +353,21 @@ def test_samples_of_a_batch():
 def test_near_matches_and_bad_options():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(1, 4)
     with pytest.raises(OptionError, match="unknown rate rule 'maximal_updates'; did you mean 'maximal_update'"):
-        rates.relative(model, x, rule="maximal_updates")
+        relative(model, x, rule="maximal_updates")
     with pytest.raises(
         OptionError, match=r"'sample' is no option of rate rule 'maximal_update'.*did you mean 'samples'"
     ):
-        rates.relative(model, x, sample=3)
+        relative(model, x, sample=3)
     with pytest.raises(OptionError, match="samples must be an integer of at least 1"):
-        rates.relative(model, x, samples=0)
+        relative(model, x, samples=0)
     with pytest.raises(OptionError, match="draws=3 needs a plan"):
-        rates.relative(model, x, draws=3)
+        relative(model, x, draws=3)
     with pytest.raises(OptionError, match="exponent must be a finite number above 0"):
-        rates.relative(model, x, exponent=-1)
+        relative(model, x, exponent=-1)
     with pytest.raises(OptionError, match="takes no plan"):
-        rates.relative(model, x, rule="paths", plan=wp.plan(model, x))
+        relative(model, x, rule="paths", plan=wp.plan(model, x))
     with pytest.raises(OptionError, match="a graph takes no example inputs"):
-        rates.relative(wp.trace(model, x), x)
+        relative(wp.trace(model, x), x)
 
 
 def test_rules_of_ones_own():
@@ -377,7 +379,7 @@ def test_rules_of_ones_own():
 
     try:
         assert relative.__globals__["find_rate_rule"]("one") is one
-        assert rates.relative(nn.Linear(2, 2), torch.randn(1, 2), rule="one", power=3.0).value == 8.0
+        assert relative(nn.Linear(2, 2), torch.randn(1, 2), rule="one", power=3.0).value == 8.0
         assert "one" in rates.rate_rules()
         with pytest.raises(OptionError, match="exists already"):
             rates.rate_rule("one")(one)
@@ -388,12 +390,12 @@ def test_rules_of_ones_own():
 def test_exponents_and_a_seed():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), torch.randn(1, 4)
-    half, whole = rates.relative(model, x), rates.relative(model, x, exponent=1)
+    half, whole = relative(model, x), relative(model, x, exponent=1)
     assert whole.value == pytest.approx(half.value**2)
-    assert rates.relative(model, x, seed=1).value != half.value
+    assert relative(model, x, seed=1).value != half.value
     assert "arXiv 2402.17440" in half.reason
     assert not half.warnings
-    assert rates.relative(model, x, samples=2, exponent=8).warnings
+    assert relative(model, x, samples=2, exponent=8).warnings
 
 
 def test_forward_keywords_go_to_the_model():
@@ -405,7 +407,7 @@ def test_forward_keywords_go_to_the_model():
         def forward(self, x, *, scale=None):
             return self.b(self.a(x) * scale)
 
-    assert rates.relative(Net(), torch.randn(1, 4), scale=torch.ones(1, 8)).value > 0
+    assert relative(Net(), torch.randn(1, 4), scale=torch.ones(1, 8)).value > 0
 
 
 class Messages(nn.Module):
@@ -424,7 +426,7 @@ def test_samples_that_integers_point_at_are_not_cut():
     edges = torch.tensor([[0, 1, 2, 15], [3, 2, 1, 0]])
     graph = small_graph(Messages(), (torch.randn(16, 6), edges), {}, True)
     assert graph.values[graph.inputs[0]].shape == (16, 6)
-    assert rates.relative(Messages(), torch.randn(16, 6), edges).value > 0
+    assert relative(Messages(), torch.randn(16, 6), edges).value > 0
 
 
 def test_constants_of_the_trace_can_be_differentiated():
@@ -436,7 +438,7 @@ def test_constants_of_the_trace_can_be_differentiated():
         def forward(self, x):
             return self.second(self.first(x) * torch.arange(1.0, 9.0))
 
-    assert rates.relative(Scaled(), torch.randn(4, 8)).value > 0
+    assert relative(Scaled(), torch.randn(4, 8)).value > 0
 
 
 def test_numbers_that_choose_rows_keep_the_example_s_values():
@@ -449,14 +451,14 @@ def test_numbers_that_choose_rows_keep_the_example_s_values():
             return self.second(self.first(self.rows(x[:, 0].long())))
 
     table = torch.randint(5, (4, 2), generator=torch.Generator().manual_seed(0)).float()
-    assert rates.relative(Column(), table).value > 0
+    assert relative(Column(), table).value > 0
     assert wp.measure(Column(), table)["rows"].var > 0
 
 
 @pytest.mark.parametrize("rule", ["maximal_update", "ntk"])
 def test_empty_batch_is_refused(rule):
     with pytest.raises(RateError, match="an input of Linear is empty: there is no sample to follow"):
-        rates.relative(nn.Linear(6, 3), torch.randn(0, 6), rule=rule)
+        relative(nn.Linear(6, 3), torch.randn(0, 6), rule=rule)
 
 
 class Cut(nn.Linear):
@@ -467,5 +469,5 @@ class Cut(nn.Linear):
 @pytest.mark.parametrize("rule", ["maximal_update", "ntk"])
 def test_empty_outputs_are_refused(rule):
     with pytest.raises(RateError, match="an output of Cut is empty: there is nothing to follow"):
-        rates.relative(Cut(4, 3), torch.randn(2, 4), rule=rule)
+        relative(Cut(4, 3), torch.randn(2, 4), rule=rule)
     assert isinstance(wp.report(Cut(4, 3), torch.randn(2, 4)), wp.Report)

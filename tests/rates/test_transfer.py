@@ -174,3 +174,61 @@ def test_models_are_only_read():
     for parameter, value in zip([p for m in (small, large) for p in m.parameters()], before, strict=True):
         assert torch.equal(parameter, value)
         assert parameter.grad is None
+
+
+# ---- with a short search --------------------------------------------------------------------------------------------
+
+
+def batches(seed=0, count=40):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 16, 6, generator=generator)
+    return [(part, part[:, :3].argmax(1)) for part in x]
+
+
+def loss_fn(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_short_search_is_averaged_with_the_rule():
+    """By weights of one over the squares of their errors; neither model is changed."""
+    torch.manual_seed(0)
+    small, large = chain(1), chain(4)
+    before = [tensor.clone() for model in (small, large) for tensor in model.state_dict().values()]
+    given = {"base": small, "target": large, "rule": "by_parameters"}
+    alone = transfer(BASE, X, **given)
+    both = transfer(BASE, X, **given, search="short", loss_fn=loss_fn, batches=batches())
+    found = [
+        wp.rates.find_max_lr(model, loss_fn, batches(), steps="short", progress=False).value for model in (small, large)
+    ]
+    share = 0.5**2 / (0.6**2 + 0.5**2)
+    expected = (alone.value / 0.1) ** share * (found[1] / found[0]) ** (1 - share)
+    assert both.value == pytest.approx(0.1 * expected, rel=1e-9)
+    assert f"power {share:.2f}" in both.reason
+    assert "runs of 40 steps" in both.reason
+    assert all(
+        torch.equal(tensor, old)
+        for tensor, old in zip([t for m in (small, large) for t in m.state_dict().values()], before, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "short"}, "give loss_fn= and batches="),
+        ({"search": "long", "loss_fn": loss_fn, "batches": []}, "unknown search 'long'"),
+        ({"loss_fn": loss_fn}, "are for a search, and search= is None"),
+        ({"search": "short", "loss_fn": loss_fn, "batches": batches(count=8)}, "40 are needed, one for each step"),
+    ],
+)
+def test_a_search_that_cannot_be_made(options, message):
+    with pytest.raises((OptionError, RateError), match=message):
+        transfer(BASE, X, base=chain(1), target=chain(2), rule="by_parameters", **options)
+
+
+def test_graphs_cannot_be_searched():
+    graph = wp.trace(chain(1), X)
+    with pytest.raises(OptionError, match="is given as a graph: give the model itself"):
+        transfer(
+            BASE, X, base=graph, target=chain(2), rule="by_parameters", search="short", loss_fn=loss_fn,
+            batches=batches(),
+        )  # fmt: skip

@@ -344,7 +344,7 @@ def test_a_model_on_meta_has_a_plan_and_no_weights_of_its_own():
     assert found.initialisations[0].verdict.ok
     assert any("meta device" in note for note in found.notes)
     assert all(row.std_now is None for row in found.parameters)
-    assert next(row for row in found.rates if row.rule == "maximal_update").value is None
+    assert all(next(row for row in found.rates if row.rule == rule).value is None for rule in parts.MEASURED)
     assert found.judgement.sentence.startswith("The model has no values yet")
 
 
@@ -359,9 +359,11 @@ def test_a_model_that_is_too_large_is_predicted_only(monkeypatch):
 def test_dear_passes_are_left_out_and_it_says_so(monkeypatch):
     monkeypatch.setattr(parts, "SLOW", 1.0)
     model, example = mlp(2)
-    row = next(row for row in wp.report(model, example, draws=0).rates if row.rule == "maximal_update")
-    assert row.value is None
-    assert "wellposed.rates.relative" in row.reason
+    rows = [row for row in wp.report(model, example, draws=0).rates if row.rule in parts.MEASURED]
+    assert len(rows) == len(parts.MEASURED)
+    for row in rows:
+        assert row.value is None
+        assert f"wellposed.rates.relative(model, ..., rule='{row.rule}')" in row.reason
 
 
 def test_batches_are_measured_and_told_to_the_prediction():

@@ -6,7 +6,7 @@ from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_
 from wellposed.rates.family import TransferSettings
 from wellposed.rates.find import SearchSettings, find_max_lr
 from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
-from wellposed.rates.rate import Conditions, Point, Rate, RelativeRate
+from wellposed.rates.rate import Conditions, Plateau, Point, Rate, RelativeRate
 from wellposed.rates.relative import rate_rule, rate_rules, relative
 from wellposed.rates.transfer import transfer
 
@@ -18,6 +18,7 @@ __all__ = [
     "CoordinateCheck",
     "Hyperparameters",
     "Line",
+    "Plateau",
     "Point",
     "Rate",
     "RatioGuard",

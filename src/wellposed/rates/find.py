@@ -179,7 +179,7 @@ def find_max_lr(
                 loss=_name(loss_fn),
                 inputs=feed.described(),
             )
-            warnings = (*training.warnings, *_same_batches(batches, workload))
+            warnings = (*training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
     return answer(exploration, conditions, training.description, warnings, settings.target)
 
 
@@ -190,6 +190,14 @@ def _lengths(steps: int | Short | None, seeds: int | None) -> tuple[int | None, 
             raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
         return SHORT, 1 if seeds is None else seeds
     return steps, 3 if seeds is None else seeds
+
+
+def _same_weights(workload: Workload) -> tuple[str, ...]:
+    """Return a warning where all draws are one."""
+    digests = {digest_of(draw.parameters.values()) for draw in workload.draws.values()}
+    if len(workload.draws) == 1 or len(digests) > 1:
+        return ()
+    return ("all seeds have the same weights: the model sets a seed of its own, so that less chance is seen",)
 
 
 def _same_batches(batches: Batches, workload: Workload) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def small_graph(
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
-    keep = COUPLED if any(_couples(node) for node in graph.nodes) else least
+    keep = COUPLED if any(couples(node) for node in graph.nodes) else least
     if isinstance(model, Graph) or size <= keep:
         return graph
     tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
@@ -60,7 +60,7 @@ def batch_size(graph: Graph) -> int:
     return next((shape[0] for shape in shapes if shape), 1)
 
 
-def _couples(node: Node) -> bool:
+def couples(node: Node) -> bool:
     """Whether a node's statistics are over the batch."""
     return node.op is aten.batch_norm.default and bool(node.args[5])
 

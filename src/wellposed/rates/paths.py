@@ -111,8 +111,7 @@ def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> Re
         )
     if total.cubes == 0:
         raise RateError(
-            f"{graph.model}: no path has an activation, and eq. 8 gives no rate for a linear model; "
-            "use rule='maximal_update'"
+            f"{graph.model}: no path has an activation, and eq. 8 gives no rate for a linear model; use rule='kernel'"
         )
     q = 1.0 if kernel == "none" else _geometric_mean(kernel_sizes(structure, taps=kernel == "taps"))
     cubes = math.log10(total.cubes)
@@ -120,7 +119,7 @@ def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> Re
     if log < -300.0:
         raise RateError(
             f"{graph.model}: the sum over its paths is 10^{cubes:.0f}, and the rate 10^{log:.0f} is less than a number "
-            "can hold; eq. 8 says nothing of so many paths: use rule='maximal_update'"
+            "can hold; eq. 8 says nothing of so many paths: use rule='kernel'"
         )
     power = "" if exponent == 1.0 else f", all to the power {exponent:g}"
     return RelativeRate(
@@ -156,5 +155,5 @@ def _warnings(total: Moments) -> tuple[str, ...]:
         return ()
     return (
         f"{_count(total.paths)}: eq. 8 counts every path in full, shared and weak ones too, and is far too steep above "
-        f"about {MANY}; rule='maximal_update' measures the same criterion",
+        f"about {MANY}; rule='kernel' needs no paths",
     )

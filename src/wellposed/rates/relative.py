@@ -63,7 +63,7 @@ def find_rate_rule(name: str) -> Rule:
 def relative(
     model: nn.Module | Graph,
     *args: Any,
-    rule: str = "maximal_update",
+    rule: str = "kernel",
     plan: Plan | None = None,
     per_layer: bool = False,
     training: bool = True,
@@ -76,9 +76,9 @@ def relative(
     Args:
         model: the model, or its graph (then without ``args``).
         args: example arguments of ``forward``; the samples lie along the first axis.
-        rule: ``maximal_update`` and ``kernel`` (measured on random inputs; the latter also predicted), ``ntk``
-            (analytic, in the limit of large width), ``paths`` (the closed form of arXiv 2402.17440), or one registered
-            with `wellposed.rates.rate_rule`.
+        rule: ``kernel`` (measured on random inputs, or predicted), ``maximal_update`` (measured), ``ntk`` (analytic, in
+            the limit of large width), ``paths`` (the closed form of arXiv 2402.17440), or one registered with
+            `wellposed.rates.rate_rule`.
         plan: how the weights will be drawn; None takes the model's current ones.
         per_layer: also return a multiplier for each parameter, in inverse proportion to its layer's share of the
             neural tangent kernel (`wellposed.rates.ntk.layer_multipliers`).

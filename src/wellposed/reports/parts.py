@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 LARGEST = 2**33
 """Bytes of parameters up to which real passes are made."""
+MEASURED = ("kernel", "maximal_update")
+"""Rules that make dozens of passes."""
 SLOW = 5e8
-"""Multiplications of one pass up to which rule ``maximal_update``, which makes dozens of passes, is run."""
+"""Multiplications of one pass up to which they are run."""
 OVERHEAD = 2.5e5
 """Multiplications that take as long as calling one operator."""
 
@@ -118,7 +120,7 @@ def rate_rows(graph: Graph, plan: Plan | None, stages: Stages) -> tuple[tuple[Ra
     rows = []
     multipliers: Mapping[str, float] = {}
     for rule in rates.rate_rules():
-        if rule == "maximal_update" and (why := _too_slow(graph)):
+        if rule in MEASURED and (why := _too_slow(graph, rule)):
             rows.append(RateRow(rule, None, why))
             continue
         drawn_by = plan if "plan" in inspect.signature(find_rate_rule(rule)).parameters else None
@@ -137,8 +139,8 @@ def rate_rows(graph: Graph, plan: Plan | None, stages: Stages) -> tuple[tuple[Ra
     return tuple(rows), multipliers
 
 
-def _too_slow(graph: Graph) -> str:
-    """Return why rule ``maximal_update`` is not run, or ``""``."""
+def _too_slow(graph: Graph, rule: str) -> str:
+    """Return why a rule that makes real passes is not run, or ``""``."""
     if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
         return "not run: it makes real passes, and the model is on the meta device or sharded"
     uses = contractions(graph)
@@ -147,7 +149,7 @@ def _too_slow(graph: Graph) -> str:
         return ""
     return (
         f"not run: it makes dozens of real passes of {len(graph):,} operations and {float(cost):.2g} multiplications "
-        "each; ask for it with wellposed.rates.relative(model, ..., rule='maximal_update')"
+        f"each; ask for it with wellposed.rates.relative(model, ..., rule={rule!r})"
     )
 
 
