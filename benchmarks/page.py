@@ -291,18 +291,17 @@ def transfer(results: Results) -> tuple[str, str]:
         rows = of(family)
         ours = rows["complete_p, α = 1"]
         others = [row["carried"] for way, row in rows.items() if not way.startswith("complete_p")]
-        if not others:  # measured by itself so far: nothing to be compared with
-            others = [math.inf]
         low, high = ours["interval"]
         met += [
             abs(ours["shift"]) <= SHIFT,
             low is not None and high is not None and -SHIFT <= low <= high <= SHIFT,
-            ours["carried"] <= min(others),
+            ours["carried"] <= min(others, default=ours["carried"]),
             ours["carried"] - ours["best"] <= CARRIED_LOSS,
         ]
         told.append(
             f"{family}: {figure(ours['shift'], 1)} octaves, loss {figure(ours['carried'], 3)}, "
-            f"{figure(ours['best'], 3)} at its own best rate, {figure(min(others), 3)} by the best of the others"
+            f"{figure(ours['best'], 3)} at its own best rate"
+            + (f", {figure(min(others), 3)} by the best of the others" if others else "")
         )
     ratios = [row["ratio"] for row in results["transfer_cost"]]
     met += [ratio <= TRANSFER_COST for ratio in ratios]

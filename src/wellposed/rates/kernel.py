@@ -4,8 +4,8 @@ Derived here, from three facts. Residuals of a cross-entropy are bounded, so tha
 the square of the rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel
 corrects itself from step to step, what they do not share is noise to one another. And weights whose scale a norm takes
 away find a rate of their own (`wellposed.signals.structure.scale_free`), so that they do not limit that of the others:
-they are left out. The kernel is that of Jacot, Gabriel
-& Hongler 2018 (arXiv 1806.07572), of the net below a random readout and of the readout itself.
+they are left out. The kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below a random
+readout and of the readout itself.
 """
 
 from __future__ import annotations
