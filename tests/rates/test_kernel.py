@@ -374,6 +374,18 @@ def test_signals_that_die_are_an_error() -> None:
         relative(net, torch.zeros(2, 100), rule="kernel")
 
 
+def test_signals_that_die_out_are_warned_of() -> None:
+    """PyTorch's own weights make inputs look alike after ten layers; those of a plan do not."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(10) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    net, x = nn.Sequential(nn.Linear(48, 64), *layers, nn.Linear(64, 4)), torch.zeros(2, 48)
+    assert ["inputs look alike" in text for text in relative(net, x).warnings] == [True]
+    assert ["inputs look alike" in text for text in relative(net, x, predict=True).warnings] == [True]
+    wp.initialize_(net, x)
+    assert not relative(net, x).warnings
+    assert not relative(net, x, predict=True).warnings
+
+
 def test_a_net_without_a_readout_says_so() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:

@@ -49,6 +49,8 @@ from wellposed.signals.structure import scale_free as structure
 
 NAME = "kernel"
 SAMPLES = 24
+ALIKE = 0.95
+"""Mean cosine between what the readout receives of different inputs from which on they look alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,12 @@ class Kernel:
     Attributes:
         own: K, its mean over inputs with themselves.
         shared: K̄, its mean over pairs of different inputs.
+        alike: the mean of h_i·h_j over pairs of different inputs, over that of |h_i|².
     """
 
     own: float
     shared: float
+    alike: float = 0.0
 
     def rate(self, noise: float) -> float:
         """Return K^(-1/2) (K̄/K)^(1/4) (1 - K̄/K)^(-3 noise / 4)."""
@@ -137,7 +141,7 @@ def kernel(
             + (f" ({left_out} whose scale norms take away are left out)" if left_out else "")
         ),
         figures={"own": found.own, "shared": found.shared, "noise": float(noise), "samples": float(samples)},
-        warnings=_warnings(graph, readout),
+        warnings=_warnings(graph, readout, found),
     )
 
 
@@ -159,8 +163,14 @@ def _names(graph: Graph, part: Graph, readout: Readout, scale_free: bool) -> tup
     return counted, len(names) - len(counted)
 
 
-def _warnings(graph: Graph, readout: Readout) -> tuple[str, ...]:
+def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
     warnings = []
+    if found.alike > ALIKE:
+        warnings.append(
+            f"inputs look alike to the readout of {graph.model} (a mean cosine of {found.alike:.3f}). If its signals "
+            "die out, the kernel of now says little of that once they have grown: draw its weights from a plan first "
+            "(wellposed.initialize_, or plan=). If it pools, white inputs are averaged away: give inputs="
+        )
     if not readout.weights:
         warnings.append(
             f"{graph.model} has no readout after which there is no other layer: its outputs are taken for what one "
@@ -192,18 +202,22 @@ def _measured(
     parameters = drawn_or_own(own, plan, plan.seed if plan is not None else 0, graph.model)
     generator = torch.Generator().manual_seed(random_stream(seed, 0))
     heads = [_readout(graph, value, generator) for value in readout.values]
-    diagonal, total = 0.0, None
+    diagonal, lengths, total, received = 0.0, 0.0, None, torch.zeros(())
     passes = _samples(graph, part, names, parameters, descriptors, seed)
     for index, (run, rows) in enumerate(itertools.islice(passes, samples)):
         places = torch.Generator().manual_seed(random_stream(seed, 3, index))
         cotangents, features = _one_position(run, rows, readout, graph, heads, places)
         parts = [g.double() for g in run.gradient(cotangents)] if names else []
+        here = torch.cat([h.double().flatten().cpu() for h in features])
+        received = received + here
+        lengths += float(here.square().sum())
         parts += [h.double() for h in features] if readout.weights else []
         diagonal += sum(float(part.square().sum()) for part in parts) / samples
         total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
     assert total is not None
     whole = sum(float(part.square().sum()) for part in total)
-    return Kernel(diagonal, (whole - samples * diagonal) / (samples * (samples - 1)))
+    alike = (float(received.square().sum()) - lengths) / ((samples - 1) * lengths) if lengths else 0.0
+    return Kernel(diagonal, (whole - samples * diagonal) / (samples * (samples - 1)), alike)
 
 
 def _samples(
@@ -283,24 +297,31 @@ def _predicted(
     axes = {value: features_axis(graph, value) for value in readout.values}
     positions = max(math.prod(shape) // shape[axes[value]] // batch for value, shape in shapes.items())
 
-    def power(across: bool, within: bool) -> float:
-        """Return the sum over pairs of positions, of different samples too or of one."""
+    def power(across: bool, within: bool) -> tuple[float, float]:
+        """Return the sums of g_i·g_j and of h_i·h_j over pairs of positions, of different samples too or of one."""
         cotangents: dict[int, float | State] = {}
-        found = 0.0
+        features = 0.0
         for value, shape in shapes.items():
             shared = [axis != axes[value] and (across if axis == 0 else within) for axis in range(len(shape))]
             pairs = [1.0 if each else None for each in shared]
             cotangents[value] = make_state(shape, 0.0, 1.0 / shape[axes[value]], pairs=pairs)
-            features = run.states[value]
-            if readout.weights and features is not None:
-                found += _pair_sum(features, [axis for axis, each in enumerate(shared) if each])
+            state = run.states[value]
+            if state is not None:
+                features += _pair_sum(state, [axis for axis, each in enumerate(shared) if each])
         gradients = gradients_of(run, cotangents)
-        return found + sum(gradients.power(name) for name in names)
+        return sum(gradients.power(name) for name in names), features
 
     inside = power(across=False, within=True)
-    own = inside if positions == 1 else power(across=False, within=False)
-    between = power(across=True, within=True) - inside
-    return Kernel(own / (batch * positions), between / (batch * (batch - 1) * positions**2))
+    single = inside if positions == 1 else power(across=False, within=False)
+    whole = power(across=True, within=True)
+    counted = 1.0 if readout.weights else 0.0
+    one, two = batch * positions, batch * (batch - 1) * positions**2
+    between = [(every - mine) / two for every, mine in zip(whole, inside, strict=True)]
+    return Kernel(
+        (single[0] + counted * single[1]) / one,
+        between[0] + counted * between[1],
+        between[1] * one / single[1] if single[1] else 0.0,
+    )
 
 
 def _pair_sum(state: State, over: Sequence[int]) -> float:
