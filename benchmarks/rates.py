@@ -18,6 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +67,13 @@ def images(folder: Path, count: int, side: int = SIDE) -> tuple[Tensor, Tensor]:
     return (pooled - mean) / std, torch.tensor(table["label"].to_pylist())
 
 
-def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the cross entropy of a batch."""
-    return functional.cross_entropy(model(batch[0]), batch[1])
-
-
 class Data:
     """Images and bytes, and batches of them for a net."""
 
     def __init__(self, folder: Path, text: Path) -> None:
         self.folder, self.text = folder, text
         self._images: tuple[Tensor, Tensor] | None = None
-        self._bytes: Tensor | None = None
+        self._text: Any = None
 
     def batches(self, case: Case, steps: int) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
         """Return what gives each seed its batches: images in random order, or windows of bytes at random places."""
@@ -98,14 +94,11 @@ class Data:
                 yield x[chosen], y[chosen]
 
     def _windows(self, case: Case, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        from transfer import Text
+        from transfer import Text  # which takes its images from here
 
-        if self._bytes is None:
-            self._bytes = Text.read(self.text).train
-        length, generator = case.example.shape[1], torch.Generator().manual_seed(seed)
-        while True:
-            starts = torch.randint(len(self._bytes) - length - 1, (case.batch,), generator=generator).tolist()
-            windows = torch.stack([self._bytes[start : start + length + 1] for start in starts])
+        if self._text is None:
+            self._text = Text.read(self.text)
+        for windows in replace(self._text, size=case.batch).batches(seed):
             yield windows[:, :-1], windows[:, 1:]
 
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import RESULTS, markdown, write
-from rates import DATA, images, loss_fn
+from common import RESULTS, cross_entropy, markdown, write
+from rates import DATA, images
 from wellposed.rates.find import find_max_lr
 
 STEPS = 40
@@ -109,7 +109,7 @@ def cases(folder: Path) -> list[Case]:
 def timed(case: Case, vectorize: bool | None) -> tuple[float, float, str]:
     """Return CPU seconds, the rate that is found, and how it was."""
     start = time.process_time()
-    rate = find_max_lr(case.build, loss_fn, case.read, steps=STEPS, vectorize=vectorize, progress=False, widen=0)
+    rate = find_max_lr(case.build, cross_entropy, case.read, steps=STEPS, vectorize=vectorize, progress=False, widen=0)
     return time.process_time() - start, rate.value, "one by one" if "one by one" in rate.reason else "together"
 
 

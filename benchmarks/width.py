@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from common import RESULTS, markdown, write
-from rates import DATA, JOURNALS, images, loss_fn
+from common import RESULTS, cross_entropy, markdown, write
+from rates import DATA, JOURNALS, images
 from wellposed.rates.find import find_max_lr
 
 BASE, WIDE = 64, 1024
@@ -90,7 +90,14 @@ def by_mup(kind: str, width: int) -> dict[str, Any]:
 def best(arguments: dict[str, Any], kind: str, data: list[tuple[Tensor, Tensor]], journal: Path) -> wp.rates.Rate:
     """Return the best rate of one way at one width."""
     return find_max_lr(
-        loss_fn=loss_fn, batches=data, grid=GRIDS[kind], seeds=2, widen=2, journal=journal, progress=False, **arguments
+        loss_fn=cross_entropy,
+        batches=data,
+        grid=GRIDS[kind],
+        seeds=2,
+        widen=2,
+        journal=journal,
+        progress=False,
+        **arguments,
     )
 
 

@@ -224,17 +224,17 @@ def test_meta_models_are_predicted() -> None:
 class PreNorm(nn.Module):
     """Residual perceptron with a norm before each branch and one at the end."""
 
-    def __init__(self, norm: type[nn.Module] = nn.LayerNorm) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.LayerNorm, blocks: int = 2) -> None:
         super().__init__()
         self.stem, self.readout = nn.Linear(6, 16), nn.Linear(16, 3)
-        self.norms = nn.ModuleList(norm(16) for _ in range(3))
-        self.up, self.down = (nn.ModuleList(nn.Linear(16, 16) for _ in range(2)) for _ in range(2))
+        self.norms = nn.ModuleList(norm(16) for _ in range(blocks + 1))
+        self.up, self.down = (nn.ModuleList(nn.Linear(16, 16) for _ in range(blocks)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for norm, up, down in zip(self.norms, self.up, self.down, strict=False):
             x = x + down(functional.gelu(up(norm(x))))
-        made: Tensor = self.readout(self.norms[2](x))
+        made: Tensor = self.readout(self.norms[-1](x))
         return made
 
 
@@ -246,6 +246,14 @@ class WrittenOut(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
         made: Tensor = self.gain * (centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt())
+        return made
+
+
+class GainFirst(WrittenOut):
+    """As in the annotated transformer: the gain before the division, the deviation of what enters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.gain * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
         return made
 
 
@@ -276,11 +284,12 @@ FREE: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
     "pre-norm": (PreNorm, torch.randn(4, 6), STREAM),
     "batch norms": (lambda: PreNorm(nn.BatchNorm1d), torch.randn(4, 6), STREAM),
     "rms norms": (lambda: PreNorm(nn.RMSNorm), torch.randn(4, 6), STREAM),
-    "no norms": (lambda: PreNorm(lambda width: nn.Identity()), torch.randn(4, 6), set()),  # type: ignore[arg-type]
+    "no norms": (lambda: PreNorm(lambda width: nn.Identity()), torch.randn(4, 6), set()),
     "relu, a norm": (
         lambda: plain(nn.LayerNorm, nn.ReLU), torch.randn(4, 6), {"0.weight", "0.bias", "2.weight", "2.bias"}
     ),
     "a norm that is written out": (lambda: PreNorm(WrittenOut), torch.randn(4, 6), STREAM),
+    "a gain before the division": (lambda: PreNorm(GainFirst), torch.randn(4, 6), STREAM),
     "squares are no norm": (lambda: PreNorm(Squares), torch.randn(4, 6), set()),
     "tanh, a norm": (lambda: plain(nn.LayerNorm, nn.Tanh), torch.randn(4, 6), {"2.weight", "2.bias"}),
     "llama": (
@@ -321,6 +330,14 @@ def test_weights_whose_scale_norms_take_away_are_found(name: str) -> None:
             model.get_parameter(next(each for each in sorted(groups[0]) if each.endswith("weight"))).mul_(2)
             model(x)
         assert not torch.allclose(seen[-1], seen[0], rtol=1e-2, atol=1e-2)  # the test can tell
+
+
+def test_streams_are_followed_in_time() -> None:
+    """Every sum has two ways back: a search along all of them would not end."""
+    model = PreNorm(GainFirst, blocks=60)
+    graph = trace(model, torch.randn(4, 6))
+    (group,) = scale_free(before(graph, find_readout(graph).values))
+    assert len(group) == 2 * 61
 
 
 def test_batch_norms_in_evaluation_mode_keep_the_scale() -> None:

@@ -27,15 +27,12 @@ from wellposed.rates.passes import (
     Readout,
     Rows,
     batch_size,
-    before,
-    couples,
+    body,
     features_axis,
     find_readout,
     random_stream,
     rows_of_samples,
-    trained,
     white_inputs,
-    without_noise,
 )
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals.context.weights import PrescribedWeights, Weights
@@ -43,6 +40,7 @@ from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.inputs import Described, Input
 from wellposed.signals.integration import kernels
+from wellposed.signals.operators.norms import over_the_batch
 from wellposed.signals.passes.backward import gradients_of
 from wellposed.signals.passes.forward import describe_inputs, run_pass
 from wellposed.signals.structure import scale_free as structure
@@ -117,8 +115,9 @@ def kernel(
     if not 0.0 <= noise <= 1.0:
         raise OptionError(f"noise must be between 0 and 1, received {noise!r}")
     readout = find_readout(graph)
-    part = without_noise(before(graph, readout.values))
-    names, left_out = _names(graph, part, readout, scale_free)
+    part, every = body(graph, readout)
+    free = frozenset[str]() if scale_free else frozenset[str]().union(*structure.scale_free(part))
+    names = tuple(name for name in every if name not in free)
     found = (
         _predicted(graph, part, names, readout, plan, inputs)
         if predict
@@ -138,29 +137,15 @@ def kernel(
         reason=(
             f"{formula}, K = {found.own:.4g} the tangent kernel of one input below a random readout ({where}) and "
             f"K̄ = {found.shared:.4g} that of two, {how}, over {len(names)} parameters"
-            + (f" ({left_out} whose scale norms take away are left out)" if left_out else "")
+            + (
+                f" ({left_out} whose scale norms take away are left out)"
+                if (left_out := len(every) - len(names))
+                else ""
+            )
         ),
         figures={"own": found.own, "shared": found.shared, "noise": float(noise), "samples": float(samples)},
         warnings=_warnings(graph, readout, found),
     )
-
-
-def _names(graph: Graph, part: Graph, readout: Readout, scale_free: bool) -> tuple[tuple[str, ...], int]:
-    """Return the trained parameters before the readout that count, and how many do not.
-
-    Raises:
-        RateError: none is trained.
-    """
-    names = trained(part)
-    if not names:
-        where = "before the readout" if readout.weights else "that reaches the output"
-        raise RateError(
-            f"{graph.model} has no parameter {where} that requires gradients: the rate would change nothing; "
-            "unfreeze some, or look at the readout alone"
-        )
-    free = frozenset().union(*structure.scale_free(part)) if not scale_free else frozenset[str]()
-    counted = tuple(name for name in names if name not in free)
-    return counted, len(names) - len(counted)
 
 
 def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
@@ -176,7 +161,7 @@ def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
             f"{graph.model} has no readout after which there is no other layer: its outputs are taken for what one "
             "would receive"
         )
-    if any(couples(node) for node in graph.nodes):
+    if any(over_the_batch(node) for node in graph.nodes):
         warnings.append(
             "with batch norms in training mode best rates hardly depended on the architecture, as measured (16 nets: "
             "one rate for all is off by .3 octaves in the median, this rule by 1.3): take the base's rate as it is"

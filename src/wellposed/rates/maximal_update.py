@@ -22,13 +22,11 @@ from wellposed.rates.passes import (
     Pass,
     Rows,
     batch_size,
-    before,
+    body,
     find_readout,
     random_stream,
     rows_of_samples,
-    trained,
     white_inputs,
-    without_noise,
 )
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals.drawing import draw_inputs
@@ -78,14 +76,7 @@ def maximal_update(
     """
     _check(plan, samples, draws, exponent)
     readout = find_readout(graph)
-    part = without_noise(before(graph, readout.values))
-    names = trained(part)
-    if not names:
-        where = "before the readout" if readout.weights else "that reaches the output"
-        raise RateError(
-            f"{graph.model} has no parameter {where} that requires gradients: the rate would change nothing; "
-            "unfreeze some, or look at the readout alone"
-        )
+    part, names = body(graph, readout)
     descriptors = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
     measurement = _Measurement(part, names, descriptors, seed)
     own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}

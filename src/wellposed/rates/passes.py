@@ -21,6 +21,7 @@ from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.random_states import seeded
 from wellposed.signals import Input
 from wellposed.signals.operators.contraction import Contraction, contractions
+from wellposed.signals.operators.norms import over_the_batch
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 COUPLED = 8
@@ -38,7 +39,7 @@ def small_graph(
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
-    keep = COUPLED if any(couples(node) for node in graph.nodes) else least
+    keep = COUPLED if any(over_the_batch(node) for node in graph.nodes) else least
     if isinstance(model, Graph) or size <= keep:
         return graph
     tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
@@ -58,11 +59,6 @@ def batch_size(graph: Graph) -> int:
     """Return how many samples run together: the length of the first input's first axis."""
     shapes = (graph.values[value].shape for value in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)
-
-
-def couples(node: Node) -> bool:
-    """Whether a node's statistics are over the batch."""
-    return node.op is aten.batch_norm.default and bool(node.args[5])
 
 
 def without_noise(graph: Graph) -> Graph:
@@ -247,6 +243,23 @@ def trained(graph: Graph) -> tuple[str, ...]:
         for name, parameter in graph.parameters.items()
         if parameter.tensor.requires_grad and parameter.value in needed and parameter.tensor.is_floating_point()
     )
+
+
+def body(graph: Graph, readout: Readout) -> tuple[Graph, tuple[str, ...]]:
+    """Return the part of a graph before its readout, without noise, and the parameters that are trained in it.
+
+    Raises:
+        RateError: there are none.
+    """
+    part = without_noise(before(graph, readout.values))
+    names = trained(part)
+    if not names:
+        where = "before the readout" if readout.weights else "that reaches the output"
+        raise RateError(
+            f"{graph.model} has no parameter {where} that requires gradients: the rate would change nothing; "
+            "unfreeze some, or look at the readout alone"
+        )
+    return part, names
 
 
 def random_stream(seed: int, *path: int) -> int:

@@ -69,3 +69,8 @@ WEIGHT_NORMS = tuple(
     getattr(aten, name).default for name in ("_weight_norm", "_weight_norm_interface") if hasattr(aten, name)
 )
 """w = g v / |v|, with the direction v first and the gain g second (Salimans & Kingma 2016, eq. 2)."""
+
+
+def over_the_batch(node: Node) -> bool:
+    """Whether a node is a batch norm in training mode, whose statistics are over the batch."""
+    return node.op is aten.batch_norm.default and bool(node.args[5])

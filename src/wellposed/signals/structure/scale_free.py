@@ -14,7 +14,7 @@ import torch
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
 from wellposed.signals.operators.levers import parameter_values
-from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
+from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS, over_the_batch
 from wellposed.signals.operators.schema import plain_name, ref_of
 from wellposed.signals.structure.branches import branches
 from wellposed.signals.structure.carriers import is_homogeneous, scaling_of
@@ -69,50 +69,64 @@ def _normalised(graph: Graph) -> Iterator[int]:
 
 
 def _removes_scale(node: Node) -> bool:
-    if node.op is aten.batch_norm.default:
-        return bool(node.args[5])
-    return node.op in NORMS
+    return over_the_batch(node) if node.op is aten.batch_norm.default else node.op in NORMS
 
 
 def _divided(graph: Graph, node: Node) -> int | None:
-    """Return what a node divides by its own size: the end of a norm that is written out; None for others."""
+    """Return what a node divides by its own size: the end of a norm that is written out; None for others.
+
+    That may lie before a gain, or before the mean is taken off, as what the size is taken of.
+    """
     name = plain_name(node.op)
-    if name not in ("mul", "div"):
-        return None
     steps = branches(graph).steps
     step = next((steps[out] for out in node.outputs if out in steps), None)
-    if step is None or step.kind != "normalisation" or step.node != node.index:
+    if name not in ("mul", "div") or step is None or step.kind != "normalisation" or step.node != node.index:
         return None
-    (entering,) = step.operands
-    by = [value for value in node.inputs if value != entering]
-    degree = _degree(graph, by[0], entering) if len(by) == 1 else None
-    return entering if degree == (1.0 if name == "div" else -1.0) else None
+    (above,) = step.operands
+    by = [value for value in node.inputs if value != above]
+    base = steps[above].base
+    for value in dict.fromkeys((above, base, *steps[base].operands[:1])):
+        degrees = _degrees(graph, value, node)
+        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [1.0 if name == "div" else -1.0]:
+            return value
+    return None
 
 
 _POWERS = {"square": 2.0, "var": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 """Operators that raise the scale of what they are given to a power."""
-_SIZES = {"add", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
-"""Operators that keep it, eps and lower bounds aside."""
+_SIZES = {"mul", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
+"""Operators that keep it, lower bounds aside."""
 
 
-def _degree(graph: Graph, value: int, entering: int) -> float | None:
-    """Return by which power a statistic follows the scale of what enters a norm; None where it follows none."""
-    if value == entering:
-        return 1.0
-    index = graph.values[value].node
-    if index is None or value in graph.known:
-        return None
-    node = graph.nodes[index]
-    name = plain_name(node.op)
-    degrees = [degree for read in node.inputs if (degree := _degree(graph, read, entering)) is not None]
-    if len(degrees) != 1:
-        return sum(degrees) if name == "mul" and len(degrees) == 2 else None
-    if name == "pow":
-        exponent = node.args[1]
-        return degrees[0] * exponent if isinstance(exponent, int | float) else None
-    if name in _POWERS:
-        return degrees[0] * _POWERS[name]
-    return degrees[0] if name in _SIZES or is_homogeneous(node) else None
+def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
+    """Return by which power each value before a node follows the scale of one value, where it follows one."""
+    first = graph.values[entering].node
+    degrees = {entering: 1.0}
+    for node in graph.nodes[0 if first is None else first + 1 : last.index]:
+        found = [degrees[value] for value in node.inputs if value in degrees]
+        if not found:
+            continue
+        name = plain_name(node.op)
+        degree: float | None = None
+        if len(found) > 1:
+            if name == "mul":
+                degree = sum(found)
+            elif name in ("add", "sub") and len(set(found)) == 1:
+                degree = found[0]
+        elif name == "pow":
+            exponent = node.args[1]
+            degree = found[0] * exponent if isinstance(exponent, int | float) else None
+        elif name in _POWERS:
+            degree = found[0] * _POWERS[name]
+        elif name == "div":
+            degree = found[0] if ref_of(node.args[0]) in degrees else -found[0]
+        elif name in ("add", "sub"):  # eps, and nothing that has a scale of its own
+            degree = found[0] if all(value in degrees or value in graph.known for value in node.inputs) else None
+        elif name in _SIZES or is_homogeneous(node):
+            degree = found[0]
+        if degree is not None:
+            degrees.update(dict.fromkeys(node.outputs, degree))
+    return degrees
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:
@@ -139,12 +153,12 @@ def _absorbing(graph: Graph) -> frozenset[int]:
 
 def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:
     """Return the nodes of a norm that is written out: those between what enters and the last one."""
+    degrees = _degrees(graph, entering, last)
     found, pending = {last.index}, [last]
     while pending:
         for value in pending.pop().inputs:
             index = graph.values[value].node
-            if index is None or index in found or value == entering or _degree(graph, value, entering) is None:
-                continue
-            found.add(index)
-            pending.append(graph.nodes[index])
+            if index is not None and index not in found and value != entering and value in degrees:
+                found.add(index)
+                pending.append(graph.nodes[index])
     return found
