@@ -272,7 +272,7 @@ FAMILIES = {
     "depth of a GPT, Muon": Family(GPT, "depth", (2, 16), 32, kind="muon"),
     "depth of a GPT, SGD": Family(GPT, "depth", (2, 16), 32, kind="sgd", octaves=range(-5, 0)),
     "depth of a GPT, clipped": Family(GPT, "depth", (2, 16), 32, norm=NORM),
-    "depth of a GPT, 1,000 steps": Family(GPT, "depth", (2, 16), 32, steps=1_000),
+    "depth of a GPT, 1,000 steps": Family(GPT, "depth", (2, 8), 32, steps=1_000),
     "depth of an OLMo-2": Family(olmo_2, "depth", (2, 16), 32),
     "depth of a GPT-2": Family(gpt_2, "depth", (2, 16), 32),
     "depth of a Mixtral": Family(mixtral, "depth", (2, 16), 32),

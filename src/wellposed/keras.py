@@ -32,7 +32,7 @@ from wellposed.plans import Plan
 from wellposed.zoo import import_library
 
 try:
-    import_library("keras", what="wellposed.keras", extra="keras")
+    keras: Any = import_library("keras", what="wellposed.keras", extra="keras")
 except ModuleNotFoundError as error:
     raise UnsupportedError(
         f"Keras looks for a backend that is not installed ({error.name}): install it, or set KERAS_BACKEND=torch "
@@ -86,7 +86,7 @@ def plan(
         skip: those to keep.
         frozen: also plan variables that are not trainable.
         training: the mode to trace in.
-        options: of the method, and for a worker.
+        options: of the method, and for a worker. ``base`` of ``complete_p`` is a `keras.Model`, or numbers are given.
 
     Returns:
         The plan. Kernels and biases of recurrent layers are kept as Keras draws them (AutoInit, Appendix A).
@@ -224,7 +224,7 @@ def _run(model: Any, function: Callable[..., Any], args: tuple[Any, ...], settin
     """Return what a function says of a model's front end, after it took out what is for a worker."""
     for_worker = {name: settings.pop(name) for name in ("time_limit", "custom_objects") if name in settings}
     if sending.on_torch():
-        return function(KerasModule(model), *args, **settings)
+        return function(KerasModule(model), *args, **sending.with_models(settings, keras.Model, KerasModule))
     return sending.in_worker(model, function, args, settings, **for_worker)
 
 

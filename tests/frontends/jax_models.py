@@ -293,6 +293,21 @@ class Net(linen.Module):
         return linen.Dense(3)(linen.relu(x))
 
 
+class Perceptron(linen.Module):
+    """Residual; its layers are counted on, and sorted by the alphabet: ``Dense_10`` before ``Dense_2``."""
+
+    depth: int
+    width: int
+
+    @linen.compact
+    def __call__(self, x):
+        h = linen.Dense(self.width)(x)
+        for _ in range(self.depth):
+            y = linen.relu(linen.Dense(2 * self.width)(linen.LayerNorm()(h)))
+            h = h + linen.Dense(self.width)(y)
+        return linen.Dense(3)(linen.LayerNorm()(h))
+
+
 def of_linen(train=False):
     key = jax.random.key(0)
     model = Net()

@@ -91,6 +91,20 @@ def separable():
     )  # fmt: skip
 
 
+def perceptron(depth, width):
+    x = keras.Input((6,))
+    h = layers.Dense(width)(x)
+    for _ in range(depth):
+        y = layers.Dense(2 * width, activation="relu")(layers.LayerNormalization()(h))
+        h = layers.Add()([h, layers.Dense(width)(y)])
+    return keras.Model(x, layers.Dense(3)(layers.LayerNormalization()(h)))
+
+
+def planned_on_a_base():
+    """Return the plan of a model against a smaller one, whose layers Keras counts on from those of the other."""
+    return wk.plan(perceptron(8, 16), method="complete_p", base=perceptron(2, 8))
+
+
 MODELS = [convolutional, residual, subclassed, recurrent, transformer, separable]
 
 
@@ -142,7 +156,9 @@ def unpicklable(_module):
 def main():
     models, whole = together()
     plan = wk.initialize_(whole)
-    said = {"plan": plan.model_dump_json(), "digests": digests(models)}
+    keras.utils.clear_session(free_memory=False)
+    said = {"based": planned_on_a_base().model_dump_json()}
+    said |= {"plan": plan.model_dump_json(), "digests": digests(models)}
     small = models[MODELS.index(separable)]
     batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
     verdict = wk.check(small, inputs=batches, draws=4)

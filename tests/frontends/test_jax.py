@@ -13,6 +13,7 @@ from tests.frontends.jax_models import (
     FUNCTIONS,
     MLP,
     SPECIFICATIONS,
+    Perceptron,
     Recurrent,
     Remat,
     ResNet,
@@ -786,6 +787,16 @@ def test_rates_over_depth_with_a_small_model_as_base():
 
     with pytest.raises(OptionError, match="an eps in each group, and 'plain_adam' takes none"):
         wj.transform(plan, 0.1, optimizer=plain_adam, family="adam")
+
+
+def test_a_base_is_matched_however_flax_counts_its_layers():
+    def counted(depth, width):
+        net = Perceptron(depth, width)
+        return wj.Function(lambda variables, x: net.apply(variables, x), net.init(jax.random.key(0), normal(16, 6)))
+
+    plan = wj.plan(counted(8, 16), normal(16, 6), method="complete_p", base=counted(2, 8))
+    numbers = wj.plan(counted(8, 16), normal(16, 6), method="complete_p", base_depth=2, base_width=8)
+    assert plan.prescriptions == numbers.prescriptions
 
 
 def test_decay_is_that_of_the_groups():

@@ -12,6 +12,7 @@ import pytest
 import torch
 from benchmarks.nets import images, keras_images
 from tests.frontends.keras_models import LAYERS, Residual, conv, dense, image, keras, layers, sequence, table
+from tests.frontends.keras_sent import perceptron
 from torch import nn
 
 import wellposed as wp
@@ -551,3 +552,22 @@ def test_signals_of_layers_are_those_of_passes():
     assert abs(seen["out"]["mean"] - 1) < 5 * (3072 / number) ** 0.5
     error = (2 / (number - 1)) ** 0.5 / np.log(2)  # of the square of one number for each sample
     assert abs(np.log2(seen["out"]["square"] / 3073)) < 5 * error
+
+
+# ---- a smaller model as base -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_base_is_matched_however_keras_counts_its_layers(cleared):
+    small = perceptron(2, 8)
+    if cleared:  # both models have a dense_5: one ends a branch there, the other is the readout
+        keras.utils.clear_session(free_memory=False)
+    large = perceptron(8, 16)
+    before = values(small)
+    plan = wk.plan(large, method="complete_p", base=small)
+    numbers = wk.plan(large, method="complete_p", base_depth=2, base_width=8)
+    assert plan.prescriptions == numbers.prescriptions
+    assert plan.options["base"] == "Functional"
+    report = wk.report(large, method="complete_p", options={"base": small}, draws=0)
+    assert report.plan.prescriptions == plan.prescriptions
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(small), strict=True))

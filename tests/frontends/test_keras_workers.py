@@ -52,6 +52,8 @@ def test_plans_and_values_are_those_of_torch_bit_for_bit(said):
     before = keras_sent.digests(models)
     plan = wk.initialize_(whole)
     assert wp.Plan.model_validate_json(said["plan"]) == plan
+    keras.utils.clear_session(free_memory=False)
+    assert wp.Plan.model_validate_json(said["based"]) == keras_sent.planned_on_a_base()
     assert said["digests"] == keras_sent.digests(models)
     assert all(before[name] != digest for name, digest in said["digests"].items())
     frozen = [one for one in plan.prescriptions.values() if one.reason.startswith("left alone: frozen")]

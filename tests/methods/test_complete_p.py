@@ -69,6 +69,34 @@ def test_a_small_model_as_base_says_what_numbers_say():
     assert by_model.options["base"] == "Net"
 
 
+class Counted(nn.Module):
+    """Everything in one list: the number of a layer says nothing of what it is."""
+
+    def __init__(self, depth, width):
+        super().__init__()
+        ends = (nn.Linear(5, width), nn.Linear(width, 3))
+        blocks = [
+            layer
+            for _ in range(depth)
+            for layer in (nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width))
+        ]
+        self.layers = nn.ModuleList([ends[0], *blocks, ends[1]])
+
+    def forward(self, x):
+        read, *blocks, head = self.layers
+        x = read(x)
+        for norm, up, down in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+            x = x + down(up(norm(x)).relu())
+        return head(x)
+
+
+def test_names_that_count_on_are_matched_by_their_places():
+    for depth, before in ((6, 2), (5, 1), (3, 3)):
+        by_model = planned(Counted(depth, 32), base=Counted(before, 8))
+        by_numbers = planned(Counted(depth, 32), base_depth=before, base_width=8)
+        assert by_model.prescriptions == by_numbers.prescriptions
+
+
 def test_at_its_base_a_model_is_drawn_and_trained_as_by_the_scheme():
     model = Net(3, 16)
     plan, scheme = planned(model, base=Net(3, 16)), wp.plan(model, X)
@@ -234,7 +262,7 @@ def test_bases_that_do_not_fit():
         planned(model, base=Net(2, 32))
     with pytest.raises(OptionError, match=r"base is larger than Net: it has 8 branches"):
         planned(model, base=Net(8, 16))
-    with pytest.raises(OptionError, match=r"of another family: Net has 'read.weight'"):
+    with pytest.raises(OptionError, match=r"of another family: Net has 'head.weight'"):
         planned(model, base=nn.Sequential(nn.Linear(5, 16), nn.Linear(16, 3)))
 
     class Plain(Net):
@@ -404,6 +432,43 @@ def test_blocks_that_did_not_run_are_said():
         if "did not run" in warning
     ]
     assert mixed.startswith("1 block of Dropping did not run")
+
+
+class Halves(Net):
+    """A reversible net: the first half-branch of the first block adds to what it is computed from beside."""
+
+    def __init__(self, depth, width):
+        super().__init__(depth, width)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"f": Block(8), "g": Block(8)}) for _ in range(depth))
+
+    def forward(self, x):
+        one, other = self.read(x).chunk(2, -1)
+        for block in self.blocks:
+            one = one + block["f"].down(block["f"].up(block["f"].norm(other)))
+            other = other + block["g"].down(block["g"].up(block["g"].norm(one)))
+        return self.head(self.norm(torch.cat([one, other], -1)))
+
+
+class Stages(Net):
+    """Stages whose first block has no sum, as in nets for phones: that block is meant so."""
+
+    def __init__(self):
+        super().__init__(2, 16)
+        self.blocks = nn.ModuleList(nn.ModuleList([Block(16), Block(16)]) for _ in range(2))
+
+    def forward(self, x):
+        x = self.read(x)
+        for first, second in self.blocks:
+            x = second(first.down(first.up(first.norm(x))))
+        return self.head(self.norm(x))
+
+
+def test_parameters_beside_the_branches_of_their_block_are_said():
+    (said,) = [w for w in planned(Halves(4, 16), base_depth=[1, 1]).warnings if "in no residual branch" in w]
+    assert said.startswith("'blocks.0.f.norm.weight', 'blocks.0.f.norm.bias' and 4 more lie in no residual branch of H")
+    silent = (Net(4, 16), 1), (Stages(), 1), (Halves(4, 16), [4, 3])  # the last is at its base's depth
+    for model, depth in silent:
+        assert not any("in no residual branch" in warning for warning in planned(model, base_depth=depth).warnings)
 
 
 def test_frozen_ends_keep_their_size():

@@ -24,6 +24,11 @@ def training():
     return model, loss, [(torch.randn(8, 16), torch.arange(8) % 4)]
 
 
+def family():
+    _, loss, batches = training()
+    return (lambda width: nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))), loss, batches * 10
+
+
 def no_batches():
     model, loss, _ = training()
     return model, loss, []
@@ -79,6 +84,33 @@ def test_a_training_adds_the_agreement_of_gradients(run, net, tmp_path):
     assert code == 0
     assert 'id="plot-agreement"' in page.read_text()
     assert "--draws 0 --training</pre>" in page.read_text()
+
+
+def test_a_check_of_transfer_is_shown(run, net, tmp_path):
+    argv = [net.replace(":net", ":family"), "--sizes", "8,16", "-O", "widen=0", "-O", "refine=0", "--way", "own"]
+    code, out, _ = run("transfer", *argv, "--json")
+    assert code == 0
+    (tmp_path / "found.json").write_text(out)
+    page = tmp_path / "report.html"
+    assert run("report", net, "--transfer", tmp_path / "found.json", "-o", page, "--draws", 0)[0] == 0
+    assert "Does the best rate carry over size?" in page.read_text()
+    code, out, _ = run("report", net, "--transfer", tmp_path / "found.json", "--draws", 0)
+    assert code == 0
+    assert "from size 8 to 16: own: best rate moves" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file"), ("{}", "axis: Field required"), ("no", "Invalid JSON"), ("\udcff", "utf-8")],
+)
+def test_a_file_that_is_no_check_of_transfer(run, net, tmp_path, content, message):
+    path = tmp_path / "found.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    code, _, err = run("report", net, "--transfer", path)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert "wellposed transfer ... --json" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("words", [("report", "--training"), ("score",), ("refine", "--start", "kaiming")])

@@ -1,5 +1,6 @@
 """The page: one file, everything in it escaped, nothing outside asked for, whole or not written at all."""
 
+import base64
 import json
 import math
 import re
@@ -154,6 +155,46 @@ def test_whatever_the_model_says_is_escaped():
     assert visible(HOSTILE) in data_of(page(found))["operations"]["name"][0]
     frame = Reader(found._repr_html_())
     assert [tag for tag, _ in frame.tags] == ["iframe"]
+
+
+@pytest.fixture(scope="module")
+def transfer():
+    """A check of ways whose names are no markup."""
+
+    def way(model, size, lr, batch):
+        return torch.optim.SGD(model.parameters(), lr=lr / size)
+
+    def mean(model, batch):
+        return model(batch).square().mean()
+
+    batches = list(torch.randn(12, 16, 4, generator=torch.Generator().manual_seed(0)))
+    rates = [2.0**k for k in range(-4, 3)]
+    return wp.check_transfer(
+        lambda size: nn.Linear(4, size), [2, 8], mean, batches, {HOSTILE: way}, axis="<width>", rates=rates,
+        progress=False,
+    )  # fmt: skip
+
+
+def test_a_check_of_transfer_stands_with_the_rates(report, transfer):
+    text = without_plotly(page(replace(report, transfer=transfer)))
+    own = Reader(text)
+    (picture,) = (attributes for tag, attributes in own.tags if tag == "img")
+    assert base64.b64decode(picture["src"].partition("base64,")[2]).decode() == transfer.figure()
+    assert "transfer" in own.ids()
+    cells = {content for tag, content in own.texts if tag == "td"}
+    assert {cell for row in transfer.rows() for cell in map(visible, row) if cell} <= cells
+    said = [content for tag, content in own.texts if tag == "li"]
+    assert set(map(visible, transfer.summary().splitlines()[1:])) <= set(said)
+    assert "<width>" not in text
+    assert "alert('&" not in text.replace("alert('&amp;", "").replace("alert('&quot;", "")
+    assert "<img" not in page(report)
+
+
+def test_a_report_is_given_a_check_of_transfer(transfer):
+    model, example = residual()
+    assert wp.report(model, example, draws=0, transfer=transfer).transfer is transfer
+    with pytest.raises(OptionError, match=r"transfer takes the result of wellposed.check_transfer, not str"):
+        wp.report(model, example, draws=0, transfer=transfer.to_json())
 
 
 def test_texts_cannot_leave_their_script():

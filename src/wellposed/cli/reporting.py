@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -22,8 +22,11 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
-from wellposed.cli.loading import load, load_training
+from wellposed.cli.loading import load, load_training, with_base
 from wellposed.errors import OptionError
+
+if TYPE_CHECKING:
+    from wellposed.rates import TransferCheck
 
 
 def report(
@@ -50,6 +53,10 @@ def report(
     meta: Annotated[
         bool, typer.Option("--meta", help="Build MODEL without weights, however large it is: predictions alone.")
     ] = False,
+    transfer_file: Annotated[
+        Path | None,
+        typer.Option("--transfer", help="Also show this result of 'wellposed transfer --json' for MODEL's family."),
+    ] = None,
     training: Annotated[
         bool,
         typer.Option(
@@ -76,6 +83,7 @@ def report(
             require_plotly()
             require_writable(output, "a report")
         planned = None if plan_file is None else plans.Plan.load(plan_file)
+        transfer = None if transfer_file is None else _transfer_of(transfer_file)
         loss_fn, batches = None, None
         if training:
             setup = load_training(model, seed)
@@ -84,6 +92,7 @@ def report(
             args, kwargs = example_of(batches[0])
         else:
             module, args, kwargs = load(model, seed, "meta" if meta else "cpu")
+        options = with_base(options, seed, "meta" if meta else "cpu")
         if planned is None and isinstance(module, Frontend):
             planned = plan_of(module, graphs.trace(module, *args, **kwargs), method=method, seed=seed, **options)
             options = {}
@@ -96,6 +105,7 @@ def report(
             loss_fn=loss_fn,
             batches=batches,
             draws=draws,
+            transfer=transfer,
             budget=budget or None,
             seed=seed,
             progress=status.update,
@@ -112,6 +122,29 @@ def report(
         show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)
+
+
+def _transfer_of(path: Path) -> TransferCheck:
+    """Return what a check of transfer found, from its file.
+
+    Raises:
+        OptionError: the file cannot be read, or holds something else.
+    """
+    from pydantic import ValidationError
+
+    from wellposed.rates import TransferCheck
+
+    try:
+        return TransferCheck.from_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = ": ".join((*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]))
+        raised: Exception = error
+    except (OSError, UnicodeDecodeError) as error:
+        why, raised = str(error), error
+    raise OptionError(
+        f"--transfer {path}: {why}; give a file that 'wellposed transfer ... --json' was written to"
+    ) from raised
 
 
 def _command(context: typer.Context) -> str:

@@ -130,8 +130,13 @@ def planned(
         args: example arguments, as tensors.
         skip: glob patterns of parameters to keep besides.
         training: the mode to trace in.
-        settings: further ones of `wellposed.plan`, and options of the method; errors are those of it.
+        settings: further ones of `wellposed.plan`, and options of the method; errors are those of it. A front end
+            among them, which the model is measured against, is traced on the same arguments.
     """
+    settings = {
+        name: trace(value, *args, training=training) if isinstance(value, Frontend) else value
+        for name, value in settings.items()
+    }
     return plan_of(module, trace(module, *args, training=training), skip=skip, **settings)
 
 

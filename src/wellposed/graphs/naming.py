@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from wellposed.graphs.recorder import RawNode
+
+_NUMBER = re.compile(r"\d+")
+
+
+def numberless(name: str) -> str:
+    """Return a name with ``#`` for every number: what like parts of blocks have in common."""
+    return _NUMBER.sub("#", name)
 
 
 def node_names(nodes: Sequence[RawNode]) -> list[str]:

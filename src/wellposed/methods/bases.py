@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from wellposed.errors import OptionError, PlanError, listed
 from wellposed.graphs import Graph
+from wellposed.graphs.naming import numberless
 from wellposed.options import check_positive
 from wellposed.signals.operators.scores import attention_scores
 from wellposed.signals.structure.streams import Stream, residual_streams
 from wellposed.signals.structure.widths import Widths, widths
 
-_NUMBER = re.compile(r"\d+")
 _SEPARATOR = re.compile(r"[./]")  # of PyTorch's names, and of paths in other frameworks
 
 
@@ -119,7 +119,8 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     Raises:
         OptionError: the base has other parameters or streams, or is the larger one somewhere.
     """
-    names = _matched(graph, base)
+    others = residual_streams(base)
+    names = _matched(graph, base, streams, others)
     mine, theirs = widths(graph), widths(base)
     larger: list[str] = []
     ratios = {1.0}
@@ -142,7 +143,6 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
         head_dim = float(heads[1].pop())
     remarks = list(_other_differences(graph, base, names, ratios))
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
-    others = residual_streams(base)
     single = _single(graph, base, streams, others)
     return Base(fans, depths, head_dim, _repeats(streams, others, names), single, tuple(shown))
 
@@ -155,29 +155,88 @@ def _other_differences(graph: Graph, base: Graph, names: Mapping[str, str], rati
             yield f"{name!r} is {list(shape)} here and {list(before)} in the base, which is no width"
 
 
-def _matched(graph: Graph, base: Graph) -> dict[str, str]:
-    """Return for each parameter the base's of the same name, or of the nearest block in which all is called alike."""
-    known: dict[str, list[str]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a parameter stands.
+
+    Attributes:
+        part: ahead of the branches, in one, between several, or after all; and which of its sides are finite.
+        within: what else the branch holds, and its number there; else its number in the part, counted from its end.
+    """
+
+    part: tuple[str | bool, ...]
+    within: tuple[object, ...]
+
+
+def _places(graph: Graph, streams: Sequence[Stream]) -> dict[str, _Place]:
+    """Return the place of every parameter."""
+    fans = widths(graph)
+    outer = [(index, stream) for index, stream in enumerate(streams) if not stream.nested]
+    inside: dict[str, tuple[int, int]] = {}  # the stream and the sum, of what acts through one sum's branches alone
+    several: set[str] = set()
+    for index, stream in outer:
+        for name, sums in stream.inside.items():
+            if len(sums) == 1 and name not in inside:
+                inside[name] = index, min(sums)
+            else:
+                several.add(name)
+        several.update(stream.across)
+    ends = [graph.values[stream.sums[-1]].node or 0 for _, stream in outer]
+    members: dict[object, list[str]] = defaultdict(list)
+    kinds: dict[str, object] = {}
+    first = {name: min(parameter.uses, default=-1) for name, parameter in graph.parameters.items()}
+    for name in sorted(first, key=lambda name: first[name]):  # some frameworks keep them in the order of the alphabet
+        late = bool(ends) and first[name] > max(ends)
+        kinds[name] = "several" if name in several else inside.get(name, "after" if late else "ahead")
+        members[kinds[name]].append(name)
+    places = {}
+    for kind, names in members.items():
+        held = tuple(_SEPARATOR.split(name)[-1] for name in names) if isinstance(kind, tuple) else ()
+        for number, name in enumerate(names):
+            sides = fans[name].fan_in is None, fans[name].fan_out is None
+            part = "branch" if isinstance(kind, tuple) else str(kind)
+            places[name] = _Place((part, *sides), (held, number - len(names) if kind == "after" else number))
+    return places
+
+
+def _matched(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequence[Stream]) -> dict[str, str]:
+    """Return for each parameter the base's of the same name, or of the nearest block in which all is called alike.
+
+    Names that count on through a model (``dense_12``) say little: where what is called alike stands elsewhere in the
+    base, or nothing is called alike, a parameter's place counts, in its branch or outside of all.
+    """
+    known: dict[object, list[str]] = defaultdict(list)
+    mine, theirs = _places(graph, streams), _places(base, small)
     for name in base.parameters:
-        for pattern in _patterns(name):
-            known[pattern].append(name)
+        for key in (*_patterns(name), theirs[name]):
+            known[key].append(name)
     names: dict[str, str] = {}
     strange = []
     for name, parameter in graph.parameters.items():
-        found = [known[pattern] for pattern in _patterns(name) if pattern in known]
-        alike = [
-            other for other in (found[0] if found else ()) if len(base.parameters[other].shape) == len(parameter.shape)
+        found = [
+            alike
+            for key in (*_patterns(name), mine[name])
+            if (alike := [one for one in known[key] if len(base.parameters[one].shape) == len(parameter.shape)])
         ]
-        if not alike:
+        in_place = [alike for alike in found if any(theirs[one].part == mine[name].part for one in alike)]
+        if not found:
             strange.append(name)
         else:  # a deeper model's further blocks: the last of those whose names begin alike, and end alike
+            alike = (in_place or found)[0]
             names[name] = max(
-                alike, key=lambda other: (_shared(other, name), _shared(other, name, -1), alike.index(other))
+                alike,
+                key=lambda one: (
+                    theirs[one].part == mine[name].part,
+                    _shared(one, name),
+                    theirs[one].within == mine[name].within,
+                    _shared(one, name, -1),
+                    alike.index(one),
+                ),
             )
     if strange:
         raise _another_family(graph, base, strange)
-    patterns = {pattern for name in graph.parameters for pattern in _patterns(name)}
-    if unmet := [name for name in base.parameters if patterns.isdisjoint(_patterns(name))]:
+    met = {key for name in graph.parameters for key in (*_patterns(name), mine[name])}
+    if unmet := [name for name in base.parameters if met.isdisjoint((*_patterns(name), theirs[name]))]:
         raise _another_family(base, graph, unmet)
     return names
 
@@ -185,7 +244,7 @@ def _matched(graph: Graph, base: Graph) -> dict[str, str]:
 def _patterns(name: str) -> tuple[str, str]:
     """Return what parameters of like blocks are called: with the numbers of blocks left out, then with all numbers."""
     parts = ["#" if part.isdigit() else part for part in _SEPARATOR.split(name)]
-    return ".".join(parts), "?" + _NUMBER.sub("#", name)
+    return ".".join(parts), "?" + numberless(name)
 
 
 def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionError:

@@ -10,16 +10,16 @@ trains the same function where rates, decay and ε follow (Yang & Hu 2021, arXiv
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
 
-from wellposed.errors import OptionError, PlanError
+from wellposed.errors import OptionError, PlanError, listed
 from wellposed.graphs import Graph
 from wellposed.graphs.factors import with_factors
+from wellposed.graphs.naming import numberless
 from wellposed.methods.bases import Base, base_of_model, base_of_numbers
 from wellposed.methods.mup import by_width, check_scheme
 from wellposed.methods.options import Draft, Request, method
@@ -28,7 +28,6 @@ from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
 from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
-_NUMBER = re.compile(r"\d+")
 
 
 @method("complete_p")
@@ -90,6 +89,8 @@ def complete_p(
     heads = measured.head_dim if head_dim is None else head_dim
     scaled, more = by_width(graph, request, draft, scheme, measured.widths, readout, heads)
     warnings += [*draft.warnings, *more, *_words(unable), *_dropped(graph, streams)]
+    if any(factor != 1.0 for factor in factors):
+        warnings += _beside(graph, streams)
     if isinstance(base, Graph):
         warnings += _dropped(base, residual_streams(base))
     if not streams:
@@ -201,16 +202,48 @@ def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
 
     unused = set(graph.unused_parameters)
     running = {block(name) for name in graph.parameters if name not in unused}
-    alike = {_NUMBER.sub("#", name) for stream in streams for name in (*stream.inside, *stream.across)}
-    idle = dict.fromkeys(
-        block(name) for name in unused if block(name) not in running and _NUMBER.sub("#", name) in alike
-    )
+    alike = {numberless(name) for stream in streams for name in (*stream.inside, *stream.across)}
+    idle = dict.fromkeys(block(name) for name in unused if block(name) not in running and numberless(name) in alike)
     if idle:
         yield (
             f"{len(idle)} block{'s' * (len(idle) != 1)} of {graph.model} did not run in the pass that was traced, such "
             f"as {min(idle)!r}, and their residual branches are not counted: give a graph of a pass that drops no "
             "layers, such as wellposed.trace(..., training=False)"
         )
+
+
+def _beside(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
+    """Yield, in words, whether a block has parameters outside of all branches that other blocks have inside of them.
+
+    Such as a first attention that nothing is added to. Blocks that the stream passes through as a whole are meant so.
+    """
+    held = {name for stream in streams for name in (*stream.inside, *stream.across)}
+    alike = {numberless(name) for name in held}
+    unused = set(graph.unused_parameters)
+    outside = [name for name in graph.parameters if name not in held | unused and numberless(name) in alike]
+    if not outside:
+        return
+    inside: dict[str, set[str]] = defaultdict(set)  # by block, what its parameters in branches are called
+    for name in held:
+        for block in _blocks(name):
+            inside[block].add(numberless(name))
+    partial = [
+        name
+        for name in outside
+        if any(block in inside and numberless(name) not in inside[block] for block in _blocks(name))
+    ]
+    if partial:
+        yield (
+            f"{listed(partial, 2)} lie{'s' * (len(partial) == 1)} in no residual branch of {graph.model}, where those "
+            "of other blocks that are called alike do: planned by width alone, without the factor of a branch"
+        )
+
+
+def _blocks(name: str) -> list[str]:
+    """Return the blocks that a parameter is in by its name, the outermost first; a stage made of blocks is none."""
+    parts = name.split(".")
+    ends = [place + 1 for place, part in enumerate(parts) if part.isdigit()]
+    return [".".join(parts[:end]) for end in ends if end < len(parts) and not parts[end].isdigit()]
 
 
 def _in_branches(

@@ -19,6 +19,7 @@ from wellposed.tables import Table
 Open = Literal["", "below", "above", "both"]
 Verdict = Literal["carries", "moves", "undecided"]
 
+_BOUNDS: dict[Open, str] = {"": "", "below": "≤ ", "above": "≥ ", "both": "? "}
 COMPARATIVES = {"width": "wider", "depth": "deeper"}
 
 
@@ -200,23 +201,36 @@ class TransferCheck(Shown, Record):
     def table(self) -> Table:
         """Return best rates and losses by way and size, as a rich table."""
         table = Table(title=cell(str(self)))
-        table.add_column("way", overflow="fold")
-        for title in (self.axis, "best rate", "octaves", "loss there", "least loss", "loss at carried rate"):
+        first, *others = self.columns
+        table.add_column(first, overflow="fold")
+        for title in others:
             table.add_column(title, justify="right")
-        for name, way in self.ways.items():
-            for index, curve in enumerate(way.curves):
-                bound = {"": "", "below": "≤ ", "above": "≥ ", "both": "? "}[curve.open]
-                table.add_row(
-                    cell("" if index else name),
-                    str(curve.size),
-                    f"{bound}{curve.rate:.3g}",
-                    f"{math.log2(curve.rate / way.rate):+.2f}" if index else "",
-                    _number(curve.own_loss),
-                    _number(curve.best_loss),
-                    _number(curve.carried_loss),
-                    end_section=index == len(way.curves) - 1,
-                )
+        rows = self.rows()
+        for index, (name, *texts) in enumerate(rows):
+            last = index + 1 == len(rows) or bool(rows[index + 1][0])
+            table.add_row(cell(name), *texts, end_section=last)
         return table
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The titles of `rows`."""
+        return ("way", self.axis, "best rate", "octaves", "loss there", "least loss", "loss at carried rate")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return best rates and losses as texts, a row for each way and size; a way is named in its first row."""
+        return [
+            (
+                "" if index else name,
+                str(curve.size),
+                f"{_BOUNDS[curve.open]}{curve.rate:.3g}",
+                f"{math.log2(curve.rate / way.rate):+.2f}" if index else "",
+                _number(curve.own_loss),
+                _number(curve.best_loss),
+                _number(curve.carried_loss),
+            )
+            for name, way in self.ways.items()
+            for index, curve in enumerate(way.curves)
+        ]
 
     def to_json(self) -> str:
         """Return the result as JSON; a loss of a run that diverged is null."""

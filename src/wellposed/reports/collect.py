@@ -14,6 +14,7 @@ from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
+from wellposed.rates import TransferCheck
 from wellposed.reports.document import Report
 from wellposed.reports.initialisations import initialisations_of
 from wellposed.reports.judge import judge
@@ -49,6 +50,7 @@ def report(
     inputs: Inputs = None,
     seed: int = 0,
     training: bool = True,
+    transfer: TransferCheck | None = None,
     budget: float | None = BUDGET,
     progress: Callable[[str], None] | None = None,
     command: str | None = None,
@@ -72,6 +74,8 @@ def report(
         inputs: as for `wellposed.measure`; the prediction assumes the same.
         seed: of the plan, and of weights, inputs and random operators of the real passes.
         training: the mode to trace in.
+        transfer: a result of `wellposed.check_transfer` for the family that the model is of, to be shown with the
+            learning rates.
         budget: processor time in seconds. What cannot be worked out until then is left out, and the notes say what:
             rates first, then comparisons, predicted gradients, predictions for the model's own weights, and real passes
             but the first. Tracing, planning and scores of gradients take the time that they take. None works out
@@ -85,7 +89,8 @@ def report(
 
     Raises:
         OptionError: an unknown method or option, options beside a finished plan, a negative number of draws, a budget
-            that is no positive number, a loss without batches (or batches without a loss), or a loss beside a graph.
+            that is no positive number, a loss without batches (or batches without a loss), a loss beside a graph, or
+            a ``transfer`` that is no result of `wellposed.check_transfer`.
         InputError: inputs or batches that do not fit the model.
         PlanError: the plan does not fit the model, or ``method`` cannot plan it as asked.
         UnsupportedError: parameters of a kind that cannot be traced.
@@ -94,8 +99,8 @@ def report(
     check_integer(0, draws=draws)
     if budget is not None:
         check_positive(budget=budget)
-    _check_arguments(model, plan, options, loss_fn, batches)
-    objects = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs}
+    _check_arguments(model, plan, options, loss_fn, batches, transfer)
+    objects = {"plan": plan, "loss_fn": loss_fn, "batches": batches, "inputs": inputs, "transfer": transfer}
     settings: dict[str, Any] = {"options": dict(options)} if options else {}
     settings |= {"method": method} if plan is None else {}
     settings |= {"budget": budget} if budget != BUDGET else {}
@@ -137,6 +142,7 @@ def report(
             seconds=stages.seconds,
             command=command or _call(model, args, kwargs, objects, settings),
         ),
+        transfer=transfer,
     )
 
 
@@ -146,8 +152,11 @@ def _check_arguments(
     options: Mapping[str, Any] | None,
     loss_fn: LossFunction | None,
     batches: Iterable[Any] | None,
+    transfer: TransferCheck | None,
 ) -> None:
     """Raise `OptionError` for arguments that do not go together."""
+    if transfer is not None and not isinstance(transfer, TransferCheck):
+        raise OptionError(f"transfer takes the result of wellposed.check_transfer, not {type(transfer).__name__}")
     if (loss_fn is None) != (batches is None):
         given, missing = ("batches", "loss_fn") if loss_fn is None else ("loss_fn", "batches")
         raise OptionError(f"{given} was given without {missing}; give both for the agreement of gradients, or neither")

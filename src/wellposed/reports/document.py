@@ -31,6 +31,8 @@ class Report(Shown, Record):
         failure: the error that stopped the model's forward, or None.
         notes: what is missing and why, and the plan's warnings.
         provenance: how to make the report again.
+        transfer: whether the best learning rate carries over the sizes of the model's family; None where it was not
+            given.
     """
 
     def _summary(self) -> Summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import importlib
 import math
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from wellposed.errors import OptionError
+from wellposed.rates import TransferCheck
 from wellposed.reports.data import coverage_source, page_data, script_json, shown
 from wellposed.reports.record import Record
 from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, explain_command
@@ -217,8 +219,24 @@ def _rates(report: Record) -> str:
     return _section(
         "rates",
         "Learning-rate rules side by side",
-        body if rows else "<p>None was applied: the forward did not run to its end.</p>",
+        (body if rows else "<p>None was applied: the forward did not run to its end.</p>") + _transfer(report.transfer),
         lead,
+    )
+
+
+def _transfer(check: TransferCheck | None) -> str:
+    """Return whether the best rate carries over sizes: the picture, in an image of its own, and the numbers."""
+    if check is None:
+        return ""
+    first, *found = check.summary().splitlines()
+    picture = base64.b64encode(check.figure().encode()).decode()
+    said = "".join(f"<li>{escape(line)}</li>" for line in found)
+    return (
+        f'<h3 id="transfer">Does the best rate carry over {escape(check.axis)}?</h3><p>{escape(first)}</p>'
+        f'<figure class="scroll" tabindex="0" role="region" aria-label="Loss over learning rate">'
+        f'<img src="data:image/svg+xml;base64,{picture}" alt="Loss over learning rate, a panel for each way and a '
+        f'curve for each size; the numbers are in the table below."></figure><ul class="notes">{said}</ul>'
+        + static_table("Best rates and losses by way and size", check.columns, check.rows())
     )
 
 

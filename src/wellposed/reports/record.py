@@ -14,6 +14,7 @@ from wellposed.signals import Signals
 
 if TYPE_CHECKING:  # scores take time to load, and most reports have none
     from wellposed.gradients import Agreement
+    from wellposed.rates import TransferCheck
 
 Label = Literal["own", "plan"]
 Level = Literal["good", "fair", "bad"]
@@ -162,3 +163,4 @@ class Record:
     failure: str | None
     notes: tuple[str, ...]
     provenance: Provenance
+    transfer: TransferCheck | None = None

@@ -77,9 +77,8 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
         weights = ", plan=plan" if item.label == "plan" else ""
         return f"wp.explain(model, {name!r}, ...{weights})"
     pairs = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
-    kept = [
-        word for option, value in pairs if option not in ("--output", "--draws", "--budget") for word in (option, value)
-    ]
+    of_reports = ("--output", "--draws", "--budget", "--transfer")
+    kept = [word for option, value in pairs if option not in of_reports for word in (option, value)]
     if item.label == "own":
         seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
         kept = seed

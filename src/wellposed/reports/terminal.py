@@ -48,6 +48,8 @@ def table(report: Record) -> Group:
         Text(f"{row.rule}: " + ("–" if row.value is None else f"relative rate {row.value:.4g}"), style="dim")
         for row in report.rates
     ]
+    if report.transfer is not None:
+        parts += [Text(str(report.transfer)), *(Text(f"warning: {text}") for text in report.transfer.warnings)]
     parts += [Text.assemble(("note: ", "yellow"), note) for note in report.notes]
     return Group(*parts)
 

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -123,7 +124,9 @@ def in_worker(
     settings = dict(settings)
     if "inputs" in settings:
         settings["inputs"] = _batches(settings["inputs"], (1 + AGAIN) * int(settings.get("draws", 8)))
-    job = Job(_sent(model, dict(custom_objects or {})), function, tuple(_plain(arg) for arg in args), settings)
+    sent = partial(_sent, custom_objects=dict(custom_objects or {}))
+    settings = with_models(settings, keras.Model, sent)
+    job = Job(sent(model), function, tuple(_plain(arg) for arg in args), settings)
     try:
         written = pickle.dumps(job)
     except Exception as error:
@@ -136,6 +139,20 @@ def in_worker(
     if kind == "raised":
         raise result
     return result
+
+
+def with_models(settings: Mapping[str, Any], kind: type, converted: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return settings of a function in which the models among the options of a method are converted.
+
+    Args:
+        settings: of the function; options of a method stand among them, or under ``options``.
+        kind: what models are.
+        converted: what becomes of one.
+    """
+    changed = {name: converted(value) if isinstance(value, kind) else value for name, value in settings.items()}
+    if isinstance(changed.get("options"), Mapping):
+        changed["options"] = with_models(changed["options"], kind, converted)
+    return changed
 
 
 def _asked(job: bytes, directory: Path, time_limit: float) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ import keras
 
 from wellposed.errors import TraceError, UnsupportedError, WellposedError, WorkerError
 from wellposed.frontends.keras.module import KerasModule
-from wellposed.frontends.keras.sending import Job, Sent, summary
+from wellposed.frontends.keras.sending import Job, Sent, summary, with_models
 from wellposed.frontends.keras.variables import layers_of, long_paths
 
 _ADVICE = (
@@ -109,7 +109,8 @@ def answer(job: Job) -> tuple[str, Any]:
                 "backend at the start of Python (sitecustomize, a .pth file)"
             )
         model = rebuilt(job.model, job.args)
-        return "returned", job.function(KerasModule(model), *job.args, **job.settings)
+        settings = with_models(job.settings, Sent, lambda sent: KerasModule(rebuilt(sent, job.args)))
+        return "returned", job.function(KerasModule(model), *job.args, **settings)
     except WellposedError as error:
         if isinstance(error, TraceError):
             error.partial = None

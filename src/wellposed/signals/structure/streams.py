@@ -10,13 +10,13 @@ branches of one sum, and side by side with the first where several sums read the
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
+from wellposed.graphs.naming import numberless
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.levers import parameter_values
 from wellposed.signals.structure.branches import Branches, branches
@@ -24,7 +24,6 @@ from wellposed.signals.structure.carriers import Carriers, carriers_of
 from wellposed.signals.structure.sums import ResidualSum, ResidualSums
 
 _SHARED = "is used elsewhere too"
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +142,12 @@ class _Finder:
                     reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
         alike: dict[str, list[int]] = defaultdict(list)
         for name, parameter in self.graph.parameters.items():
-            alike[_NUMBER.sub("#", name)].append(reached.get(parameter.value, 0))
+            alike[numberless(name)].append(reached.get(parameter.value, 0))
         held = {name for stream in streams for name in stream.inside}
         found = {}
         for name, parameter in self.graph.parameters.items():
             own = reached.get(parameter.value, 0)
-            others = alike[_NUMBER.sub("#", name)]
+            others = alike[numberless(name)]
             if name not in held and own and not own & 1 and any(other and not other & own for other in others):
                 found[name] = frozenset(value for value, bit in bits.items() if bit & own)
         return found
