@@ -43,7 +43,7 @@ demo: $(VENV)/.demo ## Make an environment, install, analyse and initialise ResN
 install: $(VENV)/.dev ## Make an environment with all that working on the project needs
 
 test: $(VENV)/.dev ## Make an environment, install, run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --durations=25 --durations-min=10 $(PYTEST_ARGS)
 	@touch $(VENV)/.tested
 
 # So that `make test check` and CI run the suite once for one state of the sources.

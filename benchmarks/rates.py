@@ -7,7 +7,8 @@ Images of CIFAR-10 are pooled to 16×16; language models take bytes. Every net i
 draws of its weights, each with an order of batches of its own, by `wellposed.rates.find_max_lr`; the centre of the
 plateau is the true rate. How far two truths of one net agree, the ceiling of all rules, is worked out from what single
 seeds find. Finished runs are noted in journals, so that a benchmark that was stopped goes on where it was;
-``--rules-only`` takes the true rates from earlier results. Reading the images takes pyarrow and Pillow.
+``--rules-only`` takes the true rates from earlier results. Reading the images takes pyarrow and Pillow; range tests of
+other libraries are run where these are installed (range_tests.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from common import RESULTS, write
+from range_tests import STEPS, range_tests
 from rated_families import Case, families
 from rates_tables import summary
 from wellposed.rates import Rate, relative
@@ -146,8 +148,15 @@ def measured(case: Case, family: str, data: Data, journals: Path) -> dict[str, A
     }
 
 
-def predicted(case: Case, name: str) -> float:
-    """Return log2 of a rule's relative rate, the mean over draws of the weights where it looks at them."""
+def predicted(case: Case, name: str, data: Data) -> float:
+    """Return log2 of what a rule or a range test gives, the mean over draws of the weights where it looks at them."""
+    if name in (tests := range_tests()):
+        rates = []
+        for seed in range(OTHER, OTHER + SEEDS):
+            torch.manual_seed(seed)
+            batches = data.batches(case, STEPS)(seed)
+            rates.append(tests[name](case.build(), mean_loss, batches, case.optimizer))
+        return float(np.mean(np.log2(rates)))
     rule, options = RULES[name]
     found = []
     for seed in range(1 if rule == "paths" or "predict" in options else SEEDS):
@@ -179,7 +188,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=(), metavar="FAMILY")
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="where finished runs are noted")
     parser.add_argument("--rules-only", action="store_true", help="take the true rates from the results in --out")
-    parser.add_argument("--rules", nargs="+", default=RULES, metavar="RULE")
+    parser.add_argument("--rules", nargs="+", default=[*RULES, *range_tests()], metavar="RULE")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -194,7 +203,7 @@ def main() -> None:
                 continue
             row = known.get(case.name) or measured(case, family, data, options.journals)
             by_plateau(row)
-            row.setdefault("rules", {}).update({rule: predicted(case, rule) for rule in options.rules})
+            row.setdefault("rules", {}).update({rule: predicted(case, rule, data) for rule in options.rules})
             if case.name not in known:
                 rows.append(row)
             print(f"{family} {case.name}: {row['true']:.4g}", *row["warnings"], flush=True)

@@ -400,6 +400,24 @@ def test_ways_and_functions_that_do_not_do_their_part():
         checked({"right": right}, steps=100)
 
 
+def test_an_optimizer_needs_groups_and_steps_alone(found):
+    class Halves:
+        """Steps with each of two optimizers, as Muon and another for the rest."""
+
+        def __init__(self, optimizer):
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+        def step(self):
+            self.optimizer.step()
+
+    alone = checked(
+        {"right": lambda *given: Halves(right(*given))}, sizes=(1, 3), rates=[2.0**k for k in range(-8, -2)], seeds=3
+    )["right"]
+    for mine, theirs in zip(alone.curves, found["right"].curves[:2], strict=True):
+        for rate, loss in theirs.losses.items():
+            assert mine.losses[rate] == (None if loss is None else pytest.approx(loss, rel=1e-5))
+
+
 def test_the_coordinate_check_of_a_way_by_name():
     options = {"axis": "width", "optimizer": "sgd", "lr": 0.1, "seeds": 8}
     assert planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="mup", **options).ok

@@ -233,7 +233,8 @@ class Single:
 
     def step(self, batch: Any, scale: float) -> Tensor:
         """Take one step at the learning rate times ``scale``; return the loss ``[1]`` before it."""
-        self._optimizer.zero_grad()
+        for parameter in self._trained:
+            parameter.grad = None
         loss: Tensor = self._objective(batch)[0]
         loss.backward()
         gradients = _averaged([parameter.grad for parameter in self._trained], self._trained)
