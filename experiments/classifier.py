@@ -17,8 +17,11 @@ from experiments.recipe import Recipe
 class Classifier(lightning.LightningModule):
     """A model under a recipe; ``losses`` holds the loss of every step, and training stops at one that is not finite."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, steps: int, seed: int) -> None:
+    def __init__(
+        self, model: nn.Module, recipe: Recipe, steps: int, seed: int, groups: list[dict[str, Any]] | None = None
+    ) -> None:
         super().__init__()
+        self.groups = groups
         self.model, self.recipe, self.steps, self.seed = model, recipe, steps, seed
         self.losses: list[float] = []
 
@@ -58,7 +61,8 @@ class Classifier(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule by steps."""
         recipe = self.recipe
-        params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        params: list[Any] = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        params = self.groups or params
         made: torch.optim.Optimizer
         if recipe.optimizer == "sgd":
             made = torch.optim.SGD(params, lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)

@@ -1,4 +1,4 @@
-"""The maximal learning rate of nets: what a grid finds against what rules say, for the experiments T1 to T4."""
+"""The maximal learning rate of nets: what a grid finds against what rules say, for the experiments T1 to T3 and W1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import correlation, fmean, linear_regression, median
+from statistics import correlation, fmean, linear_regression, median, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from experiments.data import Images, load_images
 from experiments.feed import batches_of, device
-from experiments.models import Dag, DagNet, parse_dag
+from experiments.models import Dag, DagNet, parse_dag, path_lengths
 from experiments.numbers import log2
 from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit
 
@@ -33,6 +33,9 @@ def search_rate(
     build: Callable[[], nn.Module], images: Images, settings: Settings, *, flat: bool, **options: Any
 ) -> Row:
     """Return log2 of the maximal rate that a grid finds, its range over draws, the curve of mean losses, and warnings.
+
+    The paper's words are "the maximal learning rate which achieves the smallest training loss": ``true`` is the argmin
+    of a parabola through the least losses, ``largest`` the largest rate whose loss is within a standard error of them.
 
     Args:
         build: makes the net.
@@ -60,10 +63,28 @@ def search_rate(
     )
     return {
         "true": log2(rate.value),
+        "largest": _largest(rate.curve),
         "range": [log2(bound) for bound in rate.interval or (rate.value, rate.value)],
         "warnings": list(rate.warnings),
         "curve": [[log2(point.rate), math.inf if point.mean is None else point.mean] for point in rate.curve],
     }
+
+
+def _largest(curve: Sequence[Any]) -> float:
+    """Return log2 of the largest rate whose mean loss exceeds the least by no more than the standard error of that."""
+    least = min((point for point in curve if point.mean is not None), key=lambda point: point.mean)
+    error = stdev(least.losses) / math.sqrt(len(least.losses)) if len(least.losses) > 1 else 0.0
+    return max(log2(point.rate) for point in curve if point.mean is not None and point.mean <= least.mean + error)
+
+
+PUBLISHED = "published"
+"""The paper's rule as the authors' code counts depths: 3 and the weighted edges of a path."""
+
+
+def published_rate(net: DagNet) -> float:
+    """Return log2 of the published rule's relative rate: (Σ L³)^(-1/2), times 3 over the side of the kernel."""
+    cubes = sum(count * (3 + edges) ** 3 for edges, count in path_lengths(net.edges).items())
+    return -0.5 * math.log2(cubes) + (math.log2(3 / net.kernel) if net.kernel is not None else 0.0)
 
 
 def told_rates(build: Callable[[], nn.Module], example: Tensor, settings: Settings) -> dict[str, float]:
@@ -72,6 +93,8 @@ def told_rates(build: Callable[[], nn.Module], example: Tensor, settings: Settin
     """
     told = {}
     for rule in settings.rules:
+        if rule == PUBLISHED:
+            continue
         found = []
         for seed in range(1 if rule == "paths" else settings.search.seeds):
             torch.manual_seed(settings.seed + seed)
@@ -84,14 +107,14 @@ class MaximalRates(Experiment):
     """Nets of one kind: each net's true maximal rate, and what the rules say of it.
 
     Attributes:
-        paper_r: Pearson's r that the paper gives, by group of nets; a group is what ``groups`` says of a row.
+        paper_r: Pearson's r that the paper gives, by kind of nets (`kind_of`).
     """
 
     paper_r: ClassVar[dict[str, float]]
 
     @abstractmethod
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield the nets: ``topology`` as a string, ``kernel`` (None for linear maps)."""
+        """Yield the nets: ``topology`` as a string, ``kernel`` (None for linear maps), ``width``, ``scheme``."""
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Search one net's maximal rate, and ask the rules."""
@@ -101,35 +124,46 @@ class MaximalRates(Experiment):
         flat = net.kernel is None
         example = images.x[:4].flatten(1) if flat else images.x[:4]
         found = search_rate(build, images, settings, flat=flat)
-        return found | {"rules": told_rates(lambda: build().cpu(), example, settings)}
+        rules = told_rates(lambda: build().cpu(), example, settings)
+        if PUBLISHED in settings.rules:
+            rules[PUBLISHED] = round(published_rate(net), 3)
+        return found | {"rules": rules}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Give Pearson's r of each rule, and compare the paper's r with the 95 % interval of that of ``paths``."""
-        told, verdicts = [], {}
-        table = [["nets", "rule", "r", "r of logs", "slope of logs", "octaves off (median)"]]
-        for group, expected in self.paper_r.items():
-            mine = _of_group(rows, group)
-            told.append(f"{group} {_shown(_r(mine, 'paths', logs=False))}")
+        """Give Pearson's r of each rule, and compare the paper's r with the 95 % interval of that of the paper's rule.
+
+        Of several groups of a kind, the first decides.
+        """
+        paper = PUBLISHED if PUBLISHED in settings.rules else "paths"
+        told, odd, losses = [], [], []
+        verdicts: dict[str, Agreement] = {}
+        heads = ["r", "r of logs", "slope of logs", "octaves off (median)"]
+        table = [["nets", "rule", *heads, "r, largest rates", "of logs"]]
+        groups = _groups(rows)
+        for group, mine in groups.items():
+            told.append(f"{group} {_shown(_r(mine, paper, logs=False))}")
             table += [[f"{len(mine)} {group}", *_figures(mine, rule)] for rule in settings.rules]
-            verdicts[group] = agreement_of(mine, "paths", expected)
-        papers = " and ".join(map(str, self.paper_r.values()))
-        odd = [odd_one(_of_group(rows, group), settings.rules) for group in self.paper_r]
-        parts = (
-            f" ({'; '.join(f'{group}: {verdict}' for group, verdict in verdicts.items())})" if len(verdicts) > 1 else ""
-        )
+            kind = kind_of(mine[0])
+            verdicts.setdefault(kind, agreement_of(mine, paper, self.paper_r[kind]))
+            odd.append(odd_one(mine, settings.rules))
+            losses.append(f"{median(_least(row) for row in mine):.2f}")
+        papers = " and ".join(str(self.paper_r[kind]) for kind in verdicts)
+        parts = "; ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
         sentence = (
-            f"The paper's r ({papers}) is compared with the 95 % interval of that of `paths` (Fisher's z){parts}; "
-            f"true rates have the smallest loss after {settings.search.steps} steps of SGD; a rule's constant is fixed "
-            f"by the first net{doubtful(rows)}.{''.join(odd)}"
+            f"The paper's r ({papers}) is compared with the 95 % interval of that of `{paper}` (Fisher's z)"
+            + (f" ({parts})" if len(verdicts) > 1 else "")
+            + f"; true rates have the smallest loss after {settings.search.steps} steps of SGD (largest rates: the "
+            "largest whose loss is within a standard error of it), which is in the median "
+            f"{' and '.join(losses)}, where guessing has {math.log(10):.2f}; a rule's constant is fixed by the first "
+            f"net{doubtful(rows)}.{''.join(odd)}"
         )
-        return Judgement(f"r of `paths`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
+        return Judgement(f"r of `{paper}`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw true over predicted rates, a panel for each rule, each rule's constant fitted."""
         panels = figure.subplots(1, len(settings.rules), squeeze=False)[0]
         for panel, rule in zip(panels, settings.rules, strict=True):
-            for group in self.paper_r:
-                mine = _of_group(rows, group)
+            for group, mine in _groups(rows).items():
                 true, told = true_and_told(mine, rule)
                 shift = fmean(true) - fmean(told)
                 panel.plot([t + shift for t in told], true, "o", ms=4, label=group)
@@ -142,11 +176,10 @@ class MaximalRates(Experiment):
 
 
 def dag_of(settings: Settings, unit: Unit) -> DagNet:
-    """Return a unit's net; convolutional ones have ``channels``, others ``width`` units, or what the unit says."""
-    kernel = unit["kernel"]
-    width = unit.get("width") or (settings.width if kernel is None else settings.channels)
+    """Return a unit's net; its ``width`` counts units, or the channels of convolutions."""
     edges = parse_dag(unit["topology"])
-    return DagNet(unit["topology"], edges, width, kernel, settings.activation, "degree", settings.readout)
+    scheme = unit.get("scheme", "degree")
+    return DagNet(unit["topology"], edges, unit["width"], unit["kernel"], settings.activation, scheme, settings.readout)
 
 
 def _best_r(rows: Sequence[Row], rules: Sequence[str]) -> float:
@@ -168,7 +201,7 @@ def odd_one(rows: Sequence[Row], rules: Sequence[str]) -> str:
     if not best[odd] > _best_r(rows, rules) + 0.2:
         return ""
     told = ", ".join(f"{rule} {_r(rest[odd], rule, logs=False):.2f}" for rule in rules)
-    return f" Without the {group_of(rows[0])} of topology {odd} r would be {told}."
+    return f" Without the {kind_of(rows[0])} of topology {odd} r would be {told}."
 
 
 def doubtful(rows: Sequence[Row]) -> str:
@@ -177,23 +210,45 @@ def doubtful(rows: Sequence[Row]) -> str:
     return f"; the search for the true rate warns on {count} of {len(rows)} nets" if count else ""
 
 
-def group_of(row: Row) -> str:
+def kind_of(row: Row) -> str:
     """Return which kind of net a row is about."""
-    return "perceptrons" if row["kernel"] is None else "convolutional nets"
+    if row["kernel"] is not None:
+        return "convolutional nets"
+    return "perceptrons over depth" if "layers" in row else "perceptrons"
 
 
-def _of_group(rows: Sequence[Row], group: str) -> list[Row]:
-    return [row for row in rows if group_of(row) == group]
+_SCHEMES = {"authors": "the authors' weights", "degree": "weights by in-degree, mean-field readout"}
 
 
-def true_and_told(rows: Sequence[Row], rule: str) -> tuple[list[float], list[float]]:
-    """Return log2 of the true rates and of a rule's relative ones."""
-    return [float(row["true"]) for row in rows], [float(row["rules"][rule]) for row in rows]
+def group_of(row: Row) -> str:
+    """Return which nets a row belongs to: their kind, width and weights, where it says these."""
+    width = f" {row['width']} wide" if "width" in row else ""
+    return kind_of(row) + width + (f", {_SCHEMES[row['scheme']]}" if "scheme" in row else "")
 
 
-def _r(rows: Sequence[Row], rule: str, *, logs: bool) -> float:
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each group, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(group_of(row), []).append(row)
+    return groups
+
+
+def _least(row: Row) -> float:
+    """Return the smallest mean loss of a row's curve."""
+    return min(float(loss) for _, loss in row["curve"])
+
+
+def true_and_told(rows: Sequence[Row], rule: str, true: str = "true") -> tuple[list[float], list[float]]:
+    """Return log2 of the true rates (or of the ``largest``) and of a rule's relative ones."""
+    return [float(row[true]) for row in rows], [float(row["rules"][rule]) for row in rows]
+
+
+def _r(rows: Sequence[Row], rule: str, *, logs: bool, of: str = "true") -> float:
     """Return Pearson's r of the rates, or of their logarithms; NaN where there are too few or one does not vary."""
-    true, told = true_and_told(rows, rule)
+    if any(of not in row for row in rows):
+        return math.nan
+    true, told = true_and_told(rows, rule, of)
     if not logs:
         true, told = [2**value for value in true], [2**value for value in told]
     if len(rows) < 3 or len(set(true)) < 2 or len(set(told)) < 2:
@@ -216,11 +271,14 @@ def octaves_off_at_best(rows: Sequence[Row], rule: str) -> list[float]:
 
 
 def _figures(rows: Sequence[Row], rule: str) -> list[str]:
-    """Return a rule's name, r, r of logarithms, the slope of true on predicted logarithms, and octaves off."""
+    """Return a rule's name, r, r of logarithms, the slope of true on predicted logarithms, octaves off, and both r for
+    the largest rates.
+    """
     r, of_logs = (_r(rows, rule, logs=logs) for logs in (False, True))
     true, told = true_and_told(rows, rule)
     slope = math.nan if math.isnan(r) else linear_regression(told, true).slope
-    return [rule, *map(_shown, (r, of_logs, slope, median(octaves_off(rows, rule))))]
+    largest = (_r(rows, rule, logs=logs, of="largest") for logs in (False, True))
+    return [rule, *map(_shown, (r, of_logs, slope, median(octaves_off(rows, rule)), *largest))]
 
 
 def _shown(value: float) -> str:

@@ -17,9 +17,10 @@ _HEAD = """# The papers' claims
 be run again: `python -m experiments run A3 --scale laptop --data PATH`. `experiments/README.md` describes the scales,
 and how to write an experiment.
 
-Three papers are tested: AutoInit ([arXiv:2109.08958](https://arxiv.org/abs/2109.08958)), architecture-aware scaling,
-"topology" ([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper's
-own numbers were not available, its claim is described in words. *Smoke* results are no evidence and are not shown.
+Three papers are tested, and a claim of our own (W1): AutoInit
+([arXiv:2109.08958](https://arxiv.org/abs/2109.08958)), architecture-aware scaling, "topology"
+([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper has a figure
+and no number, its claim is described in words. *Smoke* results are no evidence and are not shown.
 
 - *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does. *Does not
   agree*: its main part fails, or its opposite holds beyond chance. *Not decided*: chance alone could explain the
@@ -45,23 +46,37 @@ def best(results: Sequence[Result], name: str) -> Result | None:
     return max(mine, key=lambda r: (r.current, SCALES.index(r.scale), r.date), default=None)
 
 
+def _others(results: Sequence[Result], shown: Result) -> list[str]:
+    """Return a line for each other scale that this version has a result of."""
+    lines = []
+    for scale in SCALES[1:]:
+        mine = [r for r in results if r.experiment == shown.experiment and r.scale == scale and r.current]
+        if scale != shown.scale and mine:
+            judgement = judged(max(mine, key=lambda r: r.date))
+            lines += _filled(f"- At scale {scale}: {judgement.ours}: {judgement.agreement}.")
+    return lines
+
+
 def page(folder: Path = FOLDER, figures: Path = Path("docs/figures")) -> str:
     """Return the page as markdown."""
     results = found(folder)
     known = experiments()
     chosen = {name: best(results, name) for name in known}
-    lines = [_HEAD, "| id | claim | source | scale | outcome |", "|---|---|---|---|---|"]
+    lines = [_HEAD, "| id | claim | source | scale | outcome | so do this |", "|---|---|---|---|---|---|"]
     for name, experiment in known.items():
         result = chosen[name]
         outcome = "not run" if result is None else judged(result).agreement
         scale = "–" if result is None else result.scale
-        lines.append(f"| [{name}](#{name.lower()}) | {experiment.title} | {experiment.source} | {scale} | {outcome} |")
+        told = (experiment.title, experiment.source, scale, outcome, experiment.use)
+        lines.append(f"| [{name}](#{name.lower()}) | {' | '.join(told)} |")
     for name, experiment in known.items():
-        lines += ["", *_section(name, experiment, chosen[name], figures)]
+        lines += ["", *_section(name, experiment, chosen[name], results, figures)]
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, experiment: Experiment, result: Result | None, figures: Path) -> list[str]:
+def _section(
+    name: str, experiment: Experiment, result: Result | None, results: Sequence[Result], figures: Path
+) -> list[str]:
     lines = [
         f"## {name}",
         "",
@@ -88,6 +103,7 @@ def _section(name: str, experiment: Experiment, result: Result | None, figures: 
             f"{where}, wellposed {result.environment['wellposed']}, "
             f"torch {result.environment['torch']}, {result.date} UTC{made}."
         ),
+        *_others(results, result),
     ]
     if judgement.table:
         head, *body = judgement.table

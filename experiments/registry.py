@@ -23,7 +23,7 @@ Unit = Mapping[str, Any]
 """One independent piece of work, as JSON: what it varies, by name. Its row in the results starts with it."""
 Row = dict[str, Any]
 Agreement = Literal["agrees", "agrees in direction", "does not agree", "not decided at this scale"]
-SCALES = ("smoke", "laptop", "gpu", "paper")
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Experiment(ABC):
         source: paper, figure or table.
         claim: what the paper claims.
         paper: the paper's own figure, in words.
+        use: what follows for somebody who trains nets, from what was measured here.
     """
 
     name: str = ""
@@ -74,6 +75,7 @@ class Experiment(ABC):
     source: ClassVar[str]
     claim: ClassVar[str]
     paper: ClassVar[str]
+    use: ClassVar[str]
 
     @abstractmethod
     def units(self, settings: Settings) -> Iterable[Unit]:
@@ -113,10 +115,10 @@ def experiment(name: str) -> Callable[[type[Experiment]], type[Experiment]]:
 
 
 def experiments() -> dict[str, Experiment]:
-    """Return all experiments by id, in the order of the papers: A (AutoInit), T (topology), N (NIO)."""
+    """Return all experiments by id: A (AutoInit), T (topology), N (NIO), then W, our own."""
     for name in _files():
         find(name)
-    return dict(sorted(_EXPERIMENTS.items(), key=lambda item: ("ATN".find(item[0][0]), item[0])))
+    return dict(sorted(_EXPERIMENTS.items(), key=lambda item: ("ATNW".find(item[0][0]), item[0])))
 
 
 def find(name: str) -> Experiment:

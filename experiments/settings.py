@@ -18,7 +18,7 @@ def load_settings(name: str, scale: str, overrides: Sequence[str] = ()) -> Setti
 
     Args:
         name: the experiment's id.
-        scale: smoke, laptop, gpu or paper.
+        scale: smoke, laptop, overnight, gpu or paper.
         overrides: Hydra's, such as ``train.epochs=2``.
 
     Raises:

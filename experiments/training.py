@@ -61,6 +61,7 @@ def train(
     seed: int,
     *,
     checkpoint: str | None = None,
+    groups: list[dict[str, Any]] | None = None,
 ) -> Trained:
     """Train a classifier in place; return its loss and its accuracy on the test.
 
@@ -71,6 +72,7 @@ def train(
         seed: of the order of the batches, of augmentation and dropout.
         checkpoint: a name (`checkpoint_of`) under which runs of `LONG` epochs or more keep their last epoch, from which
             they go on after a kill; it is removed at their end.
+        groups: of the optimizer, with their rates and decays; None for all parameters at the recipe's.
     """
     import_extras()  # Lightning imports torchvision too, where it is installed
     import lightning
@@ -79,7 +81,7 @@ def train(
     from experiments.classifier import Classifier
 
     batches = Batches(images, how.batch, seed)
-    module = Classifier(model, how, len(batches), seed)
+    module = Classifier(model, how, len(batches), seed, groups)
     folder = CHECKPOINTS / checkpoint if checkpoint and how.epochs >= LONG else None
     last = folder / "last.ckpt" if folder else None
     with _quiet():

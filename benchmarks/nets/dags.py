@@ -21,7 +21,7 @@ from torch.nn import functional
 
 Edges = tuple[tuple[tuple[int, bool], ...], ...]
 """For each vertex after the first, the edges that enter it: where each comes from, and whether it is a skip."""
-Scheme = Literal["degree", "exact", "flow"]
+Scheme = Literal["degree", "exact", "flow", "authors"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -72,18 +72,35 @@ def constants(edges: Edges, scheme: Scheme, activation: str) -> list[list[float]
 
     ``degree`` is eq. 4 of the paper with the in-degree of the source, as in its code; ``flow`` divides by the second
     moment that independent branches would have at the source; ``exact`` by the one that they have at infinite width
-    (ReLU).
+    (ReLU). ``authors`` is ``degree`` with the gain of ReLU for all activations and the fan-out in place of the fan-in.
     """
-    gain = 1 / moments(activation)[1]
+    gain = _gain(scheme, activation)
     if scheme == "exact":
         seconds = _second_moments(edges)
-    elif scheme == "degree":
+    elif scheme in ("degree", "authors"):
         seconds = [1.0, *(float(len(entering)) for entering in edges)]
     else:
         seconds = [1.0]
         for entering in edges:
             seconds.append(sum(seconds[a] if skip else 1.0 for a, skip in entering))
     return [[0.0 if skip else gain / seconds[a] for a, skip in entering] for entering in edges]
+
+
+def _gain(scheme: Scheme, activation: str) -> float:
+    return 2.0 if scheme == "authors" else 1 / moments(activation)[1]
+
+
+def path_lengths(edges: Edges) -> dict[int, int]:
+    """Return how many paths have each number of weighted edges, the stem and the readout left out."""
+    at: list[dict[int, int]] = [{0: 1}]
+    for entering in edges:
+        counts: dict[int, int] = {}
+        for a, skip in entering:
+            for length, count in at[a].items():
+                longer = length + (not skip)
+                counts[longer] = counts.get(longer, 0) + count
+        at.append(counts)
+    return at[-1]
 
 
 def _second_moments(edges: Edges) -> list[float]:
@@ -117,7 +134,8 @@ class Net:
         kernel: side of the convolutions' kernels; None for linear maps.
         activation: the activation's name.
         scheme: how edges' weights are scaled.
-        readout: exponent of the width in the variance of the readout's weights: 1 for 1/n, 2 for 1/n².
+        readout: exponent of the width in the variance of the readout's weights: 1 for 1/n, 2 for 1/n²; under
+            ``authors`` their standard deviation is 2 / classes.
     """
 
     name: str
@@ -140,7 +158,8 @@ class Dag(nn.Module):
         super().__init__()
         self.edges, self.activation = net.edges, ACTIVATIONS[net.activation]
         self.kernel, width = net.kernel, net.width
-        gain = 1 / moments(net.activation)[1]
+        gain = _gain(net.scheme, net.activation)
+        self.by_fan_out = net.scheme == "authors"
         self.stem = self._layer(inputs if net.kernel is None else 3, width, gain)
         self.layers = nn.ModuleDict()
         for v, (entering, scales) in enumerate(
@@ -150,16 +169,17 @@ class Dag(nn.Module):
                 if not skip:
                     self.layers[f"{a}to{v}"] = self._layer(width, width, scale)
         self.readout = nn.Linear(width, classes, bias=False)
-        nn.init.normal_(self.readout.weight, std=width ** (-net.readout / 2))
+        nn.init.normal_(self.readout.weight, std=2 / classes if self.by_fan_out else width ** (-net.readout / 2))
 
     def _layer(self, inputs: int, outputs: int, scale: float) -> nn.Module:
-        """Return a linear map or convolution whose weights have variance scale / fan-in."""
+        """Return a linear map or convolution whose weights have variance scale / fan-in, or fan-out."""
         layer: nn.Linear | nn.Conv2d
         if self.kernel is None:
             layer = nn.Linear(inputs, outputs, bias=False)
         else:
             layer = nn.Conv2d(inputs, outputs, self.kernel, padding=self.kernel // 2, bias=False)
-        nn.init.normal_(layer.weight, std=math.sqrt(scale / layer.weight[0].numel()))
+        fan = layer.weight[:, 0] if self.by_fan_out else layer.weight[0]
+        nn.init.normal_(layer.weight, std=math.sqrt(scale / fan.numel()))
         return layer
 
     def forward(self, x: Tensor) -> Tensor:

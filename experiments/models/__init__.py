@@ -4,12 +4,12 @@ Images are ``[batch, 3, side, side]``; all return logits ``[batch, classes]``.
 """
 
 from benchmarks.nets.cells import nas_bench_201
-from benchmarks.nets.dags import Dag
+from benchmarks.nets.dags import Dag, path_lengths
 from benchmarks.nets.dags import Net as DagNet
 from benchmarks.nets.dags import parse as parse_dag
 from benchmarks.nets.images import all_cnn_c, preact_resnet
 
-from experiments.models.cells import parse_cell
+from experiments.models.cells import parse_cell, parse_code
 from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, resnet_50, swin, wide_resnet
 from experiments.models.small import net_for_nio
 
@@ -23,7 +23,9 @@ __all__ = [
     "nas_bench_201",
     "net_for_nio",
     "parse_cell",
+    "parse_code",
     "parse_dag",
+    "path_lengths",
     "preact_resnet",
     "resnet_50",
     "swin",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.nets.cells import EDGES, Cell, without_dead_edges
+from benchmarks.nets.cells import CELL_OPS, EDGES, Cell, without_dead_edges
 
 from experiments.errors import ExperimentError
 
@@ -15,6 +15,23 @@ _NAMES = {
     "nor_conv_3x3": "conv3x3",
     "avg_pool_3x3": "avgpool3x3",
 }
+
+
+def parse_code(code: str) -> Cell:
+    """Return the cell of a code such as ``3_20_030``: a digit for each edge, grouped by the node that it leads to.
+
+    The digits are those of Chen et al. 2024's lists: 0 none, 1 skip, 2 and 3 convolutions of 1×1 and 3×3, 4 average
+    pooling. Edges that carry only zeros or lead nowhere become "none".
+
+    Raises:
+        ExperimentError: not of this form, or without a path from input to output.
+    """
+    if not re.fullmatch(r"[0-4]_[0-4]{2}_[0-4]{3}", code):
+        raise ExperimentError(f"no code of a cell: {code!r}; expected digits from 0 to 4 as in '3_20_030'")
+    cell = without_dead_edges(dict(zip(EDGES, (CELL_OPS[int(digit)] for digit in code.replace("_", "")), strict=True)))
+    if cell is None:
+        raise ExperimentError(f"the cell {code!r} has no path from its input to its output")
+    return cell
 
 
 def parse_cell(architecture: str) -> Cell:

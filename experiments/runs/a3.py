@@ -35,6 +35,10 @@ class VariancePerLayer(Experiment):
         "floating point; with AutoInit they stay near 1 at every depth."
     )
     paper = "default at depth 812 without BN: beyond float32; AutoInit: stable at all depths"
+    use = (
+        "Residual nets without norms: `autoinit` keeps them finite at any depth, but sums grow with the blocks; "
+        'for hundreds of them take `merge="preserve"` or `fixup`.'
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each depth, with and without BN, under each initialisation."""

@@ -37,6 +37,7 @@ class LearningRatesWithoutBN(Experiment):
         "Without BN the default trains only at few, small rates; AutoInit at more and higher ones, to higher accuracy."
     )
     paper = "a figure over rates 1e-8 to 0.5: the default fails above small rates, AutoInit trains over several decades"
+    use = "Residual nets without norms: `autoinit`, which trains where He's initialisation does not."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield short training at each rate, then full training under each schedule."""

@@ -28,7 +28,14 @@ class CoAtNetInitialisations(Experiment):
         "On a net of convolutions and attention AutoInit is the best of eight initialisations, whatever the "
         "activation, and without norm."
     )
-    paper = "a table of accuracies on Imagenette: AutoInit first in most columns"
+    paper = (
+        "Imagenette at 160×160, a thin CoAtNet, ν = 0.01 (1 without norms), medians of 3 runs: GELU 92.48 %, the "
+        "best of the others 91.44 %; ReLU 92.15, 91.18; SELU 86.80, 88.25; Swish 92.28, 90.83; no norm 85.73, "
+        "85.89: first in three of five. Here ν = 1, other nets and data"
+    )
+    use = (
+        "With norms the choice of the initialisation hardly matters in short trainings; without norms take `autoinit`."
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each variant under each initialisation and seed."""

@@ -41,7 +41,12 @@ class RandomActivationFunctions(Experiment):
         "With AutoInit more random activation functions train, and more beat ReLU, than by default; AutoInit++ more "
         "still; the distributions of accuracies differ significantly."
     )
-    paper = "figures: empirical distribution functions of 200 accuracies; AutoInit's lie to the right of the default's"
+    paper = (
+        "of 200 functions 149 (default), 130 (AutoInit), 117 (AutoInit++) stay at chance, and 22, 26, 50 beat ReLU's "
+        "89.10 %; Kolmogorov–Smirnov D 0.105, 0.191, 0.122 (AutoInit–default, ++–default, ++–AutoInit). There AutoInit "
+        "knows nothing of dropout"
+    )
+    use = "Activations that nobody has tuned for: `autoinit`, and AutoInit++ (`center=True`) for more of them still."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield ReLU under several seeds, then each random function, under each initialisation."""

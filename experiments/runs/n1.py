@@ -35,7 +35,15 @@ class MethodsByNets(Experiment):
         "ResNets, DenseNets and Wide ResNets are more accurate after NIO than after heuristic initialisations and "
         "learned ones (MetaInit, GradInit), with BN and without."
     )
-    paper = "two tables of accuracies on CIFAR-10 after 500 epochs, better with NIO than with the others"
+    paper = (
+        "CIFAR-10 after 500 epochs, mean of 4 (ResNet-110, DenseNet-100, WRN-28-10). With BN: Kaiming 95.53, 95.75,"
+        " 97.27 %, GradInit 95.81, 95.77, 97.34, NIO 96.13, 96.07, 97.50 (± 0.16 to 0.21); without: Kaiming 94.83, "
+        "94.78, 97.15, GradInit 95.12, 95.31, 97.12, NIO 95.27, 95.62, 97.35; on CIFAR-100 NIO is first throughout"
+    )
+    use = (
+        "Nets without norms that do not train: refine them by `nio` or `gradient_norm` from He's initialisation. "
+        "With norms nothing was gained."
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each method on each net, by draw of the weights."""

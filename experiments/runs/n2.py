@@ -15,6 +15,7 @@ import wellposed as wp
 from experiments.data import load_images
 from experiments.feed import Batch, batches_of, device
 from experiments.models import net_for_nio
+from experiments.numbers import mean
 from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 STEP = "training step"
 ITERATIONS = 100
 """T, of Algorithm 3."""
-HARDLY = 1.5
-"""How many times the cheapest setting's time the dearest may take for the cost to hardly grow."""
+PAPER = {"time": 1.25, "memory": 1.41}
+"""By how many times both grow from D = 2 to D = 4: 3.75 to 4.68 s, 5,007 to 7,067 MB."""
+GROWS = 1.1
+"""From which ratio on something grows."""
 VERDICTS: tuple[Agreement, ...] = ("does not agree", "does not agree", "agrees in direction", "agrees")
-"""By how many of the three parts of the claim hold: time over D and r, memory over D, share of a training."""
+"""By how many of the three parts of the claim hold: time grows with D, memory does, share of a training."""
 
 
 @experiment("N2")
@@ -36,10 +39,15 @@ class Cost(Experiment):
     title = "Time and memory of NIO over D and r"
     source = "NIO, table 3"
     claim = (
-        "The cost of NIO hardly grows with the number of sub-batches D and their overlap r, its memory falls with D, "
-        "and a whole refinement costs next to nothing compared with the training."
+        "Time and memory of an iteration grow with the number of sub-batches D, and a whole refinement costs next to "
+        "nothing compared with the training."
     )
-    paper = "a table of time and memory over D and r; in the abstract: negligible cost compared with the training time"
+    paper = (
+        "ResNet-110 on CIFAR-100: 3.75 s and 5,007 MB at D = 2, 4.68 s and 7,067 MB at D = 4 (×1.25, ×1.41); "
+        "accuracy 75.56 to 76.03 % over D and r, not significantly different, Kaiming's 74.54 %; ResNet-50 on "
+        "ImageNet: 0.03 h of 8.5 h. Accuracy over D and r is not run here"
+    )
+    use = "The cost of NIO is no reason against it."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield a training step, and an iteration for each D and r."""
@@ -63,14 +71,12 @@ class Cost(Experiment):
         return {"seconds": (long - short) / settings.iterations, "memory_mb": memory}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Compare the dearest setting with the cheapest, memory over D, and a whole refinement with a training."""
+        """Compare time and memory at the largest D and the smallest, and a whole refinement with a training."""
         step, *others = rows
         times = {(row["D"], row["r"]): float(row["seconds"]) / float(step["seconds"]) for row in others}
         memory = {(row["D"], row["r"]): float(row["memory_mb"]) / float(step["memory_mb"]) for row in others}
         least, most = min(times, key=lambda k: times[k]), max(times, key=lambda k: times[k])
         few, many = settings.sub_batches[0], settings.sub_batches[-1]
-        grows = times[most] / times[least]
-        falls = all(memory[many, r] < memory[few, r] for r in settings.overlaps)
         share = ITERATIONS * times[most] / settings.training_steps
         ours = (
             f"an iteration takes {times[least]:.1f} (D={least[0]}, r={least[1]}) to {times[most]:.1f} (D={most[0]}, "
@@ -78,16 +84,21 @@ class Cost(Experiment):
             + ", ".join(f"D={d} {memory[d, settings.overlaps[0]]:.2f}" for d in settings.sub_batches)
             + " of a training step's"
         )
-        sentence = (
-            f"Time grows by {grows:.1f} times from the cheapest setting to the most expensive, where the sub-batches "
-            f"hold {_samples(*most) / _samples(*least):.1f} times the samples (up to {HARDLY} times counts as "
-            f"'hardly'); memory falls with D: {'yes' if falls else 'not at every r'}; {ITERATIONS} iterations of the "
-            f"most expensive take {100 * share:.2g} % of {settings.training_steps:,} training steps (below 1 % counts "
-            "as 'next to nothing')."
-        )
         if times[least] <= 0:
-            return Judgement(ours, "not decided at this scale", f"{sentence} Timing noise exceeds an iteration.")
-        return Judgement(ours, VERDICTS[(grows <= HARDLY) + falls + (share < 0.01)], sentence)
+            return Judgement(ours, "not decided at this scale", "Timing noise exceeds an iteration.")
+        grow = {
+            what: mean(known[many, r] / known[few, r] for r in settings.overlaps)
+            for what, known in (("time", times), ("memory", memory))
+        }
+        told = ", ".join(f"{what} ×{ratio:.2f} (paper ×{PAPER[what]})" for what, ratio in grow.items())
+        sentence = (
+            f"From D = {few} to D = {many}, on average over r: {told}; below ×{GROWS} counts as not growing. "
+            f"{ITERATIONS} iterations of the most expensive setting "
+            f"take {100 * share:.2g} % of {settings.training_steps:,} training steps (below 1 % counts as 'next to "
+            "nothing')."
+        )
+        held = [ratio > GROWS for ratio in grow.values()] + [share < 0.01]
+        return Judgement(ours, VERDICTS[sum(held)], sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw time and memory over r, a line for each D."""
@@ -99,11 +110,6 @@ class Cost(Experiment):
                 panel.plot(list(settings.overlaps), mine, "o-", ms=3, label=f"D = {count}")
             panel.set(xlabel="overlap r", ylabel=f"{label} / that of a training step", ylim=(0, None))
         panels[0].legend(fontsize=7)
-
-
-def _samples(count: int, overlap: float) -> float:
-    """Return the samples of D sub-batches that share r with their neighbours, in batches."""
-    return count / (count - (count - 1) * overlap)
 
 
 def _nio(model: nn.Module, batch: Batch, told: dict[str, Any], iterations: int) -> Callable[[], Any]:

@@ -28,7 +28,11 @@ class SwinWithoutWarmUp(Experiment):
     title = "Swin transformer without warm-up"
     source = "NIO, table 5"
     claim = "Without warm-up a Swin transformer trains badly from its own initialisation, and well after NIO."
-    paper = "a table on ImageNet: stable training and competitive accuracy without warm-up"
+    paper = (
+        "Swin-T on ImageNet, with warm-up: Kaiming 79.4 %, truncated normal 81.3, GradInit 80.4, NIO 81.3; without:"
+        " both heuristics fail, GradInit 79.9, NIO 80.9"
+    )
+    use = "Keep the warm-up; `autoinit` gains with it and without."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each initialisation, by draw of the weights."""

@@ -28,7 +28,11 @@ class PerLayer(Experiment):
     title = "Gradient norm ratio and cosine per layer, before and after NIO"
     source = "NIO, figure 3"
     claim = "After NIO the gradients of samples agree better, and their norms are closer together, layer by layer."
-    paper = "a figure of ResNet-110's layers before and after"
+    paper = (
+        "a figure for ResNet-110 on CIFAR-10: by layer on one random batch, and for all parameters over 100 batches, "
+        "norm ratios and cosines of samples both nearer to 1 than with Kaiming's"
+    )
+    use = "Do not expect NIO to make single samples agree layer by layer: it tames explosions, and that is what helps."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each net with and without BN, by draw of the weights."""

@@ -16,32 +16,41 @@ POWER = -1.5
 
 @experiment("T1")
 class RateOverDepth(MaximalRates):
-    """Chains of linear maps and activations, from one to many."""
+    """Chains of linear maps and activations, of three layers (one of them hidden) and more."""
 
     title = "Maximal learning rate over depth"
     source = "topology, figure 5"
     claim = "The maximal learning rate of a perceptron falls with its depth as the rule says: with its power -3/2."
     paper = "r = 0.962 between predicted and true rates"
-    paper_r: ClassVar[dict[str, float]] = {"perceptrons": 0.962}
+    use = "Do not scale rates by the depth to the power -3/2: true rates fall far more slowly. Take the rule `kernel`."
+    paper_r: ClassVar[dict[str, float]] = {"perceptrons over depth": 0.962}
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield the chains."""
-        for depth in settings.depths:
-            yield {"topology": "_".join("0" * i + "2" for i in range(depth)), "kernel": None, "depth": depth}
+        """Yield the chains, for each width and scheme of weights."""
+        return chains(settings)
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Hold the power of the depth by which the true rates fall against the paper's too."""
         by_r = super().judge(settings, rows)
-        power, error = power_of_depth(rows)
+        first = rows[: len(settings.layers)]
+        power, error = power_of_depth(first)
         verdict: Agreement = "not decided at this scale"
-        found, off = Gap(power, error, len(rows) - 1), Gap(power - POWER, error, len(rows) - 1)
+        found, off = Gap(power, error, len(first) - 1), Gap(power - POWER, error, len(first) - 1)
         if found.sign():
             verdict = "does not agree" if found.sign() > 0 else "agrees in direction" if off.sign() else "agrees"
         sentence = (
-            f"{by_r.sentence[:-1]}; true rates go as the depth to the power {power:.2f} ± {error:.2f}, where the "
-            f"paper's rule has {POWER}."
+            f"{by_r.sentence[:-1]}; true rates go as the number of activations to the power {power:.2f} ± {error:.2f}, "
+            f"where eq. 8 has {POWER}."
         )
         return Judgement(by_r.ours, worst_of([by_r.agreement, verdict]), sentence, by_r.table)
+
+
+def chains(settings: Settings) -> Iterator[Unit]:
+    """Yield chains of ``layers`` layers: L of them are a stem, a readout, and L - 2 edges between."""
+    for net in settings.nets:
+        for layers in settings.layers:
+            topology = "_".join("0" * i + "2" for i in range(layers - 2))
+            yield {"topology": topology, "kernel": None, "layers": layers, **net}
 
 
 def power_of_depth(rows: Sequence[Row]) -> tuple[float, float]:

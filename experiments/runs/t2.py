@@ -7,18 +7,21 @@ from typing import ClassVar
 
 from experiments.maximal_rates import MaximalRates
 from experiments.registry import Settings, Unit, experiment
+from experiments.runs.t1 import chains
 
 
 class OverTopologies(MaximalRates):
     """Graphs from strings: perceptrons, and convolutional nets with several kernels."""
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield each topology as a perceptron, then those for convolutional nets with each kernel."""
-        for topology in settings.topologies:
-            yield {"topology": topology, "kernel": None}
+        """Yield chains of each depth, each topology (for each width and scheme), and convolutional nets."""
+        yield from chains(settings)
+        for net in settings.nets:
+            for topology in settings.topologies:
+                yield {"topology": topology, "kernel": None, **net}
         for topology in settings.cnn_topologies:
             for kernel in settings.kernels:
-                yield {"topology": topology, "kernel": kernel}
+                yield {"topology": topology, "kernel": kernel, **settings.cnn}
 
 
 @experiment("T2")
@@ -29,4 +32,5 @@ class RateOverTopologies(OverTopologies):
     source = "topology, figures 2 and 3"
     claim = "Over graphs with skips and branches, and over kernel sizes, the rule's rates follow the true maximal ones."
     paper = "r = 0.838 for perceptrons, 0.856 for convolutional nets"
+    use = "Do not take rates for graphs from `paths`; `kernel` and `maximal_update` follow them."
     paper_r: ClassVar[dict[str, float]] = {"perceptrons": 0.838, "convolutional nets": 0.856}

@@ -1,95 +1,112 @@
-"""T4: the rule against μP, which carries a rate over width and says nothing of depth and topology."""
+"""T4: cells of NAS-Bench-201 with weights and rates from their graphs, against those of μP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from benchmarks.nets.cells import EDGES, Cell
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.maximal_rates import (
-    build_net,
-    dag_of,
-    doubtful,
-    octaves_off,
-    octaves_off_at_best,
-    search_rate,
-    told_rates,
-)
-from experiments.numbers import mean, paired
+from experiments.models import nas_bench_201, parse_code
+from experiments.numbers import mean, paired, percent, points
+from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WAYS = ("degree", "mup")
-"""Weights scaled by in-degree and one rate for all; and the weights and groups of a plan of method ``mup``."""
+OURS, MUP = "published", "mup"
+"""Weights by in-degree with the paper's rate; and a plan of method ``mup``, whose groups have the rates."""
+EXAMPLE = 32
+"""Images of the pass that is traced."""
 
 
 @experiment("T4")
 class AgainstMuP(Experiment):
-    """Perceptrons of several widths and topologies: true maximal rates, and those carried over from the first one."""
+    """Each cell trained to the end of the recipe, once in each way and seed."""
 
-    title = "The rule for learning rates against μP"
+    title = "NAS-Bench-201 by the paper's scaling and by μP"
     source = "topology, figure 8"
-    claim = "Over topologies the rule's rates are closer to the true maximal ones than μP's, which only knows widths."
-    paper = "a figure of predicted and true rates beside μP's"
+    claim = (
+        "Nets of NAS-Bench-201 are more accurate with the paper's initialisation and rates than with μP's, at the "
+        "benchmark's rate of 0.1."
+    )
+    paper = "a figure of accuracies on three data sets: most nets lie above the diagonal, μP being inferior"
+    use = "See the outcome: a rate for each net matters more than which rule it is from."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield each net at each width, in both ways; the first is the one that rates are carried over from."""
-        for way in WAYS:
-            for width in settings.widths:
-                for topology in settings.topologies:
-                    yield {"way": way, "width": width, "topology": topology, "kernel": None}
+        """Yield each cell in each way and seed."""
+        for seed in range(settings.seeds):
+            for cell in settings.cells:
+                for way in (OURS, MUP):
+                    yield {"cell": cell, "way": way, "seed": settings.seed + seed}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
-        """Search one net's maximal rate, and ask the rules; μP's rate is the same for all nets."""
+        """Train one cell."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
-        build = partial(build_net, dag_of(settings, unit), images.side)
-        example = images.x[:4].flatten(1)
-        if unit["way"] == "degree":
-            rules = told_rates(lambda: build().cpu(), example, settings)
-            return search_rate(build, images, settings, flat=True) | {"rules": rules}
-        plan = wp.plan(build().cpu(), example, method="mup", seed=settings.seed)
-
-        def optimizer(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-            return torch.optim.SGD(plan.param_groups(model, rate, "sgd", base_width=settings.widths[0]), lr=rate)
-
-        found = search_rate(build, images, settings, flat=True, initialize=plan, optimizer=optimizer)
-        return found | {"rules": {"mup": 0.0}}
+        torch.manual_seed(unit["seed"])
+        cell = parse_code(unit["cell"])
+        model, groups = nas_bench_201(cell, settings.per_stage, settings.channels, bn=settings.bn), None
+        if unit["way"] == OURS:
+            rate = float(settings.rate) * published_factor(cell)
+            wp.initialize_(model, images.x[:EXAMPLE], method="topology", seed=unit["seed"])
+        else:
+            rate, base = float(settings.mup.rate), int(settings.mup.base_width)
+            plan = wp.initialize_(model, images.x[:EXAMPLE], method="mup", base_width=base, seed=unit["seed"])
+            groups = plan.param_groups(model, rate, "sgd", weight_decay=float(settings.train.weight_decay))
+        kept = checkpoint_of(self.name, settings, data, unit)
+        how = recipe(settings.train, rate=rate)
+        return {"rate": rate, **train(model, images, how, unit["seed"], checkpoint=kept, groups=groups).as_row()}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Compare how far the rates that are carried over are off, net by net."""
-        off = _off(settings, rows, octaves_off)
-        ours = "octaves off, mean and largest: " + ", ".join(
-            f"{rule} {mean(values):.2f} and {max(values):.2f}" for rule, values in off.items()
-        )
-        free = _off(settings, rows, octaves_off_at_best)
-        gaps = {rule: paired(free["mup"], free[rule]) for rule in settings.rules}
-        widths = " and ".join(map(str, settings.widths))
-        nearer = ", ".join(f"{gap.mean:+.2f} ± {gap.error:.2f} octaves ({rule})" for rule, gap in gaps.items())
+        """Give the gain over μP, cell by cell, each the mean of its seeds."""
+        ours, theirs = (_accuracies(settings, rows, way) for way in (OURS, MUP))
+        gap = paired(ours, theirs)
+        gaining = sum(one > other for one, other in zip(ours, theirs, strict=True))
+        rates = [float(row["rate"]) for row in rows if row["way"] == OURS]
         sentence = (
-            f"Rates are transferred from the first net. With the best constant for each rule, so that no error is "
-            f"shared, rates over {len(free['mup'])} nets (width {widths}) are closer than μP's by {nearer}; the "
-            f"verdict is that of `paths`, the paper's rule{doubtful(rows)}."
+            f"Over {len(ours)} cells of the authors' order the paper's scaling gains {points(gap)}; {settings.seeds} "
+            f"seed(s), {settings.train.epochs} epochs, rates {min(rates):.3g} to {max(rates):.3g} against "
+            f"{settings.mup.rate}. The base of μP, {settings.mup.base_width} channels, is ours: the paper does not "
+            "say its own."
         )
-        return Judgement(ours, by_gap(gaps["paths"], whole=True), sentence)
+        told = (
+            f"mean accuracy {percent(mean(ours))}, with μP {percent(mean(theirs))}; higher in {gaining} of {len(ours)}"
+        )
+        return Judgement(told, by_gap(gap, whole=2 * gaining > len(ours)), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
-        """Draw how far each rule is off, net by net."""
+        """Draw accuracies over those of μP."""
         panel = figure.subplots()
-        for rule, values in _off(settings, rows, octaves_off).items():
-            panel.plot(sorted(values), "o-", ms=3, label=rule)
-        panel.set(xlabel="nets, by error", ylabel="octaves off the true maximal rate")
-        panel.legend(fontsize=7)
+        ours, theirs = (_accuracies(settings, rows, way) for way in (OURS, MUP))
+        panel.plot([100 * value for value in theirs], [100 * value for value in ours], "o", ms=4)
+        ends = [100 * min(ours + theirs), 100 * max(ours + theirs)]
+        panel.plot(ends, ends, "k--", lw=0.6)
+        panel.set(xlabel="accuracy with μP (%)", ylabel="accuracy with the paper's scaling (%)")
 
 
-def _off(
-    settings: Settings, rows: Sequence[Row], measure: Callable[[Sequence[Row], str], list[float]]
-) -> dict[str, list[float]]:
-    ways = {way: [row for row in rows if row["way"] == way] for way in WAYS}
-    return {rule: measure(ways["degree"], rule) for rule in settings.rules} | {"mup": measure(ways["mup"], "mup")}
+def published_factor(cell: Cell) -> float:
+    """Return what the authors' code multiplies its base rate by: (Σ L³)^(-1/2), L one and the convolutions of a path.
+
+    Skips and pooling count as identities.
+    """
+    lengths: dict[int, list[int]] = {0: [1]}
+    for target in (1, 2, 3):
+        lengths[target] = [
+            length + cell[source, target].startswith("conv")
+            for source, to in EDGES
+            if to == target and cell[source, target] != "none"
+            for length in lengths[source]
+        ]
+    return 1 / math.sqrt(sum(length**3 for length in lengths[3]))
+
+
+def _accuracies(settings: Settings, rows: Sequence[Row], way: str) -> list[float]:
+    return [
+        mean(row["accuracy"] for row in rows if row["cell"] == cell and row["way"] == way) for cell in settings.cells
+    ]

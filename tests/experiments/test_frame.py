@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Counting(Experiment):
     """An experiment that notes which units it ran."""
 
-    title, source, claim, paper = "Counting", "none", "numbers go up", "1"
+    title, source, claim, paper, use = "Counting", "none", "numbers go up", "1", "Count."
     ran: list[int]
 
     def __init__(self):
@@ -173,7 +173,7 @@ def test_the_page_holds_every_experiment_run_or_not(counting, run, tmp_path):
     text = page(tmp_path / "results", tmp_path)
     for name, row in experiments().items():
         assert f"| [{name}](#{name.lower()}) | {row.title}" in text
-        assert f"- Paper: {row.paper}" in text
+        assert f"- Paper: {row.paper}" in " ".join(text.split())
     assert "- Ours: 3 rows" in text
     assert "Outcome: **agrees**. They do." in text
     assert "Ours: not run at any scale" in text
@@ -183,7 +183,7 @@ def test_the_page_holds_every_experiment_run_or_not(counting, run, tmp_path):
     ("call", "message"),
     [
         (lambda: find("A99"), "no experiment 'A99'; "),
-        (lambda: engine.run("A3", "huge"), "no scale 'huge'; known: smoke, laptop, gpu, paper"),
+        (lambda: engine.run("A3", "huge"), "no scale 'huge'; known: smoke, laptop, overnight, gpu, paper"),
         (lambda: engine.run("A3", "smoke", engine="slurm"), "no engine 'slurm'; known: local, ray"),
         (lambda: engine.run("A3", "smoke", overrides=["depht=3"]), "Could not override 'depht'"),
         (lambda: load_settings("A98", "gpu"), "A98 has no settings at scale 'gpu'; it has none"),
@@ -216,8 +216,8 @@ def test_a_result_is_written_in_one_move(tmp_path):
 def test_every_experiment_has_settings_at_every_scale():
     for name in experiments():
         files = {path.stem for path in (FOLDER / name.lower()).glob("*.yaml")}
-        assert set(registry.SCALES) <= files, name
-        for scale in registry.SCALES:
+        assert set(registry.SCALES) - {"overnight"} <= files, name  # where a size between decides something
+        for scale in files.intersection(registry.SCALES):
             settings = load_settings(name, scale)
             assert {"source", "train", "test", "side"} <= set(settings.data)
             assert isinstance(settings.seed, int)

@@ -3,28 +3,36 @@
 import math
 import random
 import re
+from collections import Counter
 from statistics import NormalDist
 
 import pytest
 import torch
 from benchmarks.nets.cells import random_cell
 from experiments.data import Images
+from experiments.errors import ExperimentError
 from experiments.feed import batches_of
 from experiments.maximal_rates import (
+    _largest,
     agreement_of,
     dag_of,
     doubtful,
     octaves_off,
     odd_one,
+    published_rate,
     search_rate,
     told_rates,
     worst_of,
 )
-from experiments.registry import find
+from experiments.models import DagNet, parse_code, parse_dag, path_lengths
+from experiments.registry import SCALES, find
 from experiments.runs.t1 import power_of_depth
+from experiments.runs.t4 import published_factor
 from experiments.runs.t5 import _distinct
 from experiments.settings import from_plain, load_settings
 from torch import nn
+
+from wellposed.rates.rate import Point
 
 SETTINGS = from_plain(
     {
@@ -78,7 +86,52 @@ def test_rules_are_told_as_logarithms_and_the_paper_s_closed_form():
     for unit in find("T1").units(settings):
         net = dag_of(settings, unit)
         told = told_rates(lambda net=net: net.build(), torch.zeros(2, 3 * 16 * 16), settings)
-        assert told["paths"] == pytest.approx(-1.5 * math.log2(unit["depth"] + 1), abs=1e-3)
+        assert told["paths"] == pytest.approx(-1.5 * math.log2(unit["layers"] - 1), abs=1e-3)
+
+
+@pytest.mark.parametrize("topology", ["2_02_002_0001", "1_21_002_1210", "2_22_222_2222"])
+@pytest.mark.parametrize("kernel", [None, 5])
+def test_the_published_rule_counts_three_and_the_weighted_edges(topology, kernel):
+    """By enumeration of every path."""
+    edges = parse_dag(topology)
+
+    def paths(vertex):
+        if vertex == 0:
+            return [0]
+        return [length + (not skip) for a, skip in edges[vertex - 1] for length in paths(a)]
+
+    lengths = paths(len(edges))
+    assert path_lengths(edges) == Counter(lengths)
+    rate = sum((3 + length) ** 3 for length in lengths) ** -0.5 * (3 / kernel if kernel else 1)
+    assert published_rate(DagNet(topology, edges, kernel=kernel)) == pytest.approx(math.log2(rate))
+
+
+@pytest.mark.parametrize("kernel", [None, 3])
+def test_the_authors_weights(kernel):
+    """Variance 2 / fan-out over the in-degree of the source; the readout's standard deviation is 2 / classes."""
+    torch.manual_seed(0)
+    net = DagNet(
+        "x", parse_dag("2_22_022"), width=256 if kernel is None else 48, kernel=kernel, scheme="authors"
+    ).build()
+    fan_out = 256 if kernel is None else 48 * kernel**2
+    wanted = {net.stem: 2 / fan_out, net.layers["0to1"]: 2 / fan_out, net.layers["1to2"]: 2 / fan_out}
+    wanted |= {net.layers["2to3"]: 2 / fan_out / 2, net.readout: 0.2**2}
+    for layer, variance in wanted.items():
+        count = layer.weight.numel()
+        assert float(layer.weight.detach().var()) == pytest.approx(variance, rel=4 * math.sqrt(2 / count))
+
+
+def test_both_definitions_of_the_largest_rate():
+    """The least loss is at the rate 2, whose standard error is 0.1: that of the rate 4 is within it."""
+    curve = [
+        Point(rate=1.0, losses=(1.5, 1.5)),
+        Point(rate=2.0, losses=(0.9, 1.1)),
+        Point(rate=4.0, losses=(1.09, 1.09)),
+        Point(rate=8.0, losses=(1.11, 1.11)),
+        Point(rate=16.0, losses=(0.5, None)),
+    ]
+    assert _largest(curve) == 2.0
+    assert _largest([*curve[:2], Point(rate=4.0, losses=(1.2, 1.2))]) == 1.0
 
 
 RULES = ("paths", "ntk", "maximal_update")
@@ -162,7 +215,9 @@ def test_t1_holds_both_the_correlation_and_the_power_against_the_paper(power, ou
             "true": power * math.log2(d) + noise,
             "kernel": None,
             "topology": str(d),
-            "rules": dict.fromkeys(RULES, -1.5 * math.log2(d)),
+            "layers": d,
+            "curve": [[0.0, 2.0], [1.0, 1.5]],
+            "rules": dict.fromkeys(("published", *RULES), -1.5 * math.log2(d)),
         }
         for d, noise in zip(depths, (0.02, -0.03, 0.01, 0.03, -0.02, 0.01), strict=True)
     ]
@@ -181,8 +236,20 @@ def test_cells_are_drawn_once_each():
 
 @pytest.mark.parametrize("name", ["T2", "T3"])
 def test_topologies_are_what_the_settings_say_at_every_scale(name):
-    for scale in ("smoke", "laptop", "gpu", "paper"):
+    for scale in SCALES:
         settings = load_settings(name, scale)
         units = list(find(name).units(settings))
-        assert len(units) == len(settings.topologies) + len(settings.cnn_topologies) * len(settings.kernels)
+        perceptrons = len(settings.nets) * (len(settings.layers) + len(settings.topologies))
+        assert len(units) == perceptrons + len(settings.cnn_topologies) * len(settings.kernels)
         assert {dag_of(settings, unit).activation for unit in units} == {"relu" if name == "T2" else "gelu"}
+
+
+def test_the_published_rates_of_cells_count_one_and_the_convolutions_of_each_path():
+    cell = parse_code("3_20_030")  # node 1 by 3×3, node 2 by 1×1 from the input, the output by 3×3 from node 1
+    assert {edge: op for edge, op in cell.items() if op != "none"} == {(0, 1): "conv3x3", (1, 3): "conv3x3"}
+    assert published_factor(cell) == pytest.approx(3**-1.5)
+    skips = parse_code("1_21_141")  # paths: skip; pool after skip; skip twice; a convolution, then a skip
+    assert published_factor(skips) == pytest.approx((1 + 1 + 1 + 2**3) ** -0.5)
+    for code in ("3_20_03", "5_20_030", "0_00_033"):
+        with pytest.raises(ExperimentError):
+            parse_code(code)
