@@ -201,8 +201,8 @@ def test_nets_whose_true_rate_is_in_doubt_are_counted():
 def test_the_power_of_the_depth_is_that_by_which_rates_fall():
     depths = (2, 3, 5, 9, 17)
     rows = [{"true": -0.5 * math.log2(d) + 1, "kernel": None, "rules": {"paths": -1.5 * math.log2(d)}} for d in depths]
-    assert power_of_depth(rows) == pytest.approx((-0.5, 0.0), abs=1e-6)
-    assert math.isnan(power_of_depth(rows[:2])[0])
+    assert power_of_depth(rows, "paths") == pytest.approx((-0.5, 0.0), abs=1e-6)
+    assert math.isnan(power_of_depth(rows[:2], "paths")[0])
 
 
 @pytest.mark.parametrize(
