@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -286,22 +287,32 @@ def transfer(results: Results) -> tuple[str, str]:
     def of(family: str) -> dict[str, dict[str, Any]]:
         return {row["way"]: row for row in results["transfer"] if row["family"] == family}
 
-    told, met = [], []
+    told, met, rest = [], [], []
     for family in dict.fromkeys(row["family"] for row in results["transfer"]):
         rows = of(family)
         ours = rows["complete_p, α = 1"]
         others = [row["carried"] for way, row in rows.items() if not way.startswith("complete_p")]
         low, high = ours["interval"]
+        lower = ours["carried"] <= min(others, default=ours["carried"])
         met += [
             abs(ours["shift"]) <= SHIFT,
             low is not None and high is not None and -SHIFT <= low <= high <= SHIFT,
-            ours["carried"] <= min(others, default=ours["carried"]),
+            lower,
             ours["carried"] - ours["best"] <= CARRIED_LOSS,
         ]
+        if family not in ("depth of a GPT", "width of a GPT"):
+            rest.append((ours["shift"], ours["carried"] - ours["best"], lower))
+            continue
         told.append(
             f"{family}: {figure(ours['shift'], 1)} octaves, loss {figure(ours['carried'], 3)}, "
             f"{figure(ours['best'], 3)} at its own best rate"
             + (f", {figure(min(others), 3)} by the best of the others" if others else "")
+        )
+    if rest:
+        shifts, gaps, lowers = zip(*rest, strict=True)
+        told.append(
+            f"{len(rest)} other families: {between(shifts, 1)} octaves, at most {figure(max(*gaps, 0), 3)} above "
+            f"their own best, below the others in {sum(lowers)}"
         )
     ratios = [row["ratio"] for row in results["transfer_cost"]]
     met += [ratio <= TRANSFER_COST for ratio in ratios]
@@ -527,7 +538,8 @@ def summary(results: Results) -> str:
         ),
         (
             "[transfer](#transfer)",
-            "best rate of language models over depth 2 to 32 and width 32 to 256 with AdamW, by `complete_p`, α = 1; "
+            "best rate of language models over depth 2 to 32 and width 32 to 256, and of other families, by "
+            "`complete_p`, α = 1; "
             "loss of the largest at the carried rate; cost of planning",
             f"moves ≤ {SHIFT} octaves, with an interval that says so; loss below that of all others, and within "
             f"{CARRIED_LOSS} of its own best; ≤ {TRANSFER_COST}× mup's",
@@ -836,18 +848,22 @@ def draw_width(results: Results) -> dict[str, Chart]:
     return {"width": chart}
 
 
+def subject_of(family: str) -> str:
+    """Return what a family of models is, without the axis: ``GPT, SGD`` of ``depth of a GPT, SGD``."""
+    return re.sub(r"^(depth|width) of an? ", "", family)
+
+
 def draw_transfer(results: Results) -> dict[str, Chart]:
     charts = {}
     for axis in ("depth", "width"):
         rows = [row for row in results["transfer"] if row["family"].startswith(axis)]
         if not rows:
             continue
-        families = dict.fromkeys(row["family"] for row in rows)
-        names = [row["way"] if len(families) == 1 else f"{row['way']}, {row['family'].split()[-1]}" for row in rows]
+        names = [f"{subject_of(row['family'])}: {row['way']}" for row in rows]
         x = Scale(f"best rate of the largest / of the smallest over {axis} (octaves)", -5, 3, range(-5, 4))
         legend = [Key("dot", TEAL, "complete_p"), Key("dot", GREY, "others"), Key("bar", "#76767633", "asked")]
         title = f"From the smallest to the largest {axis}"
-        chart = Chart(title, "How far the best rate moves.", x, rows=names, legend=legend, left=160, pitch=20)
+        chart = Chart(title, "How far the best rate moves.", x, rows=names, legend=legend, left=240, pitch=20)
         chart.band(-SHIFT, SHIFT)
         for number, row in enumerate(rows):
             colour = TEAL if row["way"].startswith("complete_p") else GREY

@@ -33,7 +33,7 @@ class RateOverDepth(MaximalRates):
         return chains(settings)
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Hold the power of the depth, as the paper's rule counts it, by which the true rates fall against the paper's."""
+        """Hold the power of the depth by which true rates fall, as the paper's rule counts it, against the paper's."""
         by_r = super().judge(settings, rows)
         first = rows[: len(settings.layers)]
         power, error = power_of_depth(first, PUBLISHED if PUBLISHED in settings.rules else "paths")
