@@ -200,7 +200,8 @@ def test_figures_of_the_readme_stand_where_it_says():
     for figures, file in rows:
         text = (ROOT / file).read_text(encoding="utf-8")
         if file == "docs/papers.md":
-            outcomes = re.findall(r"^\| \[\w+\].*\| ([^|]+) \|$", text, re.M)
+            named = re.findall(r"^\| \[[ATN]\d+\](?:[^|]*\|){4} ([^|]+) \|", text, re.M)  # the papers' own
+            outcomes = [outcome for outcome in named if outcome != "not run"]
             counts = Counter(outcome.removesuffix(" at this scale") for outcome in outcomes)
             assert [int(number) for number in re.findall(r"\d+", figures)] == [
                 len(outcomes),
