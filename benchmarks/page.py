@@ -301,7 +301,7 @@ def transfer(results: Results) -> tuple[str, str]:
             ours["carried"] - ours["best"] <= CARRIED_LOSS,
         ]
         if family not in ("depth of a GPT", "width of a GPT"):
-            rest.append((ours["shift"], ours["carried"] - ours["best"], lower))
+            rest.append((ours["shift"], ours["carried"] - ours["best"], bool(others) and lower, bool(others)))
             continue
         told.append(
             f"{family}: {figure(ours['shift'], 1)} octaves, loss {figure(ours['carried'], 3)}, "
@@ -309,10 +309,10 @@ def transfer(results: Results) -> tuple[str, str]:
             + (f", {figure(min(others), 3)} by the best of the others" if others else "")
         )
     if rest:
-        shifts, gaps, lowers = zip(*rest, strict=True)
+        shifts, gaps, lowers, compared = zip(*rest, strict=True)
         told.append(
             f"{len(rest)} other families: {between(shifts, 1)} octaves, at most {figure(max(*gaps, 0), 3)} above "
-            f"their own best, below the others in {sum(lowers)}"
+            f"their own best, below the others at their carried rates in {sum(lowers)} of {sum(compared)}"
         )
     ratios = [row["ratio"] for row in results["transfer_cost"]]
     met += [ratio <= TRANSFER_COST for ratio in ratios]
