@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from wellposed.zoo import import_library
 
 STEPS = 100
+RANGE_TESTS = LIGHTNING, TORCH_LR_FINDER = "lr_find of Lightning", "torch-lr-finder"
 Batches = Iterator[tuple[Tensor, Tensor]]
 Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
 RangeTest = Callable[[nn.Module, Loss, Batches, str], float]
@@ -33,9 +34,9 @@ def range_tests() -> dict[str, RangeTest]:
     """Return the range tests whose packages are installed, by name."""
     found: dict[str, RangeTest] = {}
     if importlib.util.find_spec("lightning") is not None:
-        found["lr_find of Lightning"] = _lightning
+        found[LIGHTNING] = _lightning
     if importlib.util.find_spec("torch_lr_finder") is not None:
-        found["torch-lr-finder"] = _torch_lr_finder
+        found[TORCH_LR_FINDER] = _torch_lr_finder
     return found
 
 
@@ -89,26 +90,14 @@ def _torch_lr_finder(model: nn.Module, loss_fn: Loss, batches: Batches, optimize
     from matplotlib import pyplot
     from torch_lr_finder import LRFinder
 
-    class Whole(nn.Module):
-        """Gives outputs as they are: the loss takes them as the model's."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.model(x)
-            return found
-
     class Criterion(nn.Module):
         def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
             return loss_fn(_Given(outputs), (outputs, labels))
 
-    whole = Whole()
     _, axes = pyplot.subplots()
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        finder = LRFinder(whole, _optimizer(whole, optimizer, 1e-7), Criterion(), device="cpu")
+        finder = LRFinder(model, _optimizer(model, optimizer, 1e-7), Criterion(), device="cpu")
         finder.range_test(_loader(batches), end_lr=100, num_iter=STEPS)
         _, suggested = finder.plot(ax=axes)
     pyplot.close("all")

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from common import markdown
+from range_tests import RANGE_TESTS
 from rated_families import BASE, CHAINS, LONG_CHAINS
 from wellposed.rates.transfer import share_of
 from wellposed.rates.valley import valley
 
 SHARE = share_of("kernel")
 
-RANGE_TESTS = ("lr_find of Lightning", "torch-lr-finder")
-"""Which say the rate itself, and are given no base."""
 RULES = (
     "constant",
     "paths",
@@ -119,7 +118,7 @@ def measures(nets: Sequence[Row], rule: str) -> dict[str, Any]:
     """Return how well a rule does in one family."""
     base = base_of(nets)
     true, told = true_of(nets), told_of(nets, rule)
-    if rule not in RANGE_TESTS:
+    if rule not in RANGE_TESTS:  # which say the rate itself
         told = told - told[base] + true[base]
     errors = np.delete(np.abs(told - true), base)
     losses = [loss_at(row, log_rate) for row, log_rate in zip(nets, told, strict=True)]

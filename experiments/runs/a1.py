@@ -37,8 +37,8 @@ class HyperparameterVariation(Experiment):
         "a figure: AutoInit at or above the default in nearly every setting, far above where the default fails to train"
     )
     use = (
-        "Plain nets without norms: draw them by `autoinit`. On average it gains, and it bears more dropout; at "
-        "rates that are far too large it loses."
+        "Plain nets without norms: draw them by `autoinit`. On average over settings it gains; at rates that are "
+        "far too large it loses."
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:

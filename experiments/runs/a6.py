@@ -33,7 +33,7 @@ class AgainstLSUV(Experiment):
         "LSUV matches AutoInit in some runs, and falls behind where S is small or the net is deep. Here All-CNN-C "
         "alone"
     )
-    use = "No data are needed: `autoinit` in place of LSUV."
+    use = "No difference was found, and `autoinit` needs no data: take it in place of LSUV."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield AutoInit (no samples), then LSUV on each number of samples, for each activation and seed."""

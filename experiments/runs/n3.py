@@ -32,7 +32,7 @@ class SwinWithoutWarmUp(Experiment):
         "Swin-T on ImageNet, with warm-up: Kaiming 79.4 %, truncated normal 81.3, GradInit 80.4, NIO 81.3; without:"
         " both heuristics fail, GradInit 79.9, NIO 80.9"
     )
-    use = "Keep the warm-up; `autoinit` gains with it and without."
+    use = "`autoinit` gains with a warm-up and without; what a warm-up does is not decided here."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each initialisation, by draw of the weights."""

@@ -32,7 +32,9 @@ class PerLayer(Experiment):
         "a figure for ResNet-110 on CIFAR-10: by layer on one random batch, and for all parameters over 100 batches, "
         "norm ratios and cosines of samples both nearer to 1 than with Kaiming's"
     )
-    use = "Do not expect NIO to make single samples agree layer by layer: it tames explosions, and that is what helps."
+    use = (
+        "Do not expect NIO to make single samples agree layer by layer. Without BN it brings exploding gradients down."
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each net with and without BN, by draw of the weights."""

@@ -16,7 +16,7 @@ class RateWithGELU(OverTopologies):
     source = "topology, figure 7"
     claim = "The rule, derived for ReLU, also follows the true maximal rates of nets with GELU."
     paper = "r = 0.920 over depth, 0.680 over graphs, 0.949 for convolutional nets"
-    use = "With GELU likewise: `kernel` or `maximal_update`, not `paths`."
+    use = "Perceptrons: `maximal_update` or `ntk`, not `paths`. Convolutional nets: search the rate."
     paper_r: ClassVar[dict[str, float]] = {
         "perceptrons over depth": 0.920,
         "perceptrons": 0.680,

@@ -55,8 +55,8 @@ class Cells(Experiment):
         " the best falls below that between the benchmark's own seeds"
     )
     use = (
-        "Do not rank nets by one fixed recipe alone. Take rates from `maximal_update` or `kernel`, not from "
-        "`paths`: they do no harm here."
+        "Do not rank nets by one fixed recipe alone. Rates from `maximal_update` do no harm here; those from "
+        "`paths` do."
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:

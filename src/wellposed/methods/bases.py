@@ -171,30 +171,28 @@ class _Place:
 def _places(graph: Graph, streams: Sequence[Stream]) -> dict[str, _Place]:
     """Return the place of every parameter."""
     fans = widths(graph)
-    outer = [(index, stream) for index, stream in enumerate(streams) if not stream.nested]
-    inside: dict[str, tuple[int, int]] = {}  # the stream and the sum, of what acts through one sum's branches alone
+    outer = [stream for stream in streams if not stream.nested]
+    inside: dict[str, int] = {}  # the sum, of what acts through the branches of one alone
     several: set[str] = set()
-    for index, stream in outer:
+    for stream in outer:
         for name, sums in stream.inside.items():
             if len(sums) == 1 and name not in inside:
-                inside[name] = index, min(sums)
+                inside[name] = min(sums)
             else:
                 several.add(name)
         several.update(stream.across)
-    ends = [graph.values[stream.sums[-1]].node or 0 for _, stream in outer]
-    members: dict[object, list[str]] = defaultdict(list)
-    kinds: dict[str, object] = {}
+    ends = [graph.values[stream.sums[-1]].node or 0 for stream in outer]
+    members: dict[int | str, list[str]] = defaultdict(list)
     first = {name: min(parameter.uses, default=-1) for name, parameter in graph.parameters.items()}
     for name in sorted(first, key=lambda name: first[name]):  # some frameworks keep them in the order of the alphabet
         late = bool(ends) and first[name] > max(ends)
-        kinds[name] = "several" if name in several else inside.get(name, "after" if late else "ahead")
-        members[kinds[name]].append(name)
+        members["several" if name in several else inside.get(name, "after" if late else "ahead")].append(name)
     places = {}
     for kind, names in members.items():
-        held = tuple(_SEPARATOR.split(name)[-1] for name in names) if isinstance(kind, tuple) else ()
+        held = tuple(_SEPARATOR.split(name)[-1] for name in names) if isinstance(kind, int) else ()
         for number, name in enumerate(names):
             sides = fans[name].fan_in is None, fans[name].fan_out is None
-            part = "branch" if isinstance(kind, tuple) else str(kind)
+            part = "branch" if isinstance(kind, int) else kind
             places[name] = _Place((part, *sides), (held, number - len(names) if kind == "after" else number))
     return places
 
