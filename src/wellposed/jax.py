@@ -332,12 +332,11 @@ def _prepared(model: Any, args: tuple[Any, ...], training: bool) -> tuple[JaxMod
 
 
 def _with_base(options: Mapping[str, Any], args: tuple[Any, ...], training: bool) -> dict[str, Any]:
-    """Return options with the graph of the model that another one is measured against (``complete_p``)."""
+    """Return options with the front end of the model that another one is measured against (``complete_p``)."""
     base = options.get("base")
     if base is None or isinstance(base, Graph):
         return dict(options)
-    module, given = _prepared(base, args, training)
-    return {**options, "base": graphs.trace(module, *given, training=training)}
+    return {**options, "base": _prepared(base, args, training)[0]}
 
 
 def _opened(

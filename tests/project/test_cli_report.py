@@ -78,6 +78,42 @@ def test_a_saved_plan_is_shown(run, net, tmp_path, monkeypatch):
     assert "<dd>xavier</dd>" in page.read_text()
 
 
+def test_a_base_is_named(run, tmp_path):
+    (tmp_path / "net.py").write_text(
+        """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+
+def make(depth, width):
+    blocks = [Block(width) for _ in range(depth)]
+    return nn.Sequential(nn.Linear(8, width), *blocks, nn.Linear(width, 4)), (torch.zeros(8, 8),)
+
+
+def small():
+    return make(2, 8)
+
+
+def large():
+    return make(8, 16)
+"""
+    )
+    net, page = tmp_path / "net.py", tmp_path / "report.html"
+    argv = ["--method", "complete_p", "-O", f"base={net}:small", "--draws", "0", "-o", page]
+    code, _, err = run("report", f"{net}:large", *argv)
+    assert (code, err) == (0, "")
+    assert "times 0.25 = 4^-1 for its residual branch" in page.read_text()
+
+
 def test_a_training_adds_the_agreement_of_gradients(run, net, tmp_path):
     page = tmp_path / "report.html"
     code, _, _ = run("report", net.replace(":net", ":training"), "--training", "-o", page, "--draws", 0)
