@@ -25,6 +25,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.context.weights import Decision, PlannedWeights
 from wellposed.signals.operators.contraction import Contraction
 from wellposed.signals.structure.reach import depending
+from wellposed.signals.structure.tables import tables
 
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
@@ -244,7 +245,7 @@ def _weight(
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
         kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
-        reason = f"embedding: variance ν = {target:.4g} for its rows, which are its output"
+        reason = _of_table(graph, weights, name)
     else:
         kind = distribution
         reason = (
@@ -296,6 +297,15 @@ def _weight(
         signal_after=decision.after,
         reason=reason,
     )
+
+
+def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:
+    """Return what the scale of an embedding rests on."""
+    factor, leader = tables(graph).factors[name], weights.leader_of(name)
+    times = "" if factor == 1.0 else f" times {factor:.4g}, which the model multiplies them by"
+    if leader is None:
+        return f"embedding: variance ν = {weights.target:.4g} for its rows{times}, which are its output"
+    return f"embedding: its rows{times} have the variance of those of {leader!r}, which they are added to"
 
 
 def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:

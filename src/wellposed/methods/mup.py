@@ -20,6 +20,7 @@ from wellposed.plans import Centering, Drawn, Prescription
 from wellposed.plans.groups import BASE_WIDTH
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.scores import Scores, attention_scores
+from wellposed.signals.structure.tables import tables
 from wellposed.signals.structure.widths import Widths, widths
 
 _TABLE = "Yang et al. 2022, Table 3"
@@ -119,6 +120,7 @@ def by_width(
                 warnings.append(
                     f"readout {name!r} is left as it is, and its variance does not follow the width: {before.reason}"
                 )
+    _scale_tables(graph, draft, prescriptions)
     warnings += _about_readouts(graph, fans)
     warnings += _attention(graph, prescriptions, fans, head_dim)
     return prescriptions, warnings
@@ -142,6 +144,30 @@ def _readout(before: Prescription, width: int, base: float, kind: Literal["mean_
         return before.changed(reason=f"readout of the base's width {width} (μP, {_TABLE}); {before.reason}")
     reason = f"readout: variance times {base:g}/{width}, the base's width over its own (μP, {_TABLE}); {before.reason}"
     return before.changed(std=before.std * math.sqrt(base / width), reason=reason)
+
+
+def _scale_tables(graph: Graph, draft: Draft, prescriptions: dict[str, Prescription]) -> None:
+    """Let the tables that are added to a tied readout's rows follow it, and rates the numbers that multiply rows.
+
+    Beside rows that shrink with the width, those of positions would drown them at large ones; their rates follow too.
+    A number f in the forward pass is the same as rows f times as large, for which rates are f times as high (Yang & Hu
+    2021, arXiv 2011.14522, the symmetry of abc-parametrisations).
+    """
+    read = tables(graph)
+    for name, factor in read.factors.items():
+        mine = prescriptions.get(name)
+        if not isinstance(mine, Drawn) or mine.role != "embedding":
+            continue
+        if factor != 1.0:
+            mine = mine.changed(absorbed=mine.absorbed / factor)
+        for other in read.added.get(name, ()):
+            before, after = draft.prescriptions.get(other), prescriptions[other]
+            if isinstance(before, Drawn) and isinstance(after, Drawn) and after.std != before.std:
+                shrunk = after.std / before.std
+                words = f"{mine.reason}; as much smaller as {other!r}"
+                mine = mine.changed(std=mine.std * shrunk, absorbed=mine.absorbed * shrunk**2, reason=words)
+                break
+        prescriptions[name] = mine
 
 
 def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:

@@ -24,6 +24,7 @@ from wellposed.signals.operators.spectral import inverse_after
 from wellposed.signals.structure.neutral import neutral_value
 from wellposed.signals.structure.repeated import Same, repeated
 from wellposed.signals.structure.roles import Role, roles
+from wellposed.signals.structure.tables import tables
 
 
 class Prescribed(Protocol):
@@ -372,7 +373,7 @@ class PlannedWeights(Weights):
             if any(use.kind == "embedding" for use in uses):
                 # the same table looks tokens up and scores them: scoring decides, taking normalised features
                 scoring = next(use for use in uses if use.kind != "embedding")
-                scale = (self.target / scoring.fan_in) ** 0.5
+                scale = self._scale_of_scoring(name) or 1.0
                 self.decisions.setdefault(
                     name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
                 )
@@ -381,14 +382,44 @@ class PlannedWeights(Weights):
         if role == "weight_norm":
             return make_state(parameter.shape, 1.0, 0.0, lever=name)
         if role == "embedding":
-            use = self.contractions[name][0]
-            self.decisions.setdefault(name, Decision(name, use.node, self.target**0.5, 1.0, 1.0, self.target))
-            return make_state(parameter.shape, 0.0, self.target, roots=root, gauss=True)
+            use, scale = self.contractions[name][0], self._scale_of_table(name)
+            self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
+            return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
         if role in ("bias", "shift"):
             return make_state(parameter.shape, 0.0, 0.0)
         if role == "gain":
             return make_state(parameter.shape, self.gain(parameter), 0.0)
         return super().state(parameter, root)
+
+    def _scale_of_scoring(self, name: str) -> float | None:
+        """Return the scale of a weight that is looked up as a table and scores as well; None for any other."""
+        uses = self.contractions.get(name, [])
+        if self.roles[name] != "weight" or all(use.kind != "embedding" for use in uses):
+            return None
+        return math.sqrt(self.target / next(use.fan_in for use in uses if use.kind != "embedding"))
+
+    def _scale_of_table(self, name: str) -> float:
+        """Return the scale with which a table's rows, times what they are multiplied by, have the target variance.
+
+        Rows that are added to those of a table whose scale is another's matter, since it scores or is kept, have the
+        variance of these: tokens would not be seen beside positions of 1/fan-in of their variance, or fifty times it.
+        """
+        factors, leader = tables(self.graph).factors, self.leader_of(name)
+        if leader is None:
+            return math.sqrt(self.target) / factors[name]
+        return (self._leading(leader) or 1.0) * factors[leader] / factors[name]
+
+    def leader_of(self, table: str) -> str | None:
+        """Return the first of the tables added to this one whose scale it follows; None where it follows none."""
+        return next((one for one in tables(self.graph).added.get(table, ()) if self._leading(one) is not None), None)
+
+    def _leading(self, table: str) -> float | None:
+        """Return the scale of a table whose scale is not chosen for its rows, since it is kept or scores too."""
+        if table in self.kept:
+            held = self.graph.parameters[table].values
+            level = 0.0 if held is None or not held.numel() else float(held.detach().double().square().mean() ** 0.5)
+            return level or None
+        return None if table in self.zero_kept else self._scale_of_scoring(table)
 
     def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
         """Return the numbers of a parameter that keeps them; None of those whose scale is chosen on the way."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from wellposed.graphs import Node, Ref
+from wellposed.graphs import Graph, Node, Ref
 
 
 @cache
@@ -47,3 +47,19 @@ def argument_of(node: Node, position: int, name: str, default: Any = None) -> An
 def ref_of(value: Any) -> int | None:
     """Return the id of the value that an argument refers to, or None."""
     return value.value if isinstance(value, Ref) else None
+
+
+def number_of(graph: Graph, argument: Any) -> float | None:
+    """Return the number that an argument is, or that all elements of a known tensor or of a buffer are."""
+    if isinstance(argument, (int, float)):
+        return float(argument)
+    value = ref_of(argument)
+    if value is None:
+        return None
+    known = graph.known.get(value)
+    if known is None and graph.values[value].kind == "buffer":
+        known = graph.buffer_tensors[graph.values[value].name]
+    if known is None or known.is_meta or not known.numel() or known.is_complex():
+        return None
+    first = known.flatten()[0]
+    return None if bool((known != first).any()) else float(first)

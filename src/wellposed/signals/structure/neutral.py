@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from wellposed.graphs import Graph, Node, Parameter
-from wellposed.signals.operators.schema import named_arguments, plain_name, ref_of
+from wellposed.signals.operators.schema import named_arguments, number_of, plain_name, ref_of
 from wellposed.signals.operators.views import view_of
 
 
@@ -52,7 +51,7 @@ def _followed(graph: Graph, node: Node, value: int, slope: float, offset: float)
         return (slope, offset) if view_of(graph, node) is not None else None
     first, other = node.args[:2]
     reverse = ref_of(other) == value
-    number = _number(graph, first if reverse else other)
+    number = number_of(graph, first if reverse else other)
     if number is None or (name == "div" and (reverse or number == 0.0)):
         return None
     if name in ("mul", "div"):
@@ -64,16 +63,6 @@ def _followed(graph: Graph, node: Node, value: int, slope: float, offset: float)
         sign = -alpha if minus else alpha
         return sign * slope, number + sign * offset
     return slope, offset + (-alpha if minus else alpha) * number
-
-
-def _number(graph: Graph, argument: Any) -> float | None:
-    """Return the number that an argument is, or that all elements of a known tensor are."""
-    if isinstance(argument, (int, float)):
-        return float(argument)
-    known = graph.known.get(value) if (value := ref_of(argument)) is not None else None
-    if known is None or not known.numel() or known.is_complex() or bool((known != known.flatten()[0]).any()):
-        return None
-    return float(known.flatten()[0])
 
 
 def _level(node: Node, value: int) -> float | None:
