@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.gradients.nets import Skip, cross_entropy, pictures
+from tests.ranks import on_two_ranks
 from torch import nn
 
 import wellposed as wp
@@ -70,10 +68,9 @@ class Halved(nn.Module):
         return h if len(x) % 2 else self.second(h)
 
 
-def _work(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def _work(rank: int) -> dict[Any, Any]:
     net, batch = model(rank), pictures(8, seed=rank)  # other weights on rank 1: those of rank 0 count
-    found: dict[str, Any] = {}
+    found: dict[Any, Any] = {}
     found["score"] = gradcosine(model(0), cross_entropy, batch, by="layer")
     before = {name: value.clone() for name, value in net.state_dict().items()}
     found["nio"] = nio(net, cross_entropy, [batch], iterations=1, gamma=1e-3, step=STEP)
@@ -112,15 +109,12 @@ def _work(rank: int, folder: str) -> None:
             call()
         except (IndexError, RunError, RankError) as error:
             found["broken", case] = (type(error), str(error))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder: Path = tmp_path_factory.mktemp("ranks")
-    mp.spawn(_work, (str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return on_two_ranks(_work, tmp_path_factory.mktemp("ranks"))
 
 
 def parts() -> list[Any]:

@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.ranks import on_two_ranks
 from tests.versions import needs_newer_torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -213,8 +212,7 @@ def test_errors():
 # ---- sharded --------------------------------------------------------------------------------------------------------
 
 
-def _work(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def _work(rank):
     found = {}
     for norm_type in NORM_TYPES:
         explicit, carrying = two()
@@ -228,18 +226,14 @@ def _work(rank, folder):
         ours = wp.clip_grad_norm_(groups_of(carrying), 0.05, norm_type)
         whole = [[g.full_tensor() for g in gradients(net)] for net in (carrying, explicit)]
         found[norm_type] = (type(ours) is type(theirs), ours.full_tensor(), theirs.full_tensor(), worst(*whole))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 @needs_newer_torch("FSDP2 does not run on CPU")
 def test_shards_count_as_the_whole(tmp_path):
-    mp.spawn(_work, (str(tmp_path),), nprocs=2)
     whole, _ = two()
     backward(whole)
-    for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+    for found in on_two_ranks(_work, tmp_path):
         for norm_type, (alike, ours, theirs, difference) in found.items():
             assert alike
             expected = nn.utils.get_total_norm([p.grad for p in whole.parameters()], norm_type)

@@ -1,0 +1,39 @@
+"""Two processes of one group on this machine, for what runs over ranks."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def on_two_ranks(work: Callable[[int], Any], folder: Path) -> list[Any]:
+    """Call a function of a module with its rank in two processes of one group, over gloo.
+
+    Args:
+        work: The function. What it returns must be what `torch.save` takes.
+        folder: An empty folder for the store and the results.
+
+    Returns:
+        What it returned on rank 0 and on rank 1.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: It raised an error on a rank.
+    """
+    mp.spawn(_run, (work, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+def _run(rank: int, work: Callable[[int], Any], folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(work(rank), f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of gloo may still hold tensors: to let them go while the interpreter ends aborts the process, rarely.
+    os._exit(0)
