@@ -275,6 +275,7 @@ FAMILIES = {
     "depth of a GPT, 1,000 steps": Family(GPT, "depth", (2, 8), 32, steps=1_000),
     "depth of an OLMo-2": Family(olmo_2, "depth", (2, 16), 32),
     "depth of a GPT-2": Family(gpt_2, "depth", (2, 16), 32),
+    "width of a GPT-2": Family(gpt_2, "width", (32, 128), 2),
     "depth of a Mixtral": Family(mixtral, "depth", (2, 16), 32),
     "depth of a ViT, images": Family(vit, "depth", (2, 16), 32, images=True),
     "width of a ViT, images": Family(vit, "width", (32, 128), 2, images=True),

@@ -54,34 +54,83 @@ def test_it_is_the_plan_and_the_budget_together():
     torch.optim.AdamW(found.param_groups(large))
 
 
-def test_its_lines_say_what_the_groups_hold():
-    small, large = Net(2, 8), Net(8, 32)
-    for optimizer, alpha in (("adamw", 1.0), ("adamw", 0.5), ("sgd", 1.0), ("sgd", 0.5)):
-        found = wp.transfer(small, large, X, lr=1.0, weight_decay=0.1, optimizer=optimizer, alpha=alpha)
-        groups = by_name(found.param_groups(large))
-        said = {line.quantity: line for line in found.lines}
-        places = {
-            "weights in branches": "blocks.0.up.weight",
-            "weights at the ends of branches": "blocks.0.down.weight",
-            "vectors in branches": "blocks.0.up.bias",
-            "readouts": "head.weight",
-            "embeddings and weights that meet the input": "read.weight",
-        }
-        for where, name in places.items():
-            for quantity, before in (("lr", 1.0), ("weight_decay", 0.1)):
-                line, held = said.get(f"{quantity} of {where}"), groups[name][quantity]
-                if line is None:
-                    assert held in (before, 0.0)
-                    continue
-                assert line.after == pytest.approx(held)
-                formula, _, values = line.formula.partition("; ")
-                known = {}
-                for text in values.split(", "):
-                    key, *rest = text.split(" = ")
-                    known[key] = float(rest[-1])
-                code = formula.replace("²", "**2").replace("·", "*").replace("^", "**")
-                assert before * eval(code, {}, known) == pytest.approx(held, rel=1e-3), line
-        assert not any(line.axis != "model" for line in found.lines)
+class Heads(nn.Module):
+    """Words in and out by one table that the model multiplies, and one block with attention, used at every depth."""
+
+    def __init__(self, depth, width):
+        super().__init__()
+        self.depth, self.words = depth, nn.Embedding(7, width)
+        self.before, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, ids):
+        x = self.words(ids) * 3.0
+        for _ in range(self.depth):
+            y = self.before(x)
+            q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+            x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.norm(x) @ self.words.weight.T
+
+
+def worth(line):
+    """Return the factor that a line's formula says."""
+    formula, _, values = line.formula.partition("; ")
+    known = {}
+    for text in values.split(", "):
+        key, *rest = text.split(" = ")
+        known[key] = float(rest[-1])
+    return eval(formula.replace("²", "**2").replace("·", "*").replace("^", "**"), {}, known)
+
+
+@pytest.mark.parametrize(("optimizer", "alpha"), [("adamw", 1.0), ("adamw", 0.5), ("sgd", 1.0), ("sgd", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "example", "places"),
+    [
+        (
+            Net,
+            X,
+            {
+                "weights in branches": "blocks.0.up.weight",
+                "weights at the ends of branches": "blocks.0.down.weight",
+                "vectors in branches": "blocks.0.up.bias",
+                "readouts": "head.weight",
+                "embeddings and weights that meet the input": "read.weight",
+            },
+        ),
+        (
+            Heads,
+            torch.arange(7).repeat(2, 1),
+            {
+                "weights in branches": "value.weight",
+                "weights at the ends of branches": "out.weight",
+                "weights in branches that carry a factor": "query.weight",
+                "vectors that carry a factor": "norm.weight",
+                "weights that carry a factor": "words.weight",
+            },
+        ),
+    ],
+)
+def test_its_lines_say_what_the_groups_hold(kind, example, places, optimizer, alpha):
+    small, large = kind(2, 8), kind(6, 32)
+    numbers = {"lr": 1.0, "weight_decay": 0.1} | ({"eps": 1e-8} if optimizer == "adamw" else {})
+    found = wp.transfer(small, large, example, **numbers, optimizer=optimizer, alpha=alpha)
+    groups = by_name(found.param_groups(large))
+    said = {(line.quantity, line.after) for line in found.lines}
+    assert not any(line.axis != "model" for line in found.lines)
+    for line in found.lines:
+        assert line.before * worth(line) == pytest.approx(line.after, rel=1e-3), line
+    for where, name in places.items():
+        for quantity, before in numbers.items():
+            held = groups[name].get(quantity, before)
+            assert (f"{quantity} of {where}", held) in said or held in (before, 0.0)
+
+
+def test_the_lines_of_muon_say_that_it_does_it_itself():
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    found = wp.transfer(Net(2, 8), Net(8, 32), X, lr=0.02, weight_decay=0.1, optimizer="muon", others=("adamw", 3e-3))
+    assert found.lines
+    assert all(line.formula.startswith("Muon's own") for line in found.lines)
 
 
 def test_what_is_left_out_is_the_optimizers_own():

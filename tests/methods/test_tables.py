@@ -115,6 +115,8 @@ def test_rates_follow_the_rows() -> None:
     assert rate(Reader(8.0), "tokens.weight") == pytest.approx(1 / 8)
     assert rate(Reader(), "tokens.weight") == rate(Reader(), "places.weight") == 1.0
     tied = Reader(tied=True, width=128)
+    assert rate(tied, "tokens.weight") == rate(tied, "places.weight") == 1.0
+    tied.norm = nn.LayerNorm(128, elementwise_affine=False)  # nothing carries the readout's factor but the table
     assert rate(tied, "tokens.weight") == pytest.approx(rate(tied, "places.weight")) == pytest.approx(1 / 4)
 
 

@@ -89,6 +89,34 @@ class Modulated(nn.Module):
         return self.head(self.norm(x))
 
 
+class OneMore(nn.Module):
+    """A norm whose gain is kept as its difference from 1."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * (1.0 + self.weight)
+
+
+class Sandwich(nn.Module):
+    """Branches that end in such a norm, and words that are scored by the table that they are looked up in."""
+
+    def __init__(self, depth, width):
+        super().__init__()
+        self.words = nn.Embedding(61, width)
+        self.inner = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.after = nn.ModuleList(OneMore(width) for _ in range(depth))
+        self.norm = OneMore(width)
+
+    def forward(self, input_ids):
+        x = self.words(input_ids)
+        for inner, after in zip(self.inner, self.after, strict=True):
+            x = x + after(inner(x).tanh())
+        return self.norm(x) @ self.words.weight.T
+
+
 @dataclass(frozen=True)
 class Case:
     """A family of models.
@@ -105,6 +133,8 @@ class Case:
         slower: what the rate of SGD is divided by.
         free: patterns of parameters that no width belongs to.
         inputs: of the model.
+        scored: the module before a readout that is an embedding too, whose output is multiplied by √base/width.
+        offset: what is added to carriers before they are used.
     """
 
     make: object
@@ -117,6 +147,8 @@ class Case:
     inputs: dict = field(default_factory=lambda: {"input_ids": IDS})
     matrices: tuple = ("*weight",)
     slower: float = 1.0
+    scored: str = ""
+    offset: float = 0.0
 
 
 def hugging(kind, config, **fields):
@@ -180,6 +212,19 @@ CASES = {
         ("*.c_proj.*",),
         ("*wte.weight", "*wpe.weight"),
         ("lm_head.weight",),
+    ),
+    "gpt2, tied": Case(
+        hugging(
+            "GPT2LMHeadModel", "GPT2Config", vocab_size=61, n_embd=lambda d, w: w, n_layer=lambda d, w: d,
+            n_head=lambda d, w: w // 8, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            bos_token_id=0, eos_token_id=0,
+        ),
+        ("transformer.h.*.attn.c_proj", "transformer.h.*.mlp.c_proj"),
+        ("transformer.h.*",),
+        ("*.c_proj.*",),
+        ("*wte.weight", "*wpe.weight"),
+        (),
+        scored="transformer.ln_f",
     ),
     "neox": Case(
         hugging(
@@ -290,6 +335,16 @@ CASES = {
         ("head.bias",),
         VECTORS,
     ),
+    "sandwich, tied": Case(
+        lambda depth, width: Sandwich(depth, width),
+        ("after.*",),
+        ("inner.*", "after.*"),
+        ("after.*",),
+        ("words.weight",),
+        (),
+        scored="norm",
+        offset=1.0,
+    ),
     "modulated": Case(
         lambda depth, width: Modulated(depth, width),
         ("blocks.*.down", "blocks.*.last"),
@@ -340,16 +395,21 @@ def by_table(case, model, optimizer, rate, m, ratio, alpha):
     return groups
 
 
-def multiplied(case, model, c):
-    """Multiply by c what the ends of branches make."""
+def multiplied(case, model, c, tied):
+    """Multiply by c what the ends of branches make, and what a tied readout takes in by its own factor."""
 
-    def times(_, __, output):
-        return (output[0] * c, *output[1:]) if isinstance(output, tuple) else output * c
+    def times(factor):
+        def hook(_, __, output):
+            return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor
+
+        return hook
 
     ends = [module for name, module in model.named_modules() if matches(name, case.ends)]
     assert ends
     for module in ends:
-        module.register_forward_hook(times)
+        module.register_forward_hook(times(c))
+    if case.scored:
+        model.get_submodule(case.scored).register_forward_hook(times(tied))
 
 
 def loss_of(model, inputs):
@@ -375,12 +435,15 @@ def trained(name, optimizer, alpha, depth=4, base=2, width=32, first=16, steps=S
     plan = plan_of(name, alpha, depth, base, width, first)
     for model in (ours, theirs):
         plan.apply_(model)
-    carriers = [key for key, _ in theirs.named_parameters() if matches(key, case.carriers)]
-    assert carriers
+    tied = first**0.5 / width
+    carried = {key: c for key, _ in theirs.named_parameters() if matches(key, case.carriers)}
+    assert carried
+    if case.scored:
+        carried |= {key: tied for key, _ in theirs.named_parameters() if key.startswith(f"{case.scored}.")}
     with torch.no_grad():
-        for key in carriers:
-            theirs.get_parameter(key).div_(c)
-    multiplied(case, theirs, c)
+        for key, factor in carried.items():
+            theirs.get_parameter(key).add_(case.offset).div_(factor).sub_(case.offset)
+    multiplied(case, theirs, c, tied)
     start = {key: value.detach().clone() for key, value in theirs.named_parameters()}
     given = {} if optimizer == "sgd" else {"eps": EPS}
     own = OPTIMIZERS[optimizer](plan.param_groups(ours, rate, optimizer, DECAY, **given))
@@ -396,7 +459,9 @@ def trained(name, optimizer, alpha, depth=4, base=2, width=32, first=16, steps=S
     worst, moved = 0.0, 0.0
     for key, value in theirs.named_parameters():
         value = value.detach()
-        held = ours.get_parameter(key).detach() / (c if key in carriers else 1.0)
+        held = ours.get_parameter(key).detach()
+        if key in carried:
+            held = (held + case.offset) / carried[key] - case.offset
         scale = max(float(value.abs().max()), 1e-3)
         assert bool(value.isfinite().all())
         worst = max(worst, float((held - value).abs().max()) / scale)

@@ -102,6 +102,28 @@ def test_a_step_of_muon_has_the_spectral_norm_that_the_condition_asks_for(adjust
         assert 0.7 < float(step.square().mean().sqrt()) / asked < 1.2
 
 
+@pytest.mark.skipif(MUON is None, reason="this torch has no Muon")
+@pytest.mark.parametrize("wider", [0.25, 1, 4])
+def test_muons_epsilon_follows_the_norm_of_the_gradient(wider):
+    """It bounds that norm from below, as no elementwise one does; measured on gradients of the model."""
+    ratios = []
+    for width in (64, 1024):
+        torch.manual_seed(0)
+        wide = int(wider * width)
+        small, model = (
+            nn.Sequential(nn.Linear(10, n), nn.Linear(n, int(wider * n), bias=False), nn.Linear(int(wider * n), 5))
+            for n in (64, width)
+        )
+        x = torch.randn(32, 10)
+        plan = wp.plan(model, x, method="complete_p", base=small, seed=0)
+        plan.apply_(model)
+        (mine,) = (g for g in plan.param_groups(model, 0.1, "muon", others=("adamw", 1e-3)) if g["family"] == "muon")
+        (model(x) * torch.randn(32, 5)).sum().backward()
+        assert model[1].weight.shape == (wide, width)
+        ratios.append(float(model[1].weight.grad.norm()) / mine["eps"])
+    assert ratios[1] / ratios[0] == pytest.approx(1.0, rel=0.3)
+
+
 def test_one_rate_for_all_without_mup_but_for_the_plans_own_multipliers():
     model, plan = planned("autoinit")
     assert set(by_name(plan.param_groups(model, 0.1, "adamw")).values()) == {0.1}

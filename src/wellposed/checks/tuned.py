@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -203,36 +204,56 @@ def _lines(groups: list[Group], plan: Plan, family: Family, given: Hyperparamete
 def _where(prescription: Prescription) -> str:
     """Return where a parameter stands in the model, in words."""
     vector = len(prescription.shape) < 2
-    if prescription.depth != 1.0 or prescription.branch != 1.0:
-        kind = "vectors" if vector else "weights"
-        return f"{kind} at the ends of branches" if prescription.absorbed != 1.0 else f"{kind} in branches"
-    if vector:
-        return "vectors"
+    kind = "vectors" if vector else "weights"
+    if _is_end(prescription):
+        return f"{kind} at the ends of branches"
+    inside = " in branches" * (prescription.depth != 1.0 or prescription.branch != 1.0)
+    if prescription.absorbed != 1.0:
+        return f"{kind}{inside} that carry a factor"
+    if vector or inside:
+        return f"{kind}{inside}"
     if prescription.width_in is None:
         return "embeddings and weights that meet the input"
     return "readouts" if prescription.width_out is None else "hidden weights"
 
 
+def _is_end(prescription: Prescription) -> bool:
+    """Whether a parameter carries the factor of the branch that it is in, and no other."""
+    branch = prescription.branch
+    return branch != 1.0 and math.isclose(prescription.absorbed, branch, rel_tol=1e-9)
+
+
 def _formula(quantity: str, prescription: Prescription, family: Family, alpha: float) -> str:
-    """Return the factor in terms of the widths n over the base's, the branches m over the base's, and c = m^-α."""
+    """Return the factor in terms of what the parameter has over the base.
+
+    These are its widths n, the branches m with the factor c = m^-α, the uses s one after the other, and the constant a
+    that it carries beside: of a tied readout, of queries, or of rows that the model multiplies.
+    """
     p = prescription
     n_in = p.width_in / p.base_in if p.width_in and p.base_in else 1.0
     n_out = p.width_out / p.base_out if p.width_out and p.base_out else 1.0
-    m = p.depth
-    c, carried = m**-alpha, p.absorbed != 1.0
-    sgd, muon = family.name == "sgd", family.name == "muon"
-    power = 2 if sgd else 1
-    over_depth = (f"m^{power * alpha - 1:g}", m ** (power * alpha - 1))
-    ends = ("c²" if sgd else "c", c**power if carried else 1.0)
+    end = _is_end(p)
+    carried, constant = p.branch if end else 1.0, 1.0 if end else p.absorbed
+    sgd = family.name == "sgd"
+    square = "²" if sgd else ""
+    over_depth = (2 if sgd else 1) * alpha - 1
+    factors = [(f"c{square}", carried), (f"a{square}", constant)]
     above, below = {
-        "lr": ([over_depth, ends, ("n_out", n_out if sgd or muon else 1.0)], [("n_in", n_in)]),
-        "weight_decay": ([("n_in", n_in)], [("n_out", n_out if sgd else 1.0), ends]),
-        "eps": ([("c", 1.0 if carried else p.branch)], [("n_out", n_out)]),
+        "lr": ([(f"m^{over_depth:g}", p.depth**over_depth), *factors], [("s", p.repeats if sgd else 1.0)]),
+        "weight_decay": ([], factors),
+        "eps": ([("c", p.branch / carried), ("s", p.repeats)], [("n_out", n_out), ("a", constant)]),
     }[quantity]
+    if family.name == "muon":
+        how = {"lr": "for its steps", "weight_decay": "over that of its rate", "eps": "for the norm of the gradient"}
+        return f"Muon's own, {how[quantity]}; n_in = {n_in:.4g}, n_out = {n_out:.4g}"
+    if quantity != "eps":
+        widths = ([("n_out", n_out if sgd else 1.0)], [("n_in", n_in)])
+        above += widths[quantity == "weight_decay"]
+        below = widths[quantity == "lr"] + below
     top, bottom = ([name for name, value in part if value != 1.0] for part in (above, below))
-    named = {"m": m, "n_in": n_in, "n_out": n_out}
-    used = [f"{name} = {value:.4g}" for name, value in named.items() if any(name in term for term in (*top, *bottom))]
-    used += [f"c = m^-{alpha:g} = {c:.4g}"] * any("c" in term for term in (*top, *bottom))
-    if muon and quantity == "lr":
-        return "as Muon's steps go with the shape; " + ", ".join(used)
+    values = {
+        "m^": f"m = {p.depth:.4g}", "n_in": f"n_in = {n_in:.4g}", "n_out": f"n_out = {n_out:.4g}",
+        "s": f"s = {p.repeats:.4g}", "c": f"c = m^-{alpha:g} = {p.branch:.4g}", "a": f"a = {constant:.4g}",
+    }  # fmt: skip
+    used = [text for start, text in values.items() if any(term.startswith(start) for term in (*top, *bottom))]
     return " · ".join(top or ["1"]) + "".join(f" / {term}" for term in bottom) + f"; {', '.join(used)}"

@@ -16,6 +16,7 @@ from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
+from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.options import check_integer
@@ -193,7 +194,7 @@ def _complete(
             mine = drafted.get(name) or left_alone(graph, name, method, why)
             if isinstance(mine, Drawn) and parameter.tensor.is_complex():
                 mine = mine.changed(distribution="complex_normal")
-        sides = scaled[name]
+        sides = tied_widths(mine, scaled[name])
         planned[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
         for alias in parameter.names[1:]:
             planned[alias] = Tied(

@@ -9,7 +9,6 @@ trains the same function where rates, decay and ε follow (Yang & Hu 2021, arXiv
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -21,10 +20,11 @@ from wellposed.graphs import Graph
 from wellposed.graphs.factors import with_factors
 from wellposed.graphs.naming import numberless
 from wellposed.methods.bases import Base, base_of_model, base_of_numbers
+from wellposed.methods.carrying import times
 from wellposed.methods.mup import by_width, check_scheme
 from wellposed.methods.options import Draft, Request, method
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
+from wellposed.plans import Prescription
 from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
@@ -99,7 +99,7 @@ def complete_p(
         )
     prescriptions = _in_branches(scaled, streams, measured, factors, unable)
     for name, (factor, words) in _ends(graph, streams, measured, factors, unable, alpha).items():
-        prescriptions[name] = _times(graph, prescriptions[name], factor, words)
+        prescriptions[name] = times(graph, prescriptions[name], factor, words)
     return Draft(prescriptions, draft.inputs, draft.coverage, tuple(warnings))
 
 
@@ -309,41 +309,3 @@ def _ends(
                         f"no one value carries both in {graph.model}"
                     )
     return ends
-
-
-def _times(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:
-    """Return a prescription of what is ``factor`` times as large, and says that it carries it."""
-    said = {"absorbed": before.absorbed * factor, "reason": f"{before.reason}; {words}"}
-    if isinstance(before, Centering):  # a multiple of its weight, which carries the factor
-        return before.changed(**said)
-    if isinstance(before, Constant | Drawn | Rescaled):
-        sizes = {"std": before.std, "constant": before.constant, "mean": before.mean or None}
-        channels = before.channel_std
-        return before.changed(
-            **{field: size * factor for field, size in sizes.items() if size is not None},
-            **({"channel_std": tuple(one * factor for one in channels)} if channels is not None else {}),
-            **said,
-        )
-    return _kept_times(graph, before, factor, said)
-
-
-def _kept_times(graph: Graph, before: Prescription, factor: float, said: Mapping[str, Any]) -> Prescription:
-    """Return what writes a parameter that the scheme leaves alone, times ``factor``; zeros stay as they are."""
-    values = graph.parameters[before.name].values
-    if values is None or not values.numel():
-        raise PlanError(
-            f"{before.name!r} is kept as the model makes it, and must be multiplied by {factor:.4g}, but its values "
-            "are not known here; plan the model on a device that holds them"
-        )
-    if not bool(values.any()):
-        return before.changed(**said)
-    fields = {
-        "name": before.name, "shape": before.shape, "role": before.role, "op": before.op, "fan_in": before.fan_in,
-        "fan_out": before.fan_out, "lr_multiplier": before.lr_multiplier, "width_in": before.width_in,
-        "width_out": before.width_out, "base_in": before.base_in, "base_out": before.base_out, "depth": before.depth,
-        "branch": before.branch, "repeats": before.repeats, **said,
-    }  # fmt: skip
-    low, high = float(values.detach().min()), float(values.detach().max())
-    if low == high:
-        return Constant(constant=low * factor, **fields)
-    return Rescaled(std=math.sqrt(float(values.detach().double().square().mean())) * factor, **fields)

@@ -12,18 +12,16 @@ from typing import Any, Literal
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph
+from wellposed.methods.carrying import times
 from wellposed.methods.options import Draft, Request, find_method, method, options_of
-from wellposed.methods.roles import left_alone, zero
+from wellposed.methods.readouts import scale_readouts
+from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import unscaled
 from wellposed.options import check_choice, check_positive
-from wellposed.plans import Centering, Drawn, Prescription
+from wellposed.plans import Centering, Prescription
 from wellposed.plans.groups import BASE_WIDTH
-from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.scores import Scores, attention_scores
-from wellposed.signals.structure.tables import tables
 from wellposed.signals.structure.widths import Widths, widths
-
-_TABLE = "Yang et al. 2022, Table 3"
 
 
 @method("mup")
@@ -104,88 +102,16 @@ def by_width(
     With the base's fans of each parameter these are put on record, so that its rates follow them.
     """
     fans, why = widths(graph), unscaled(graph)
-    warnings: list[str] = []
     prescriptions: dict[str, Prescription] = {}
-    for name, mine in fans.items():
+    for name in fans:
         before = draft.prescriptions.get(name) or left_alone(graph, name, scheme, why)
-        base_in = base_out = None
         if isinstance(base, Mapping):
-            base_in, base_out = base[name]
-            before = before.changed(base_in=base_in, base_out=base_out)
+            before = before.changed(base_in=base[name][0], base_out=base[name][1])
         prescriptions[name] = before
-        if mine.fan_in is not None and mine.fan_out is None:
-            first = base if isinstance(base, int | float) else base_in
-            prescriptions[name] = _readout(before, mine.fan_in, first or mine.fan_in, readout)
-            if prescriptions[name].action != "write" and name not in request.kept and not _is_zero(graph, name):
-                warnings.append(
-                    f"readout {name!r} is left as it is, and its variance does not follow the width: {before.reason}"
-                )
-    _scale_tables(graph, draft, prescriptions)
-    warnings += _about_readouts(graph, fans)
+    first = None if isinstance(base, Mapping) else base
+    warnings = scale_readouts(graph, request, prescriptions, first, readout)
     warnings += _attention(graph, prescriptions, fans, head_dim)
     return prescriptions, warnings
-
-
-def _is_zero(graph: Graph, name: str) -> bool:
-    values = graph.parameters[name].values
-    return values is not None and not bool(values.any())
-
-
-def _readout(before: Prescription, width: int, base: float, kind: Literal["mean_field", "zero"]) -> Prescription:
-    """Return the prescription of a readout; one that is left alone stays so."""
-    if before.action != "write":
-        return before
-    if kind == "zero":
-        zeroed = zero(before, f"readout: 0 (μP, {_TABLE}: any variance up to 1/width²)")
-        return zeroed.changed(base_in=before.base_in, base_out=before.base_out)
-    if not isinstance(before, Drawn):
-        return before
-    if base == width:
-        return before.changed(reason=f"readout of the base's width {width} (μP, {_TABLE}); {before.reason}")
-    reason = f"readout: variance times {base:g}/{width}, the base's width over its own (μP, {_TABLE}); {before.reason}"
-    return before.changed(std=before.std * math.sqrt(base / width), reason=reason)
-
-
-def _scale_tables(graph: Graph, draft: Draft, prescriptions: dict[str, Prescription]) -> None:
-    """Let the tables that are added to a tied readout's rows follow it, and rates the numbers that multiply rows.
-
-    Beside rows that shrink with the width, those of positions would drown them at large ones; their rates follow too.
-    A number f in the forward pass is the same as rows f times as large, for which rates are f times as high (Yang & Hu
-    2021, arXiv 2011.14522, the symmetry of abc-parametrisations).
-    """
-    read = tables(graph)
-    for name, factor in read.factors.items():
-        mine = prescriptions.get(name)
-        if not isinstance(mine, Drawn) or mine.role != "embedding":
-            continue
-        if factor != 1.0:
-            mine = mine.changed(absorbed=mine.absorbed / factor)
-        for other in read.added.get(name, ()):
-            before, after = draft.prescriptions.get(other), prescriptions[other]
-            if isinstance(before, Drawn) and isinstance(after, Drawn) and after.std != before.std:
-                shrunk = after.std / before.std
-                words = f"{mine.reason}; as much smaller as {other!r}"
-                mine = mine.changed(std=mine.std * shrunk, absorbed=mine.absorbed * shrunk**2, reason=words)
-                break
-        prescriptions[name] = mine
-
-
-def _about_readouts(graph: Graph, fans: Mapping[str, Widths]) -> list[str]:
-    """Return what μP cannot do for this model's readouts."""
-    warnings = []
-    readouts = [name for name, mine in fans.items() if mine.fan_in is not None and mine.fan_out is None]
-    if not readouts:
-        warnings.append(
-            "no weight ends in a dimension of its own: the model has no readout, and its outputs are hidden ones"
-        )
-    looked_up = {use.parameter for use in contractions(graph) if use.kind == "embedding"}
-    for name in readouts:
-        if name in looked_up:
-            warnings.append(
-                f"{name!r} is an embedding and a readout: μP asks for two scales, and the readout's is used (its "
-                "authors put a factor into the forward pass instead); untie them for rates that hold at every width"
-            )
-    return warnings
 
 
 def _attention(
@@ -220,12 +146,7 @@ def _absorb(graph: Graph, prescriptions: dict[str, Prescription], score: Scores,
     if not mine or any(one.action != "write" or isinstance(one, Centering) for one in mine):
         return False
     for one in mine:
-        if one.absorbed != 1.0:  # a module that runs twice
-            continue
-        scale = {"std": one.std} if one.constant is None else {"constant": one.constant}
-        prescriptions[one.name] = one.changed(
-            **{field: value * factor for field, value in scale.items() if value is not None},
-            absorbed=factor,
-            reason=f"{one.reason}; times √({head_dim:g}/{score.head_dim}): scores scale as 1/head size (μP)",
-        )
+        if one.absorbed == 1.0:  # a module that runs twice is met twice
+            words = f"times √({head_dim:g}/{score.head_dim}): scores scale as 1/head size (μP)"
+            prescriptions[one.name] = times(graph, one, factor, words)
     return True

@@ -155,7 +155,8 @@ def _numbers(prescription: Prescription, family: Family, lr: float, settings: Se
     given = settings.eps if family.name == "adam" else None
     own = family.eps if given is None else given
     if own is not None and family.eps is not None and (scaling.depth or given is not None):
-        numbers["eps"] = own * (eps_multiplier(prescription, scaling.width) if scaling.width is not None else 1.0)
+        multiplier = 1.0 if scaling.width is None else eps_multiplier(family, prescription, scaling.width)
+        numbers["eps"] = own * multiplier
     if settings.betas is not None and family.name == "adam":
         numbers["betas"] = settings.betas
     return numbers

@@ -171,14 +171,16 @@ def depth_multiplier(family: Family, prescription: Prescription) -> float:
     return together / (prescription.branch * prescription.repeats) if family.name == "sgd" else together
 
 
-def eps_multiplier(prescription: Prescription, base_width: float) -> float:
+def eps_multiplier(family: Family, prescription: Prescription, base_width: float) -> float:
     """Return the factor on ε that keeps it in proportion to the gradient: m^-α/n_out (arXiv 2505.01618, table 1).
 
     A parameter that carries a constant c in the place of a factor has a gradient of 1/c times the size, and one that
-    s times as many blocks share one of s times the size.
+    s times as many blocks share one of s times the size. Muon's stands beside the norm of the whole gradient, which is
+    √(n_in n_out) times that of its elements.
     """
-    _, n_out = _over_base(prescription, base_width)
-    return prescription.branch * prescription.repeats / (n_out * prescription.absorbed)
+    n_in, n_out = _over_base(prescription, base_width)
+    whole = math.sqrt(n_in * n_out) if family.name == "muon" else 1.0
+    return whole * prescription.branch * prescription.repeats / (n_out * prescription.absorbed)
 
 
 def _over_base(prescription: Prescription, base_width: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from wellposed.signals.operators.contraction import Contraction, contractions
 from wellposed.signals.operators.levers import levers, parameter_values
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.signals.operators.product import describe
-from wellposed.signals.operators.schema import plain_name, ref_of
+from wellposed.signals.operators.schema import named_arguments, number_of, plain_name, ref_of
 from wellposed.signals.operators.views import is_view
 from wellposed.signals.structure.reach import stops
 
@@ -80,6 +80,39 @@ def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int
 def is_homogeneous(node: Node) -> bool:
     """Whether a node makes of c x, for c > 0, c times what it makes of x."""
     return is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS
+
+
+def offset_of(graph: Graph, name: str) -> float:
+    """Return the number that a parameter is added to wherever it is used, as 1 to a gain that is kept without it; or 0.
+
+    Such a parameter w carries a factor c of what is made with the number o in o + w by being c (o + w) - o.
+    """
+    found: set[float] = set()
+    pending = [graph.parameters[name].value]
+    dead = set(graph.dead_nodes)
+    while pending:
+        value = pending.pop()
+        for index in graph.users().get(value, ()):
+            node = graph.nodes[index]
+            if index in dead:
+                continue
+            if is_homogeneous(node) and len(node.inputs) == 1:
+                pending += node.outputs
+                continue
+            source, number = _plus_number(graph, node)
+            found.add(number if source == value else 0.0)
+    return found.pop() if len(found) == 1 else 0.0
+
+
+def _plus_number(graph: Graph, node: Node) -> tuple[int | None, float]:
+    """Return the value that a node adds a number to, and the number; None and 0 for any other node."""
+    if plain_name(node.op) != "add" or float(named_arguments(node).get("alpha") or 1.0) != 1.0:
+        return None, 0.0
+    for one, other in (node.args[:2], node.args[1::-1]):
+        value, number = ref_of(one), number_of(graph, other)
+        if value is not None and number is not None:
+            return value, number
+    return None, 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +259,11 @@ class _Walk:
                 source = norm.gain_of(node) if norm.shift_of(node) is None else None
             elif plain_name(node.op) in ("mul", "div"):
                 source = self._times_constant(node)
+            elif plain_name(node.op) == "add":  # a gain that is kept as its difference from 1
+                source = _plus_number(self.graph, node)[0]
+                if source is not None and (found := self._plain(source)) and offset_of(self.graph, found):
+                    return found
+                source = None
             elif is_homogeneous(node) or (self.whole and plain_name(node.op) == "embedding"):
                 source = node.inputs[0]
             if source is None:

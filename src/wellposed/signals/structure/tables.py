@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
@@ -99,3 +100,17 @@ def _made(graph: Graph, node: Node, rows: dict[int, dict[str, float]]) -> dict[s
     if is_homogeneous(node) and node.inputs and name not in ("sum", "mean", "cumsum", "relu", "abs"):
         return rows.get(node.inputs[0], {})
     return {}
+
+
+def factor_between(graph: Graph, starts: Collection[int], value: int) -> float:
+    """Return the number that what the nodes ``starts`` make is multiplied by before it is ``value``, without its sign.
+
+    1 where more happens to it in between than numbers and what is homogeneous.
+    """
+    held = {out: {"": 1.0} for start in starts for out in graph.nodes[start].outputs}
+    for node in graph.nodes[min(starts, default=0) :]:
+        if value in held:
+            break
+        if node.outputs[0] not in held and (made := _made(graph, node, held)):
+            held[node.outputs[0]] = made
+    return held.get(value, {}).get("", 1.0)
