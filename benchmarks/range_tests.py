@@ -41,7 +41,7 @@ def range_tests() -> dict[str, RangeTest]:
 
 
 def _optimizer(model: nn.Module, name: str, lr: float) -> torch.optim.Optimizer:
-    made = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[name]
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return made(model.parameters(), lr=lr)
 
 

@@ -115,6 +115,8 @@ def families(names: Sequence[str] = ()) -> dict[str, list[Case]]:
     found = {name: [Case(net.name, net.build) for net in each] for name, each in nets.items()}
     convolutional = [Net(f"{name} k{k}", parse(name), width=12, kernel=k) for name, k in kernels]
     coarse = {"grid": FAST}
+    small = {"grid": SMALL}
+    found["exact64-adam"] = [Case(net.name, net.build, optimizer="adam", options=small) for net in nets["exact64"]]
     found["cnn"] = [Case(net.name, net.build, "images", batch=64, steps=100, options=coarse) for net in convolutional]
 
     def made(builds: rated.Builds, *kind: Any, **how: Any) -> list[Case]:
@@ -124,15 +126,14 @@ def families(names: Sequence[str] = ()) -> dict[str, list[Case]]:
         "mixed64": made(rated.mixed_graphs()),
         "mixed512": made(dict(list(rated.mixed_graphs(width=512).items())[::2]), options=coarse),
         "residual64": made(rated.residual_nets(), options=coarse),
+        "residual64-adam": made(rated.residual_nets(), optimizer="adam", options=small),
         "batchnorm64": made(rated.batch_norms(), options=coarse),
         "convolutions": made(rated.conv_nets(), "images", batch=64, steps=300, options=coarse),
         "mixer": made(rated.mixers(), "images", batch=64, steps=120, options=coarse),
         "vit": made(rated.transformers(text=False), "images", batch=64, steps=120, options=coarse),
-        "vit-adamw": made(
-            rated.transformers(text=False), "images", "adamw", batch=64, steps=120, options={"grid": SMALL}
-        ),
+        "vit-adamw": made(rated.transformers(text=False), "images", "adamw", batch=64, steps=120, options=small),
         "gpt": made(rated.transformers(text=True), "text", batch=16, steps=120, options=coarse),
-        "gpt-adamw": made(rated.transformers(text=True), "text", "adamw", batch=16, steps=120, options={"grid": SMALL}),
+        "gpt-adamw": made(rated.transformers(text=True), "text", "adamw", batch=16, steps=120, options=small),
     }
     return {name: cases for name, cases in found.items() if not names or name in names}
 

@@ -278,9 +278,10 @@ CASES = {
         ("*.SelfAttention.o", "*.EncDecAttention.o", "*.DenseReluDense.wo"),
         ("encoder.block.*", "decoder.block.*"),
         ("*Attention.o.weight", "*.wo.weight"),
+        ("shared.weight",),
         (),
-        ("shared.weight",),  # also the readout, whose rate it has
         inputs={"input_ids": IDS, "decoder_input_ids": IDS},
+        scored="decoder.final_layer_norm",
     ),
     "vit": Case(
         timm("vit_tiny_patch16_224", img_size=32, embed_dim=lambda d, w: w, depth=lambda d, w: d,

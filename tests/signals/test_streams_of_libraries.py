@@ -130,6 +130,8 @@ class Case:
     build: Callable[[], nn.Module]
     example: Callable[[], dict[str, torch.Tensor]]
     streams: tuple[list[Part], ...]
+    beside: float = 0.0
+    """What the model adds to what carries: 1 for gains that are kept as 1 + w."""
 
     def branches(self) -> Iterator[Branch]:
         """Every branch that some answer has, once."""
@@ -197,8 +199,9 @@ def hf(
     *streams: list[Part],
     kind: str | None = None,
     example: Callable[[], dict[str, torch.Tensor]] = SEQUENCE,
+    beside: float = 0.0,
 ) -> Case:
-    return Case(f"transformers:{name}", partial(from_config, kind or name, config), example, streams)
+    return Case(f"transformers:{name}", partial(from_config, kind or name, config), example, streams, beside)
 
 
 LAYERS, HS = "layers.0 layers.1", "h.0 h.1"
@@ -209,22 +212,8 @@ BERT = each(
     "attention.output.dense.{weight,bias} @ attention.output.dropout",
     "output.dense.{weight,bias} @ output.dropout",
 )
-# The gains of Gemma are 1 + w: no factor on w is one on 1 + w, and what comes before the norm is divided out again.
-GEMMA = each(
-    LAYERS,
-    nothing(
-        "norm|gain",
-        "post_attention_layernorm",
-        "post_attention_layernorm.weight",
-        "self_attn.o_proj.weight",
-    ),
-    nothing(
-        "norm|gain",
-        "post_feedforward_layernorm",
-        "post_feedforward_layernorm.weight",
-        "mlp.down_proj.weight",
-    ),
-)
+# What comes before the norm is divided out again.
+NORMS_LAST = each(LAYERS, "post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
 # Encoders and decoders whose norms lie on the trunk, before the branches (Whisper) or behind the sums (BART).
 BART = (
     each(
@@ -290,14 +279,10 @@ TRANSFORMERS = (
         {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2} | TOKENS,
         each(HS, parallel("self_attention.dense.weight @ self_attention", "mlp.dense_4h_to_h.weight @ mlp")),
     ),
-    hf(
-        "olmo2",
-        DECODER,
-        each(LAYERS, "post_attention_layernorm.weight", "post_feedforward_layernorm.weight"),
-    ),
+    hf("olmo2", DECODER, NORMS_LAST),
     hf("glm4", DECODER, each(LAYERS, "post_self_attn_layernorm.weight", "post_mlp_layernorm.weight")),
-    hf("gemma2", DECODER, GEMMA),
-    hf("gemma3_text", DECODER, GEMMA),
+    hf("gemma2", DECODER, NORMS_LAST, beside=1.0),
+    hf("gemma3_text", DECODER, NORMS_LAST, beside=1.0),
     hf("mixtral", EXPERTS, MIXTURE),
     hf("mixtral, one expert after another", EXPERTS | {"experts_implementation": "eager"}, MIXTURE, kind="mixtral"),
     hf("qwen3_moe", EXPERTS, MIXTURE),
@@ -974,14 +959,15 @@ def ready(case: Case) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
 
 
 @contextmanager
-def scaled(model: nn.Module, chosen: Iterable[str]) -> Iterator[None]:
+def scaled(model: nn.Module, chosen: Iterable[str], beside: float = 0.0) -> Iterator[None]:
     parameters = dict(model.named_parameters())
+    before = {name: parameters[name].detach().clone() for name in chosen}
     with torch.no_grad():
-        for name in chosen:
-            parameters[name].mul_(C)
+        for name, value in before.items():
+            parameters[name].copy_((beside + value) * C - beside)
         yield
-        for name in chosen:
-            parameters[name].div_(C)
+        for name, value in before.items():
+            parameters[name].copy_(value)
 
 
 @contextmanager
@@ -1017,11 +1003,12 @@ def test_carriers_do_what_a_factor_on_the_branch_does(case: Case) -> None:
             due = output()
         assert distance(plain, due) > 1e-7, one.hooks
         if one.carriers:
-            with scaled(model, one.carriers):
-                assert distance(output(), due) < 1e-10, one.carriers
+            with scaled(model, one.carriers, case.beside):
+                # Gemma multiplies by 1 + w in float32, whatever it is given
+                assert distance(output(), due) < (1e-6 if case.beside else 1e-10), one.carriers
         # No carrier is missing, and none too many: without one of them the rest does something else.
         fewer = ([name for name in one.carriers if name != left_out] for left_out in one.carriers if seen(left_out))
         for chosen in (*one.tried, *fewer):
-            with scaled(model, chosen):
+            with scaled(model, chosen, case.beside):
                 assert distance(output(), due) > 1e-7, chosen
     assert torch.equal(plain, output())

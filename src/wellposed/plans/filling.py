@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,8 +110,13 @@ def start_(
 def _constant(prescription: Drawn | Constant) -> float | None:
     """Return the one number that every element is, as float32 has it, or None."""
     if isinstance(prescription, Constant):
-        return float(np.float32(prescription.constant))
-    return float(np.float32(prescription.mean)) if prescription.std == 0.0 else None
+        return _in_float32(prescription.constant)
+    return _in_float32(prescription.mean) if prescription.std == 0.0 else None
+
+
+def _in_float32(number: float) -> float:
+    """Return the nearest number of float32; infinity for what is beyond the largest, without NumPy's warning."""
+    return float(torch.tensor(number, dtype=torch.float64).float())
 
 
 # ---- element by element ---------------------------------------------------------------------------------------------
