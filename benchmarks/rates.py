@@ -47,6 +47,8 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "kernel": ("kernel", {"predict": True}),
     "kernel, measured": ("kernel", {}),
     "kernel, with what norms rescale": ("kernel", {"predict": True, "scale_free": True}),
+    "signed": ("signed", {"predict": True}),
+    "signed, measured": ("signed", {}),
 }
 """What is compared: rules with their options."""
 SEEDS, OTHER = 3, 100

@@ -105,19 +105,34 @@ def test_dtype_only_rounds(dtype):
     assert_same(values(other), {name: value.to(dtype) for name, value in values(model).items()})
 
 
-@pytest.mark.parametrize("distribution", ["truncated_normal", "orthogonal"])
-def test_default_dtype_and_device_do_not_matter(distribution):
-    model, other = net(), net().bfloat16()
-    plan = plan_for(model, distribution)
+EVERY_KIND = {
+    "truncated_normal": {},
+    "orthogonal": {"0.weight": {"distribution": "orthogonal"}},
+    "by channel": {"0.weight": {"channel_std": tuple(0.5 + i for i in range(8))}},
+    "a constant by channel": {"0.bias": {"output_axis": 0, "channel_std": tuple(0.5 + i for i in range(8))}},
+    "rescaled": {"0.weight": {"distribution": "rescale", "std": 0.4}},
+    "rescaled by channel": {
+        "0.weight": {"distribution": "rescale", "std": 0.4, "channel_std": tuple(0.5 + i for i in range(8))}
+    },
+    "centred": {"0.bias": {"distribution": "centering", "constant": None, "weight": "0.weight", "value": 0.7}},
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_default_dtype_and_device_do_not_matter(kind):
+    model = net()
+    other = copy.deepcopy(model)
+    plan = plan_for(model, **EVERY_KIND[kind])
     plan.apply_(model)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.device("meta"):
             plan.apply_(other)
-            assert_same(draw(plan), values(model))
+            if not kind.startswith("rescaled"):
+                assert_same(draw(plan), values(model))
     finally:
         torch.set_default_dtype(torch.float32)
-    assert_same(values(other), {name: value.bfloat16() for name, value in values(model).items()})
+    assert_same(values(other), values(model))
 
 
 def test_memory_layout_does_not_matter():

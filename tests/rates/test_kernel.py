@@ -57,9 +57,9 @@ def test_the_kernels_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) 
     net = perceptron().double()
     x, w = torch.randn(6, 100).double(), torch.randn(64).double() / 8
     given = iter(x)
-    module = "wellposed.rates.kernel"
+    module = "wellposed.rates.random_outputs"
     monkeypatch.setattr(f"{module}.draw_inputs", lambda graph, *_: {graph.inputs[0]: next(given)[None]})
-    monkeypatch.setattr(f"{module}._readout", lambda *_: w)
+    monkeypatch.setattr(f"{module}._random_weights", lambda *_: w)
     found = relative(net, x[:1], rule="kernel", samples=6)
     expected = jacobian_kernel(net, x, w)
     off = (expected.sum() - expected.diagonal().sum()) / 30

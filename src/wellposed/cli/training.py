@@ -173,7 +173,8 @@ def _relative(
 ) -> list[dict[str, Any]]:
     """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
-    with show.Stages("loading", *(names := tuple(chosen or ("kernel", "maximal_update", "ntk", "paths")))) as stages:
+    names = tuple(chosen or ("kernel", "maximal_update", "ntk", "paths", "signed"))
+    with show.Stages("loading", *names) as stages:
         from wellposed import rates
         from wellposed.rates.relative import find_rate_rule
 

@@ -22,7 +22,7 @@ Sums = Callable[[int, int], npt.NDArray[np.float64]]
 
 def centred(bias: Centering, sums: Sums, first: int, end: int) -> Tensor:
     """Return the elements of a bias, in float32, for the outputs from ``first`` to before ``end``."""
-    return torch.from_numpy(-bias.value * sums(first, end)).float() if end > first else torch.empty(0)
+    return torch.from_numpy(-bias.value * sums(first, end)).float() if end > first else torch.empty(0, device="cpu")
 
 
 def sums_of(weight: Tensor, prescription: Prescription) -> Sums:

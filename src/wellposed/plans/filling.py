@@ -116,7 +116,7 @@ def _constant(prescription: Drawn | Constant) -> float | None:
 
 def _in_float32(number: float) -> float:
     """Return the nearest number of float32; infinity for what is beyond the largest, without NumPy's warning."""
-    return float(torch.tensor(number, dtype=torch.float64).float())
+    return float(torch.tensor(number, dtype=torch.float64, device="cpu").float())
 
 
 # ---- element by element ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import nn
 from wellposed.errors import PlanError, UnsupportedError, listed
 from wellposed.plans.names import unwritable
 from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
-from wellposed.plans.rescale import rescaled
+from wellposed.plans.rescale import rescaled, rows_along
 from wellposed.plans.shards import whole_of
 from wellposed.plans.streams import furthest
 from wellposed.ranks import is_distributed
@@ -228,20 +228,20 @@ def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
         return
     zero = False
     if isinstance(prescription, Constant):
-        zero = bool(torch.tensor(prescription.constant, dtype=torch.float64).float() == 0.0)
+        zero = bool(torch.tensor(prescription.constant, dtype=torch.float64, device="cpu").float() == 0.0)
     elif isinstance(prescription, Drawn):
         zero = max(abs(prescription.mean), prescription.std) < torch.finfo(torch.float32).tiny
     elif isinstance(prescription, Rescaled):
         whole = whole_of(parameter.detach())
         axis = prescription.output_axis if prescription.channel_std is not None else None
-        rows = whole.reshape(1, -1) if axis is None else whole.movedim(axis, 0).flatten(1)
+        rows = whole.reshape(1, -1) if axis is None else rows_along(whole, axis)
         sizes = rows.abs().amax(dim=1).cpu().double()
         if not bool(sizes.isfinite().all()):
             raise PlanError(
                 f"{prescription.name!r} is to be rescaled, but it holds NaN or infinities, which no factor brings to a "
                 "scale; initialise the model first, or leave the parameter out with skip="
             )
-        zero = bool(((sizes < _SQUARED) & (torch.tensor(wanted) > 0)).any())
+        zero = bool(((sizes < _SQUARED) & (torch.tensor(wanted, device="cpu") > 0)).any())
     if zero:
         raise PlanError(
             f"{prescription.name!r} is to be rescaled, but it is zero (in whole or in a channel), so that no factor "

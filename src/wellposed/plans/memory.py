@@ -58,7 +58,8 @@ class Memory:
         if self._matrix is not None:
             self._matrix[row : row + rows, column : column + columns].copy_(values)
             return
-        at = torch.arange(row, row + rows)[:, None] * self._columns + torch.arange(column, column + columns)
+        down, along = (torch.arange(a, a + n, device="cpu") for a, n in ((row, rows), (column, columns)))
+        at = down[:, None] * self._columns + along
         places = torch.unravel_index(at, self.tensor.shape)
         self.tensor[tuple(place.to(self.tensor.device) for place in places)] = values.to(self.tensor)
 

@@ -24,11 +24,12 @@ def rescaled(values: Tensor, prescription: ByChannel) -> Tensor:
     """
     if prescription.channel_std is not None:
         assert prescription.output_axis is not None
-        now = _of_rows(values.movedim(prescription.output_axis, 0).flatten(1))
-        target = torch.tensor(prescription.channel_std, dtype=torch.float64)
+        now = _of_rows(rows_along(values, prescription.output_axis))
+        target = torch.tensor(prescription.channel_std, dtype=torch.float64, device="cpu")
         shape = [len(now) if axis == prescription.output_axis else 1 for axis in range(values.ndim)]
     elif isinstance(prescription, Rescaled):
-        now, target, shape = _of_rows(values.reshape(1, -1)), torch.tensor([prescription.std], dtype=torch.float64), []
+        now, shape = _of_rows(values.reshape(1, -1)), []
+        target = torch.tensor([prescription.std], dtype=torch.float64, device="cpu")
     else:
         return values
     if ((now == 0) & (target > 0)).any():
@@ -44,13 +45,18 @@ def rescaled(values: Tensor, prescription: ByChannel) -> Tensor:
     return (values.double() * factor).to(values.dtype)
 
 
+def rows_along(values: Tensor, axis: int) -> Tensor:
+    """Return a matrix of one row for each index along an axis; of a vector, one of single elements."""
+    return values.movedim(axis, 0).unsqueeze(1).flatten(1)
+
+
 def _of_rows(rows: Tensor) -> Tensor:
     """Return the root mean square of each row, in float64 on the CPU.
 
     NumPy sums in one order, whatever the number of threads and of rows.
     """
     count, length = rows.shape
-    roots = torch.empty(count, dtype=torch.float64)
+    roots = torch.empty(count, dtype=torch.float64, device="cpu")
     step = max(1, _PIECE // max(length, 1))
     for first in range(0, count, step):
         several = rows[first : first + step].detach()

@@ -10,43 +10,28 @@ readout and of the readout itself.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
 from wellposed.options import check_integer
-from wellposed.plans import Plan, drawn_or_own
+from wellposed.plans import Plan
 from wellposed.rates.passes import (
-    Pass,
     Readout,
-    Rows,
-    batch_size,
     body,
-    features_axis,
     find_readout,
-    random_stream,
-    rows_of_samples,
-    white_inputs,
 )
+from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.context.weights import PrescribedWeights, Weights
-from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.drawing import draw_inputs
-from wellposed.signals.inputs import Described, Input
-from wellposed.signals.integration import kernels
+from wellposed.signals.inputs import Described
 from wellposed.signals.operators.norms import over_the_batch
-from wellposed.signals.passes.backward import gradients_of
-from wellposed.signals.passes.forward import describe_inputs, run_pass
 from wellposed.signals.structure import scale_free as structure
 
 NAME = "kernel"
-SAMPLES = 24
 ALIKE = 0.95
 """Mean cosine between what the readout receives of different inputs from which on they look alike."""
 
@@ -156,11 +141,7 @@ def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
             "die out, the kernel of now says little of that once they have grown: draw its weights from a plan first "
             "(wellposed.initialize_, or plan=). If it pools, white inputs are averaged away: give inputs="
         )
-    if not readout.weights:
-        warnings.append(
-            f"{graph.model} has no readout after which there is no other layer: its outputs are taken for what one "
-            "would receive"
-        )
+    warnings += no_readout(graph, readout)
     if any(over_the_batch(node) for node in graph.nodes):
         warnings.append(
             "with batch norms in training mode best rates hardly depended on the architecture, as measured (16 nets: "
@@ -182,78 +163,18 @@ def _measured(
     inputs: Described,
     seed: int,
 ) -> Kernel:
-    descriptors = describe_inputs(graph, white_inputs(graph) if inputs is None else inputs)
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
-    parameters = drawn_or_own(own, plan, plan.seed if plan is not None else 0, graph.model)
-    generator = torch.Generator().manual_seed(random_stream(seed, 0))
-    heads = [_readout(graph, value, generator) for value in readout.values]
     diagonal, lengths, total, received = 0.0, 0.0, None, torch.zeros(())
-    passes = _samples(graph, part, names, parameters, descriptors, seed)
-    for index, (run, rows) in enumerate(itertools.islice(passes, samples)):
-        places = torch.Generator().manual_seed(random_stream(seed, 3, index))
-        cotangents, features = _one_position(run, rows, readout, graph, heads, places)
-        parts = [g.double() for g in run.gradient(cotangents)] if names else []
-        here = torch.cat([h.double().flatten().cpu() for h in features])
+    for gradients, features in random_outputs(graph, part, names, readout, plan, samples, inputs, seed):
+        here = torch.cat([h.flatten().cpu() for h in features])
         received = received + here
         lengths += float(here.square().sum())
-        parts += [h.double() for h in features] if readout.weights else []
+        parts = [*gradients, *(features if readout.weights else [])]
         diagonal += sum(float(part.square().sum()) for part in parts) / samples
         total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
     assert total is not None
     whole = sum(float(part.square().sum()) for part in total)
     alike = (float(received.square().sum()) - lengths) / ((samples - 1) * lengths) if lengths else 0.0
     return Kernel(diagonal, (whole - samples * diagonal) / (samples * (samples - 1)), alike)
-
-
-def _samples(
-    graph: Graph,
-    part: Graph,
-    names: Sequence[str],
-    parameters: Mapping[str, Tensor],
-    descriptors: Mapping[int, Input],
-    seed: int,
-) -> Iterator[tuple[Pass, tuple[Rows, ...]]]:
-    """Yield runs on random inputs, each with the rows of its outputs that belong to the first sample.
-
-    Where a batch norm couples samples, those of one run have a mean of 0, and nothing in common.
-    """
-    for index in itertools.count():
-        generator = torch.Generator().manual_seed(random_stream(seed, index, 1))
-        drawn = draw_inputs(graph, descriptors, generator)
-        run = Pass(part, parameters, names, drawn, random_stream(seed, index, 2))
-        yield run, next(rows_of_samples(run.outputs, batch_size(graph)))
-
-
-def _readout(graph: Graph, value: int, generator: torch.Generator) -> Tensor:
-    """Return random weights of a readout of one output."""
-    info = graph.values[value]
-    count = info.shape[features_axis(graph, value)] if info.shape else 1
-    return torch.randn(count, generator=generator) / math.sqrt(count)
-
-
-def _one_position(
-    run: Pass,
-    rows: Sequence[Rows],
-    readout: Readout,
-    graph: Graph,
-    heads: Sequence[Tensor],
-    places: torch.Generator,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return cotangents that are the readout's weights at one random position of a sample, and the features there."""
-    cotangents, features = [], []
-    for output, at, value, head in zip(run.outputs, rows, readout.values, heads, strict=True):
-        cotangent = torch.zeros_like(output)
-        if not output.ndim:
-            cotangents.append(cotangent + head[0].to(output))
-            features.append(output.detach().reshape(1))
-            continue
-        axis = features_axis(graph, value)
-        mine, theirs = (tensor[at].movedim(axis, -1) for tensor in (cotangent, output.detach()))
-        place = tuple(int(torch.randint(size, (), generator=places)) for size in mine.shape[:-1])
-        mine[place] = head.to(output)
-        cotangents.append(cotangent)
-        features.append(theirs[place])
-    return cotangents, features
 
 
 # ---- predicted ------------------------------------------------------------------------------------------------------
@@ -266,34 +187,13 @@ def _predicted(
 
     For B samples of T positions each, cotangents of independent elements give B·T·K, those that the positions of a
     sample share the sum over pairs within samples, and those that all share the sum over all pairs.
-
-    Raises:
-        OptionError: the graph holds one sample.
     """
-    batch = batch_size(graph)
-    if batch < 2:
-        raise OptionError(
-            f"predict=True needs a graph of two samples or more, and that of {graph.model} holds one: trace it with "
-            "more, or give the model and an example with more"
-        )
-    weights = Weights(part) if plan is None else PrescribedWeights(part, plan.prescriptions)
-    run = run_pass(part, weights, inputs=white_inputs(part) if inputs is None else inputs, keep=True)[1]
-    shapes = {value: graph.values[value].shape for value in readout.values}
-    axes = {value: features_axis(graph, value) for value in readout.values}
-    positions = max(math.prod(shape) // shape[axes[value]] // batch for value, shape in shapes.items())
+    expected = ExpectedOutputs(graph, part, readout, plan, inputs)
+    batch, positions = expected.batch, expected.positions
 
     def power(across: bool, within: bool) -> tuple[float, float]:
         """Return the sums of g_i·g_j and of h_i·h_j over pairs of positions, of different samples too or of one."""
-        cotangents: dict[int, float | State] = {}
-        features = 0.0
-        for value, shape in shapes.items():
-            shared = [axis != axes[value] and (across if axis == 0 else within) for axis in range(len(shape))]
-            pairs = [1.0 if each else None for each in shared]
-            cotangents[value] = make_state(shape, 0.0, 1.0 / shape[axes[value]], pairs=pairs)
-            state = run.states[value]
-            if state is not None:
-                features += _pair_sum(state, [axis for axis, each in enumerate(shared) if each])
-        gradients = gradients_of(run, cotangents)
+        gradients, features = expected.summed(across, within)
         return sum(gradients.power(name) for name in names), features
 
     inside = power(across=False, within=True)
@@ -307,13 +207,3 @@ def _predicted(
         between[0] + counted * between[1],
         between[1] * one / single[1] if single[1] else 0.0,
     )
-
-
-def _pair_sum(state: State, over: Sequence[int]) -> float:
-    """Return the sum of E[x_p x_q] over all pairs of elements that differ along some axes at most."""
-    atoms = [atom for axis in over for atom in state.layout.axes[axis]]
-    others = [atom for atom in range(len(state.sizes)) if atom not in atoms]
-    covariance = kernels.pair_mean(kernels.at_zero(state.covariance(), others), state.sizes, atoms)
-    mean = kernels.mean_over(state.mean, atoms)
-    pairs = math.prod(state.sizes) * math.prod(state.sizes[atom] for atom in atoms)
-    return pairs * (kernels.average(covariance) + kernels.average(mean * mean))

@@ -23,6 +23,7 @@ _HOMES = {
     "maximal_update": "wellposed.rates.maximal_update",
     "ntk": "wellposed.rates.ntk",
     "paths": "wellposed.rates.paths",
+    "signed": "wellposed.rates.signed",
 }
 """The modules that hold the rules that come with the package, under the same name; they load on first use."""
 _RULES: dict[str, Rule] = {}
@@ -69,16 +70,16 @@ def relative(
     training: bool = True,
     **options: Any,
 ) -> RelativeRate:
-    """Return the learning rate of a model up to one constant, for plain SGD; the model is only read.
+    """Return the learning rate of a model up to one constant, for plain SGD or for Adam; the model is only read.
 
     Only the ratio of two models' rates under one rule is meaningful: find the rate of one by a search, and multiply.
 
     Args:
         model: the model, or its graph (then without ``args``).
         args: example arguments of ``forward``; the samples lie along the first axis.
-        rule: ``kernel`` (measured on random inputs, or predicted), ``maximal_update`` (measured), ``ntk`` (analytic, in
-            the limit of large width), ``paths`` (the closed form of arXiv 2402.17440), or one registered with
-            `wellposed.rates.rate_rule`.
+        rule: for plain SGD ``kernel`` (measured on random inputs, or predicted), ``maximal_update`` (measured), ``ntk``
+            (analytic, in the limit of large width) or ``paths`` (the closed form of arXiv 2402.17440); for Adam and the
+            like ``signed`` (measured, or predicted); or one registered with `wellposed.rates.rate_rule`.
         plan: how the weights will be drawn; None takes the model's current ones.
         per_layer: also return a multiplier for each parameter, in inverse proportion to its layer's share of the
             neural tangent kernel (`wellposed.rates.ntk.layer_multipliers`).
@@ -100,7 +101,8 @@ def relative(
         chosen["plan"] = plan
     elif plan is not None:
         raise OptionError(f"rule {rule!r} looks at the graph alone and takes no plan; leave plan= out")
-    least = {"maximal_update": 1, "kernel": 2 if chosen.get("predict") else 1}.get(rule)
+    few = 2 if chosen.get("predict") else 1
+    least = {"maximal_update": 1, "kernel": few, "signed": few}.get(rule)
     graph = (
         graph_of(model, args, forward, training)
         if least is None

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from wellposed.errors import OptionError, RateError
+from wellposed.errors import OptionError, RateError, UnsupportedError
 from wellposed.graphs import Graph, graph_of
 from wellposed.options import check_choice, is_positive
 from wellposed.plans import Plan
+from wellposed.plans.optimizers import family_of
 from wellposed.rates.ensemble import LossFn
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
@@ -63,7 +64,7 @@ def transfer(
     *args: Any,
     base: nn.Module | Graph,
     target: nn.Module | Graph,
-    rule: str = "kernel",
+    rule: str | None = None,
     conditions: Conditions | None = None,
     axes: Iterable[str] | None = None,
     base_plan: Plan | None = None,
@@ -83,7 +84,7 @@ def transfer(
         args: example arguments of ``forward``, the same for both models; none for graphs.
         base: the model, or its graph, that the rate was found on.
         target: the one that it is wanted for; it must have the same inputs.
-        rule: as for `relative`.
+        rule: as for `relative`; None: ``signed`` where ``rate`` is one of Adam or the like, else ``kernel``.
         conditions: how ``target`` will be trained; what differs from ``rate.conditions`` is warned of. None: alike.
         axes: along what the models may differ (``depth``, ``topology``, ``kernel``, ``width``, ``operators``); None:
             along any.
@@ -104,6 +105,8 @@ def transfer(
         RateError: the models have different inputs, the loss differs, or they differ along an axis not in ``axes``.
     """
     known = rate if isinstance(rate, Rate) else _given(rate)
+    family = _family(known.conditions, conditions)
+    rule = rule or ("signed" if family == "adam" else "kernel")
     find_rate_rule(rule)
     allowed = AXES if axes is None else tuple(axes)
     for axis in allowed:
@@ -133,9 +136,11 @@ def transfer(
             f"octaves); {runs} runs of {searched[0].conditions.steps} steps"
         )
     warnings = [*known.warnings, *_changed(known.conditions, conditions), *lower.warnings, *upper.warnings]
-    if _plain(known.conditions, conditions) is False:
+    meant = "Adam and the like" if rule == "signed" else "plain SGD"
+    if family is not None and family != ("adam" if rule == "signed" else "sgd"):
         warnings.append(
-            f"rule {rule!r} is for plain SGD, and the rate is one of another optimizer: nothing says how far it holds"
+            f"rule {rule!r} is for {meant}, and the rate is one of another optimizer: nothing says how far it holds"
+            + (" (rule='signed' is for this one)" if family == "adam" else "")
         )
     return known.scaled(factor, reason).model_copy(
         update={
@@ -288,10 +293,16 @@ def _changed(before: Conditions, after: Conditions | None) -> list[str]:
     ]
 
 
-def _plain(before: Conditions, after: Conditions | None) -> bool | None:
-    """Whether training is by plain SGD; None where it is not known."""
+def _family(before: Conditions, after: Conditions | None) -> str | None:
+    """Return what steps are like in training: the family of its optimizer, None where nothing is known of it."""
     names = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
-    return all(name.lower() == "sgd" for name in names) if names else None
+    found = set[str]()
+    for name in names:
+        try:
+            found.add(family_of(name).name)
+        except (OptionError, UnsupportedError):
+            found.add("another")
+    return found.pop() if len(found) == 1 else "several" if found else None
 
 
 def _claim(rule: str, axis: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**33
 """Bytes of parameters up to which real passes are made."""
-MEASURED = ("kernel", "maximal_update")
+MEASURED = ("kernel", "maximal_update", "signed")
 """Rules that make dozens of passes."""
 SLOW = 5e8
 """Multiplications of one pass up to which they are run."""
