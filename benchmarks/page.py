@@ -20,14 +20,13 @@ import numpy as np
 
 from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
 from many_layers import ASKED, MANY
-from rates_tables import base_of, ceiling, measures, told_of, true_of
+from rates_tables import base_of, ceiling, default_rule, measures, told_of, true_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 Rows = list[dict[str, Any]]
 Results = Mapping[str, Rows]
 
 NORMS, PLAIN, UNSTABLE = ("normalised", "cells"), ("plain", "plain cells"), ("unstable",)
-DEFAULT_RULE = "kernel"
 TOPOLOGIES, OTHERS = ("std128", "mf64", "exact64", "gelu64", "mixed64"), ("residual64", "vit", "batchnorm64", "cnn")
 OCTAVES = (0.01, 0.1, 1, 10, 100)
 
@@ -254,7 +253,7 @@ def on_meta(results: Results) -> tuple[str, str]:
 def rules(results: Results) -> tuple[str, str]:
     told, met = [], []
     for family, nets in families(results["rates"]).items():
-        found = measures(nets, DEFAULT_RULE)
+        found = measures(nets, default_rule(nets))
         enough = found["r_log"] is not None and found["r_log"] >= min(RULE_R, OF_CEILING * ceiling(nets))
         met += [enough and found["median"] <= RULE_OCTAVES and not found["failed"]]
         told.append(f"{family} {figure(found['r_log'], 2)}, {figure(found['median'], 2)}")
@@ -796,7 +795,7 @@ def draw_rules(results: Results) -> dict[str, Chart]:
             Key(
                 "dot",
                 colour,
-                text=f"{family}, r = {figure(measures(found[family], DEFAULT_RULE)['r_log'], 2)}",
+                text=f"{family}, r = {figure(measures(found[family], default_rule(found[family]))['r_log'], 2)}",
             )
             for family, colour in colours.items()
         ]
@@ -806,7 +805,7 @@ def draw_rules(results: Results) -> dict[str, Chart]:
         chart.line([(x.low, x.low), (x.high, x.high)], GREY, goal=True)
         for family, colour in colours.items():
             nets = found[family]
-            told, true = told_of(nets, DEFAULT_RULE), true_of(nets)
+            told, true = told_of(nets, default_rule(nets)), true_of(nets)
             base = base_of(nets)
             for n in range(len(nets)):
                 if n != base:  # which the rule is given

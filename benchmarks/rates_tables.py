@@ -14,21 +14,25 @@ from rated_families import BASE, CHAINS, LONG_CHAINS
 from wellposed.rates.transfer import share_of
 from wellposed.rates.valley import valley
 
-SHARE = share_of("kernel")
-
+BEST = "best constant"
 RULES = (
     "constant",
+    BEST,
     "paths",
     "ntk",
     "maximal_update",
     "kernel",
     "kernel, measured",
     "kernel, with what norms rescale",
+    "signed",
+    "signed, measured",
     "short search",
     "kernel and short search",
+    "signed and short search",
     *RANGE_TESTS,
 )
 """What is compared, in the order of the tables; a family shows what was measured for all of its nets."""
+AND_SHORT = " and short search"
 NOT_LEARNT = 0.05
 """Nats below guessing that a net's training loss must have come for it to count as one that learnt."""
 COLUMNS = {
@@ -43,8 +47,9 @@ COLUMNS = {
 ABOUT = f"""*True rates*: the centre of the plateau, of three draws of the weights with an order of batches each (where
 a family says so, one order for all). *Ceiling*: the r that a perfect rule would reach, from how far single draws agree.
 *Octaves*: |log2| of the rate that a rule gives over the true one, where the rule gives the family's base net (the
-shallowest, with the smallest kernel) its true rate; the base itself is left out. Range tests say the rate itself
-(geometric mean of three, as their documentation has them run). *Not learnt*: nets whose loss at the
+shallowest, with the smallest kernel) its true rate; the base itself is left out. *Constant* is the base's true rate for
+all, *best constant* the one rate with the least mean loss, which takes all truths to know. Range tests say the rate
+itself (geometric mean of three, as their documentation has them run). *Not learnt*: nets whose loss at the
 rule's rate is no more than {NOT_LEARNT} below guessing, or that diverge there. *Excess loss*: mean over the others of
 their loss there above the grid's least."""
 
@@ -75,7 +80,35 @@ def summary(rows: Sequence[Row]) -> str:
             if rule in rules_of(nets)
         ]
         texts += ["### Depth alone: chains", markdown(lines, {"family": "family", **COLUMNS})]
+    if len(signed := {family: nets for family, nets in groups.items() if "signed" in rules_of(nets)}) > 1:
+        columns = {"family": "family", **{f"{power:.3g}": f"{power:.3g}" for power in POWERS}, "held out": "held out"}
+        texts += ["### The power of `signed`: median octaves", markdown(powers(signed), columns)]
     return "\n\n".join(texts)
+
+
+POWERS = (0.4, 0.5, 2 / 3, 0.75, 0.85, 1.0)
+OWN_POWER = 2 / 3
+"""Powers of F/D that are compared, and the one that the stored rates are of."""
+
+
+def powers(groups: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Return the median error of rule ``signed`` by family and power; held out: the power is the other families' best.
+
+    Best is the one whose largest median over them is the least.
+    """
+    medians = {family: [_to_power(nets, power) for power in POWERS] for family, nets in groups.items()}
+    lines = []
+    for family, own in medians.items():
+        largest = np.max([each for other, each in medians.items() if other != family], axis=0)
+        row = {f"{power:.3g}": median for power, median in zip(POWERS, own, strict=True)}
+        lines.append({"family": family, **row, "held out": own[int(np.argmin(largest))]})
+    return lines
+
+
+def _to_power(nets: Sequence[Row], power: float) -> float:
+    scale = power / OWN_POWER
+    scaled = [{**row, "rules": {"signed": row["rules"]["signed"] * scale}} for row in nets]
+    return float(measures(scaled, "signed")["median"])
 
 
 PLAIN = ("maximal_update", "kernel")
@@ -84,10 +117,16 @@ PLAIN = ("maximal_update", "kernel")
 
 def rules_of(nets: Sequence[Row]) -> list[str]:
     """Return what was measured for all nets of a family."""
-    known = {"constant"} | set.intersection(*(set(row["rules"]) for row in nets))
+    known = {"constant", BEST} | set.intersection(*(set(row["rules"]) for row in nets))
     if all("short" in row for row in nets):
-        known |= {"short search"} | ({"kernel and short search"} if "kernel" in known else set())
+        known |= {"short search"}
+        known |= {f"{rule}{AND_SHORT}" for rule in (default_rule(nets),) if rule in known}
     return [rule for rule in RULES if rule in known]
+
+
+def default_rule(nets: Sequence[Row]) -> str:
+    """Return the rule that `wellposed.rates.transfer` takes for a family's optimizer."""
+    return "signed" if nets[0]["family"].endswith(("-adam", "-adamw")) else "kernel"
 
 
 def ceiling(nets: Sequence[Row]) -> float:
@@ -118,7 +157,7 @@ def measures(nets: Sequence[Row], rule: str) -> dict[str, Any]:
     """Return how well a rule does in one family."""
     base = base_of(nets)
     true, told = true_of(nets), told_of(nets, rule)
-    if rule not in RANGE_TESTS:  # which say the rate itself
+    if rule not in (BEST, *RANGE_TESTS):  # which say the rate itself
         told = told - told[base] + true[base]
     errors = np.delete(np.abs(told - true), base)
     losses = [loss_at(row, log_rate) for row, log_rate in zip(nets, told, strict=True)]
@@ -151,11 +190,22 @@ def told_of(nets: Sequence[Row], rule: str) -> np.ndarray:
     """Return log2 of a rule's relative rates."""
     if rule == "constant":
         return np.zeros(len(nets))
+    if rule == BEST:
+        return np.full(len(nets), best_constant(nets))
     if rule == "short search":
         return np.log2([row["short"] for row in nets])
-    if rule == "kernel and short search":
-        return SHARE * told_of(nets, "kernel") + (1 - SHARE) * told_of(nets, "short search")
+    if rule.endswith(AND_SHORT):
+        one = rule.removesuffix(AND_SHORT)
+        share = share_of(one)
+        return share * told_of(nets, one) + (1 - share) * told_of(nets, "short search")
     return np.array([row["rules"][rule] for row in nets])
+
+
+def best_constant(nets: Sequence[Row]) -> float:
+    """Return log2 of the one rate with the least mean loss over a family, in steps of a tenth of an octave."""
+    tried = [log_rate for row in nets for log_rate, _ in mean_curve(row)]
+    rates = np.arange(min(tried), max(tried) + 0.05, 0.1)
+    return float(min(rates, key=lambda log_rate: np.mean([loss_at(row, log_rate) for row in nets])))
 
 
 def mean_curve(row: Row) -> list[tuple[float, float]]:

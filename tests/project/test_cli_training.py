@@ -92,7 +92,7 @@ def test_lr_multiplies_the_base(run, file):
     code, out, err = run("lr", f"{file}:deep", "--base", f"{file}:base", "--base-rate", "0.1", "--json")
     assert (code, err) == (0, "")
     rows = {row["rule"]: row for row in json.loads(out)}
-    assert set(rows) == {"kernel", "maximal_update", "ntk", "paths"}
+    assert set(rows) == {"kernel", "maximal_update", "ntk", "paths", "signed"}
     deep, base = (zoo.load(f"{file}:{name}") for name in ("deep", "base"))
     for rule, row in rows.items():
         rates = [wp.rates.relative(model, *args, rule=rule).value for model, args, _ in (deep, base)]

@@ -48,8 +48,8 @@ def signed(
     Args:
         graph: from `wellposed.trace`.
         plan: draw the weights from it instead of taking the model's current ones.
-        exponent: 1 is a change by a fixed part of F in the first step; best rates as measured follow powers of 0.37
-            (small GPTs under AdamW) to 1.4 (graphs of perceptrons), and 2/3 is within a quarter octave on each.
+        exponent: 1 is a change by a fixed part of F in the first step; best rates as measured follow powers of 0.4
+            (small GPTs under AdamW) to 1 and more (perceptrons), and 2/3 is within a third of an octave on each.
         samples: number of random inputs.
         predict: work F and D out from the graph alone, in expectation over weights and inputs, by backward signals: no
             passes, and a model on meta will do. Elements of one parameter are taken for alike, which makes D larger,
