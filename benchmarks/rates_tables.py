@@ -121,6 +121,8 @@ def rules_of(nets: Sequence[Row]) -> list[str]:
     if all("short" in row for row in nets):
         known |= {"short search"}
         known |= {f"{rule}{AND_SHORT}" for rule in (default_rule(nets),) if rule in known}
+    if default_rule(nets) != "signed":
+        known -= {"signed", "signed, measured"}
     return [rule for rule in RULES if rule in known]
 
 
