@@ -129,6 +129,9 @@ def families(names: Sequence[str] = ()) -> dict[str, list[Case]]:
         "residual64-adam": made(rated.residual_nets(), optimizer="adam", options=small),
         "batchnorm64": made(rated.batch_norms(), options=coarse),
         "convolutions": made(rated.conv_nets(), "images", batch=64, steps=300, options=coarse),
+        "convolutions-flat": made(
+            dict(list(rated.conv_nets(pooled=False).items())[::2]), "images", batch=64, steps=300, options=coarse
+        ),
         "mixer": made(rated.mixers(), "images", batch=64, steps=120, options=coarse),
         "vit": made(rated.transformers(text=False), "images", batch=64, steps=120, options=coarse),
         "vit-adamw": made(rated.transformers(text=False), "images", "adamw", batch=64, steps=120, options=small),

@@ -196,7 +196,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = Data(options.images, options.text)
     for family, cases in families(options.families).items():
-        rows = _stored(options.out, family) if options.rules_only else []
+        rows = stored(options.out, family) if options.rules_only else []
         known = {row["net"]: row for row in rows}
         if options.rules_only and not known:
             continue
@@ -212,7 +212,7 @@ def main() -> None:
         _write(rows, family, options.out)
 
 
-def _stored(folder: Path, family: str | None = None) -> list[dict[str, Any]]:
+def stored(folder: Path, family: str | None = None) -> list[dict[str, Any]]:
     """Return the stored rows, of one family or of all."""
     path = folder / "rates.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -222,7 +222,7 @@ def _stored(folder: Path, family: str | None = None) -> list[dict[str, Any]]:
 def _write(rows: list[dict[str, Any]], family: str, folder: Path) -> None:
     """Write the rows of a family beside those of the others."""
     order = list(families())
-    rows = [*(row for row in _stored(folder) if row["family"] != family), *rows]
+    rows = [*(row for row in stored(folder) if row["family"] != family), *rows]
     rows.sort(key=lambda row: order.index(row["family"]))
     for row in rows:
         by_plateau(row)

@@ -90,25 +90,32 @@ class Residual(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions with activations, a mean over places, a readout; with batch norms or without."""
+    """Convolutions with activations, a readout of the mean over places or of all; with batch norms or without."""
 
-    def __init__(self, layers: Sequence[tuple[int, int, int]], activation: str = "relu", norm: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[tuple[int, int, int]],
+        activation: str = "relu",
+        norm: bool = False,
+        pooled: bool = True,
+        side: int = 16,
+    ) -> None:
         super().__init__()
-        self.f = ACTIVATIONS[activation]
+        self.f, self.pooled = ACTIVATIONS[activation], pooled
         gain, channels = 1 / moments(activation)[1], 3
         self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
         for index, (width, kernel, stride) in enumerate(layers):
             layer = nn.Conv2d(channels, width, kernel, stride, kernel // 2)
             self.convolutions.append(_scaled(layer, gain if index else 1.0))
             self.norms.append(nn.BatchNorm2d(width) if norm else nn.Identity())
-            channels = width
-        self.readout = _scaled(nn.Linear(channels, CLASSES), 1.0)
+            channels, side = width, -(-side // stride)
+        self.readout = _scaled(nn.Linear(channels if pooled else channels * side**2, CLASSES), 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images to logits."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = self.f(norm(convolution(x)))
-        return self.readout(x.mean((2, 3)))
+        return self.readout(x.mean((2, 3)) if self.pooled else x.flatten(1))
 
 
 class Attention(nn.Module):
@@ -228,10 +235,13 @@ def batch_norms(width: int = 64) -> Builds:
     return found
 
 
-def conv_nets(count: int = 23) -> Builds:
-    """Return convolutional nets of several depths, kernels, widths, strides and activations, drawn at random."""
+def conv_nets(count: int = 23, pooled: bool = True) -> Builds:
+    """Return convolutional nets of several depths, kernels, widths, strides and activations, drawn at random.
+
+    Their readouts take the mean over places, or all of them.
+    """
     chance = random.Random(1)
-    found: Builds = {"base": partial(ConvNet, ((16, 3, 2), (16, 3, 1)))}
+    found: Builds = {"base": partial(ConvNet, ((16, 3, 2), (16, 3, 1)), pooled=pooled)}
     while len(found) < count + 1:
         depth, kernel, width = chance.choice((1, 2, 3, 4, 6)), chance.choice((1, 3, 5)), chance.choice((8, 16, 32))
         activation = chance.choice(("relu", "relu", "gelu", "tanh"))
@@ -240,7 +250,9 @@ def conv_nets(count: int = 23) -> Builds:
         for index in range(depth):
             down = (strides == "one" and index == depth - 1) or (strides == "two" and index in (0, depth - 1))
             layers.append((width * (1 + (down and depth > 1)), kernel, 2 if down else 1))
-        found[f"{depth} k{kernel} w{width} {strides} {activation}"] = partial(ConvNet, tuple(layers), activation)
+        found[f"{depth} k{kernel} w{width} {strides} {activation}"] = partial(
+            ConvNet, tuple(layers), activation, pooled=pooled
+        )
     return found
 
 
