@@ -299,7 +299,8 @@ COLUMNS = {
     "small": "best rate at the smallest (log₂)",
     "shift": "octaves to the largest",
     "within": "90 % interval",
-    "carried": "loss at the largest, rate carried",
+    "smallest": "loss at the smallest",
+    "carried": "at the largest, rate carried",
     "best": "its own best",
     "draws": "draws",
 }
@@ -339,6 +340,7 @@ def measure(family: Family, way: str, task: Task, journal: Path | None) -> dict[
         "shift": mine.shift,
         "interval": list(mine.interval),
         "within": " to ".join("–" if edge is None else f"{edge:+.1f}" for edge in mine.interval),
+        "smallest": mine.curves[0].own_loss,
         "carried": mine.carried_loss,
         "best": mine.own_loss,
         "draws": found.seeds,

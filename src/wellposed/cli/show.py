@@ -311,11 +311,12 @@ def operators(rows: Sequence[OperatorRow]) -> None:
 
 
 def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the learning rates that rules give, side by side, and what they warn of."""
+    """Print the learning rates that rules give, for which optimizers, side by side, and what they warn of."""
     console = out()
-    console.print(f"[bold]{escape(model)}[/], plain SGD" + (f", base {escape(base)}" if base else ""))
+    console.print(f"[bold]{escape(model)}[/]" + (f", base {escape(base)}" if base else ""))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule")
+    table.add_column("for")
     columns = ("rate", "ratio", "relative")
     shown = [column for column in columns if any(column in row for row in rows)]
     titles = {"rate": "learning rate", "ratio": "× base", "relative": "relative"}
@@ -324,7 +325,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
     table.add_column("reason", overflow="fold", style="dim")
     for row in rows:
         numbers = [f"{row[column]:.4g}" if column in row else "–" for column in shown]
-        table.add_row(row["rule"], *numbers, escape(row.get("reason") or row["error"]))
+        table.add_row(row["rule"], row["optimizer"], *numbers, escape(row.get("reason") or row["error"]))
     console.print(table)
     for warning in dict.fromkeys(w for row in rows for w in row.get("warnings", ())):
         console.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -54,7 +54,7 @@ def lr(
     option: Option = None,
     as_json: Json = False,
 ) -> None:
-    """Give the learning rate of MODEL for plain SGD: relative to --base by rules, or by a search with --find.
+    """Give the learning rate of MODEL: relative to --base by rules, for plain SGD or Adam, or by a search with --find.
 
     With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
     tolerance: -O way=mup -O axis=depth.
@@ -176,7 +176,7 @@ def _relative(
     names = tuple(chosen or ("kernel", "maximal_update", "ntk", "paths", "signed"))
     with show.Stages("loading", *names) as stages:
         from wellposed import rates
-        from wellposed.rates.relative import find_rate_rule
+        from wellposed.rates.relative import find_rate_rule, optimizer_of
 
         for name in names:
             check_choice("rate rule", name, rates.rate_rules())
@@ -187,7 +187,7 @@ def _relative(
         loaded = {name: load(name, options["seed"]) for name in (model, base) if name is not None}
         for name in names:
             stages.next()
-            row: dict[str, Any] = {"rule": name}
+            row: dict[str, Any] = {"rule": name, "optimizer": optimizer_of(name)}
             rows.append(row)
             known = {*inspect.signature(rules[name]).parameters, *inspect.signature(rates.relative).parameters}
             own_options = {option: value for option, value in options.items() if option in known}

@@ -52,6 +52,11 @@ def rate_rules() -> tuple[str, ...]:
     return tuple(sorted({*_HOMES, *_RULES}))
 
 
+def optimizer_of(rule: str) -> str:
+    """Return which optimizers the rates of a rule are for, in words."""
+    return "Adam and the like" if rule == "signed" else "plain SGD"
+
+
 def find_rate_rule(name: str) -> Rule:
     """Return the rule called ``name``; raises `OptionError` with the near matches."""
     if name not in _RULES:

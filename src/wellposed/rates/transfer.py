@@ -17,7 +17,7 @@ from wellposed.rates.ensemble import LossFn
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
 from wellposed.rates.rate import Conditions, Rate
-from wellposed.rates.relative import find_rate_rule, relative
+from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
 from wellposed.signals.structure.branches import END, Branches, branches, kernel_sizes
 from wellposed.signals.structure.widths import widths
 
@@ -141,11 +141,10 @@ def transfer(
             f"octaves); {runs} runs of {searched[0].conditions.steps} steps"
         )
     warnings = [*known.warnings, *_changed(known.conditions, conditions), *lower.warnings, *upper.warnings]
-    meant = "Adam and the like" if rule == "signed" else "plain SGD"
     if family is not None and family != ("adam" if rule == "signed" else "sgd"):
         warnings.append(
-            f"rule {rule!r} is for {meant}, and the rate is one of another optimizer: nothing says how far it holds"
-            + (" (rule='signed' is for this one)" if family == "adam" else "")
+            f"rule {rule!r} is for {optimizer_of(rule)}, and the rate is one of another optimizer: nothing says how "
+            "far it holds" + (" (rule='signed' is for this one)" if family == "adam" else "")
         )
     return known.scaled(factor, reason).model_copy(
         update={

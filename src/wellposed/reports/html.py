@@ -12,6 +12,7 @@ from importlib import resources
 
 from wellposed.errors import OptionError
 from wellposed.rates import TransferCheck
+from wellposed.rates.relative import optimizer_of
 from wellposed.reports.data import coverage_source, page_data, script_json, shown
 from wellposed.reports.record import Record
 from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, explain_command
@@ -208,14 +209,19 @@ def _parameters(report: Record) -> str:
 
 def _rates(report: Record) -> str:
     rows = [
-        (row.rule, "–" if row.value is None else f"{row.value:.4g}", "; ".join((row.reason, *row.warnings)))
+        (
+            row.rule,
+            optimizer_of(row.rule),
+            "–" if row.value is None else f"{row.value:.4g}",
+            "; ".join((row.reason, *row.warnings)),
+        )
         for row in report.rates
     ]
     lead = (
-        "Relative rates for plain SGD, up to one constant: only the ratio of two models' rates under one rule is "
+        "Relative rates, up to one constant: only the ratio of two models' rates under one rule is "
         "meaningful (wellposed lr MODEL --base OTHER)."
     )
-    body = static_table("The result of each learning-rate rule", ("rule", "relative rate", "reason"), rows)
+    body = static_table("The result of each learning-rate rule", ("rule", "for", "relative rate", "reason"), rows)
     return _section(
         "rates",
         "Learning-rate rules side by side",
