@@ -1,4 +1,4 @@
-"""Batches of images in memory, and their augmentation."""
+"""Batches of images in memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from experiments.data import Images
-
-
-def augmented(x: Tensor) -> Tensor:
-    """Return images ``[batch, 3, side, side]`` cropped at random after padding by side/8, half of them mirrored."""
-    side = x.shape[-1]
-    margin = side // 8
-    padded = functional.pad(x, (margin,) * 4)
-    top, left = torch.randint(2 * margin + 1, (2, len(x), 1, 1), device=x.device)
-    rows = top + torch.arange(side, device=x.device).view(1, -1, 1)
-    columns = left + torch.arange(side, device=x.device).view(1, 1, -1)
-    cut = padded[torch.arange(len(x), device=x.device).view(-1, 1, 1), :, rows, columns].permute(0, 3, 1, 2)
-    mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
-    return torch.where(mirrored, cut.flip(3), cut)
 
 
 def seed_of(seed: int, epoch: int) -> int:

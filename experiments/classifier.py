@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.batches import augmented, seed_of
+from experiments.augment import Change
+from experiments.batches import seed_of
 from experiments.recipe import Recipe
 
 
@@ -18,10 +19,16 @@ class Classifier(lightning.LightningModule):
     """A model under a recipe; ``losses`` holds the loss of every step, and training stops at one that is not finite."""
 
     def __init__(
-        self, model: nn.Module, recipe: Recipe, steps: int, seed: int, groups: list[dict[str, Any]] | None = None
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        steps: int,
+        seed: int,
+        augment: Change,
+        groups: list[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__()
-        self.groups = groups
+        self.groups, self.augment = groups, augment
         self.model, self.recipe, self.steps, self.seed = model, recipe, steps, seed
         self.losses: list[float] = []
 
@@ -40,9 +47,7 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor | None:
         """Return the loss of a batch, None where it is not finite or no parameter has a part in it."""
-        x, y = batch
-        if self.recipe.augment:
-            x = augmented(x)
+        x, y = self.augment(*batch)
         loss = functional.cross_entropy(self.model(x), y, label_smoothing=self.recipe.label_smoothing)
         self.losses.append(float(loss.detach()))
         if self.diverged or not loss.requires_grad:
@@ -65,7 +70,13 @@ class Classifier(lightning.LightningModule):
         params = self.groups or params
         made: torch.optim.Optimizer
         if recipe.optimizer == "sgd":
-            made = torch.optim.SGD(params, lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+            made = torch.optim.SGD(
+                params,
+                lr=recipe.rate,
+                momentum=recipe.momentum,
+                weight_decay=recipe.weight_decay,
+                nesterov=recipe.nesterov,
+            )
         else:
             kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
             made = kind(params, lr=recipe.rate, weight_decay=recipe.weight_decay)

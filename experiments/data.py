@@ -36,6 +36,7 @@ class Images:
         x, y: training images ``[count, 3, side, side]`` and labels ``[count]``.
         test_x, test_y: the same for the test.
         classes: number of classes.
+        mean, std: of the training images' channels ``[1, 3, 1, 1]``, in pixels from 0 to 255.
     """
 
     x: Tensor
@@ -43,6 +44,8 @@ class Images:
     test_x: Tensor
     test_y: Tensor
     classes: int
+    mean: Tensor
+    std: Tensor
 
     @property
     def side(self) -> int:
@@ -74,7 +77,7 @@ def load_images(source: str, train: int | None, test: int | None, side: int) -> 
     parts = [_read(source, split, count, side) for split, count in (("train", train), ("test", test))]
     (x, y), (test_x, test_y) = ((_sized(pixels, side), labels) for pixels, labels in parts)
     std, mean = torch.std_mean(x, dim=(0, 2, 3), keepdim=True)
-    return Images((x - mean) / std, y, (test_x - mean) / std, test_y, int(y.max()) + 1)
+    return Images((x - mean) / std, y, (test_x - mean) / std, test_y, int(y.max()) + 1, mean, std)
 
 
 def _drawn(train: int, test: int, side: int, classes: int = 10) -> Images:
@@ -84,7 +87,8 @@ def _drawn(train: int, test: int, side: int, classes: int = 10) -> Images:
     patterns = functional.interpolate(coarse, (side, side), mode="bilinear")
     y = torch.arange(train + test) % classes
     x = (patterns[y] + torch.randn(train + test, 3, side, side, generator=generator)) / 2**0.5
-    return Images(x[:train], y[:train], x[train:], y[train:], classes)
+    mean, std = torch.full((1, 3, 1, 1), 128.0), torch.full((1, 3, 1, 1), 48.0)  # as if they had been pictures
+    return Images(x[:train], y[:train], x[train:], y[train:], classes, mean, std)
 
 
 def _sized(pixels: Tensor, side: int) -> Tensor:

@@ -25,17 +25,20 @@ INITIALISATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """``default`` is what the model's own layers do; Keras', on which AutoInit's experiments ran, is ``glorot_uniform``."""
 
 
-def planned(model: nn.Module | wp.Graph, name: str, *example: Tensor, seed: int = 0) -> wp.Plan:
-    """Return the plan of an initialisation for a model, or for its graph (then without an example)."""
+def planned(model: nn.Module | wp.Graph, name: str, *example: Tensor, seed: int = 0, **more: Any) -> wp.Plan:
+    """Return the plan of an initialisation for a model, or for its graph (then without an example).
+
+    Further options of the initialisation's method may be given, such as ``target_variance``.
+    """
     if name not in INITIALISATIONS:
         raise ExperimentError(f"no initialisation {name!r}{wp.errors.near_matches(name, INITIALISATIONS)}")
     method, options = INITIALISATIONS[name]
-    return wp.plan(model, *example, method=method, seed=seed, **options)
+    return wp.plan(model, *example, method=method, seed=seed, **options | more)
 
 
-def initialised(build: Callable[[], nn.Module], name: str, example: Tensor, seed: int) -> nn.Module:
-    """Return a fresh model under an initialisation; ``example`` says shapes only."""
+def initialised(build: Callable[[], nn.Module], name: str, example: Tensor, seed: int, **more: Any) -> nn.Module:
+    """Return a fresh model under an initialisation (with further options); ``example`` says shapes only."""
     torch.manual_seed(seed)
     model = build()
-    planned(model, name, example, seed=seed).apply_(model)
+    planned(model, name, example, seed=seed, **more).apply_(model)
     return model

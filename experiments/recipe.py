@@ -14,12 +14,18 @@ class Recipe:
 
     Attributes:
         epochs, batch: passes over the training images, and images in a batch.
-        optimizer: ``sgd`` (with ``momentum``), ``adam`` or ``adamw``.
+        optimizer: ``sgd`` (with ``momentum``, Nesterov's where ``nesterov``), ``adam`` or ``adamw``.
         rate: the learning rate.
         weight_decay: of all parameters, as the papers have it.
-        schedule: ``constant``; ``cosine`` to 0; ``steps``: times ``factor`` after each of the epochs ``milestones``.
-        warmup: epochs of linear warm-up before the schedule.
-        augment: random crops of images padded by an eighth of their side, and random mirroring.
+        schedule: ``constant``; ``cosine`` and ``linear`` to 0; ``steps``: times ``factor`` after each of the epochs
+            ``milestones``.
+        warmup: epochs of linear warm-up before the schedule, from ``start`` times the rate on.
+        augment: random crops of padded images, and random mirroring; ``strong``: crops of 8 % and more of an image,
+            resized, mirroring, and RandAugment twice at magnitude 6.
+        pad: pixels by which images are padded before they are cropped; None for an eighth of their side.
+        mixup, cutmix: parameters of the Beta distributions from which each batch's share of either is drawn; one of
+            the two is drawn for each batch where both are given. 0 for none.
+        test_crop: side of the centre of test images that is used, enlarged to their size, as a share.
         label_smoothing: of the cross entropy.
         clip: largest gradient norm; None for any.
     """
@@ -29,22 +35,28 @@ class Recipe:
     rate: float
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = 0.9
+    nesterov: bool = False
     weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "steps"] = "cosine"
     milestones: tuple[int, ...] = ()
     factor: float = 0.1
     warmup: int = 0
-    augment: bool = False
+    start: float = 0.0
+    augment: bool | Literal["strong"] = False
+    pad: int | None = None
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    test_crop: float = 1.0
     label_smoothing: float = 0.0
     clip: float | None = None
 
     def factor_at(self, epoch: float) -> float:
         """Return what the rate is multiplied by, ``epoch`` epochs (a fraction too) after the start."""
         if epoch < self.warmup:
-            return epoch / self.warmup
-        if self.schedule == "cosine":
-            left = max(self.epochs - self.warmup, 1)
-            return (1 + math.cos(math.pi * (epoch - self.warmup) / left)) / 2
+            return self.start + (1 - self.start) * epoch / self.warmup
+        done = (epoch - self.warmup) / max(self.epochs - self.warmup, 1)
+        if self.schedule in ("cosine", "linear"):
+            return (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else 1 - done
         return self.factor ** sum(epoch >= at for at in self.milestones) if self.schedule == "steps" else 1.0
 
 

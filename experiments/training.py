@@ -15,6 +15,7 @@ from benchmarks.nets.libraries import import_extras
 from torch import nn
 
 import wellposed as wp
+from experiments.augment import augmentation, centred
 from experiments.batches import Batches
 from experiments.data import Images, name_of
 from experiments.feed import device
@@ -81,7 +82,7 @@ def train(
     from experiments.classifier import Classifier
 
     batches = Batches(images, how.batch, seed)
-    module = Classifier(model, how, len(batches), seed, groups)
+    module = Classifier(model, how, len(batches), seed, augmentation(how, images), groups)
     folder = CHECKPOINTS / checkpoint if checkpoint and how.epochs >= LONG else None
     last = folder / "last.ckpt" if folder else None
     with _quiet():
@@ -99,7 +100,7 @@ def train(
         trainer.fit(module, batches, ckpt_path=str(last) if last is not None and last.exists() else None)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    score = accuracy(model, images) if not module.diverged else None
+    score = accuracy(model, images, how.test_crop) if not module.diverged else None
     tail = module.losses[-max(len(module.losses) // 4, 1) :]
     return Trained(
         loss=fmean(tail) if score is not None else math.inf,
@@ -108,11 +109,11 @@ def train(
     )
 
 
-def accuracy(model: nn.Module, images: Images, batch: int = 500) -> float | None:
-    """Return the share of test images that are classified rightly, None where an output is not finite."""
+def accuracy(model: nn.Module, images: Images, crop: float = 1.0, batch: int = 500) -> float | None:
+    """Return the share of test images whose centres are classified rightly, None where an output is not finite."""
     model.to(device()).eval()
     with torch.inference_mode():
-        outputs = torch.cat([model(x.to(device())).cpu() for x in images.test_x.split(batch)])
+        outputs = torch.cat([model(centred(x.to(device()), crop)).cpu() for x in images.test_x.split(batch)])
     return float((outputs.argmax(1) == images.test_y).float().mean()) if outputs.isfinite().all() else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.nets.images import preact_resnet
 from benchmarks.nets.libraries import import_extras
@@ -67,15 +67,20 @@ def swin(size: int = 224, small: bool = False, classes: int = 10) -> nn.Module:
 
 
 def coatnet(
-    size: int = 224, activation: str = "gelu", norm: bool = True, small: bool = False, classes: int = 10
+    size: int = 224,
+    activation: str = "gelu",
+    norm: bool = True,
+    kind: Literal["0", "thin", "small"] = "0",
+    classes: int = 10,
 ) -> nn.Module:
-    """CoAtNet-0 of timm (Dai et al. 2021): a convolutional stem, two stages of MBConv blocks, two of attention.
+    """CoAtNet of timm (Dai et al. 2021): a convolutional stem, two stages of MBConv blocks, two of attention.
 
     Args:
         size: height and width of the images.
         activation: gelu, relu, selu or swish, throughout.
         norm: False takes every norm out.
-        small: one block in each stage, widths 16 to 48, a stem of stride 1 (images of 16 and more).
+        kind: ``0`` is CoAtNet-0; ``thin`` AutoInit's variant of it, blocks 3, 4, 6, 3 of widths 64 to 512; ``small``
+            has one block in each stage, widths 16 to 48, a stem of stride 1 (images of 16 and more).
         classes: number of classes.
     """
     import_extras()
@@ -83,11 +88,13 @@ def coatnet(
 
     options: dict[str, Any] = {"img_size": size, "num_classes": classes}
     options |= {"conv_act_layer": _TIMM[activation], "transformer_act_layer": _TIMM[activation]}
-    if small:  # a stem of stride 1 makes maps twice as large
+    if kind == "thin":
+        options |= {"embed_dim": (64, 128, 256, 512), "depths": (3, 4, 6, 3)}
+    if kind == "small":  # a stem of stride 1 makes maps twice as large
         options |= {"img_size": 2 * size, "embed_dim": (16, 24, 32, 48), "depths": (1, 1, 1, 1), "stem_width": 16}
         options |= {"transformer_dim_head": 16, "head_hidden_size": None}
     made: nn.Module = timm.create_model("coatnet_0_224", **options)
-    if small:
+    if kind == "small":
         stem = made.get_submodule("stem.conv1")
         assert isinstance(stem, nn.Conv2d)
         stem.stride = (1, 1)

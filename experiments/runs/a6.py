@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 import wellposed as wp
 from experiments.data import load_images
 from experiments.initialise import initialised
-from experiments.models import ACTIVATIONS, all_cnn_c
-from experiments.numbers import largest, log2, mean, paired, percent, standard_error
+from experiments.models import all_cnn_c, preact_resnet
+from experiments.numbers import largest, log2, mean, paired, percent
 from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
 from experiments.training import checkpoint_of, train
@@ -30,22 +31,22 @@ class AgainstLSUV(Experiment):
     claim = "AutoInit, which needs no data, trains as well as LSUV or better, and LSUV is unreliable where S is small."
     paper = (
         "a figure of the mean, least and most of 10 repeats, for All-CNN-C and ResNets on a schedule of 25 epochs: "
-        "LSUV matches AutoInit in some runs, and falls behind where S is small or the net is deep. Here All-CNN-C "
-        "alone"
+        "LSUV matches AutoInit in some runs, and falls behind where S is small or the net is deep"
     )
     use = "No difference was found, and `autoinit` needs no data: take it in place of LSUV."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield AutoInit (no samples), then LSUV on each number of samples, for each activation and seed."""
-        for activation in settings.activations:
+        """Yield AutoInit (no samples), then LSUV on each number of samples, for each net and seed."""
+        for net in _nets(settings):
             for seed in range(settings.seeds):
                 for samples in (0, *settings.samples):
-                    yield {"activation": activation, "samples": samples, "seed": settings.seed + seed}
+                    yield {"net": str(net), "samples": samples, "seed": settings.seed + seed}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Return the largest deviation of a convolution's variance from 1 on other images, and what training gives."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
-        build = partial(all_cnn_c, width=settings.width, activation=ACTIVATIONS[unit["activation"]])
+        how = settings.nets[unit["net"]]
+        build = partial(_built, how.depth, how.width)
         if unit["samples"] == 0:
             model = initialised(build, "autoinit", images.x[:2], unit["seed"])
         else:
@@ -56,10 +57,11 @@ class AgainstLSUV(Experiment):
         measured = wp.measure(model, images.test_x[:32], draws=2, inputs=[images.test_x[:32]], seed=unit["seed"])
         off = largest(abs(log2(signal.var)) for signal in measured if signal.op.startswith("conv2d"))
         kept = checkpoint_of(self.name, settings, data, unit)
-        return {"off": off, **train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()}
+        trained = train(model, images, recipe(settings.train, pad=how.pad), unit["seed"], checkpoint=kept)
+        return {"off": off, **trained.as_row()}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Compare mean accuracies with the standard error of each difference, over activations and seeds.
+        """Compare mean accuracies with the standard error of each difference, over nets and seeds.
 
         It agrees where AutoInit is better for most S, as in the paper, and worse for none.
         """
@@ -74,6 +76,10 @@ class AgainstLSUV(Experiment):
             + ", ".join(f"{off[s]:.2f}" for s in settings.samples)
         )
         gaps = {s: paired(scores[0], scores[s]) for s in settings.samples}
+        least = {s: min(values) for s, values in scores.items()}
+        ours += f"; least accuracy of any run: AutoInit {percent(least[0])}, LSUV " + ", ".join(
+            percent(least[s]) for s in settings.samples
+        )
         losing = [s for s, gap in gaps.items() if gap.sign(len(gaps)) < 0]
         winning = [s for s, gap in gaps.items() if gap.sign(len(gaps)) > 0]
         sentence = (
@@ -88,17 +94,29 @@ class AgainstLSUV(Experiment):
         return Judgement(ours, "agrees in direction" if winning else "not decided at this scale", sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
-        """Draw accuracy over the number of samples, with AutoInit as a band."""
+        """Draw mean, least and largest accuracy over the number of samples, with AutoInit as a hatched band."""
         panel = figure.subplots()
-        for index, activation in enumerate(settings.activations):
-            mine = [row for row in rows if row["activation"] == activation]
+        for index, net in enumerate(_nets(settings)):
+            mine = [row for row in rows if row["net"] == net]
             scores = {s: [r["accuracy"] for r in mine if r["samples"] == s] for s in (0, *settings.samples)}
             means = [100 * mean(scores[s]) for s in settings.samples]
-            errors = [100 * standard_error(scores[s]) for s in settings.samples]
-            panel.errorbar(list(settings.samples), means, errors, color=f"C{index}", label=f"LSUV, {activation}")
-            panel.axhline(100 * mean(scores[0]), color=f"C{index}", ls="--", label=f"AutoInit, {activation}")
+            low, high = ([100 * end(scores[s]) for s in settings.samples] for end in (min, max))
+            panel.plot(list(settings.samples), means, "o-", ms=3, color=f"C{index}", label=f"LSUV, {net}")
+            panel.fill_between(list(settings.samples), low, high, color=f"C{index}", alpha=0.15, lw=0)
+            panel.axhline(100 * mean(scores[0]), color=f"C{index}", ls="--", label=f"AutoInit, {net}")
+            panel.axhspan(100 * min(scores[0]), 100 * max(scores[0]), color=f"C{index}", alpha=0.1, hatch="//", lw=0)
         panel.set(xscale="log", xlabel="samples S", ylabel="test accuracy (%)")
         panel.legend(fontsize=7)
+
+
+def _nets(settings: Settings) -> list[str]:
+    """Return the names of the nets; a scale leaves one out that it sets to null."""
+    return [str(name) for name, how in settings.nets.items() if how is not None]
+
+
+def _built(depth: int | None, width: int) -> nn.Module:
+    """Return All-CNN-C, or, of a depth, a ResNet without BN."""
+    return all_cnn_c(width=width) if depth is None else preact_resnet(depth, width, bn=False)
 
 
 def _list(values: Sequence[int]) -> str:

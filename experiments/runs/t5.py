@@ -108,7 +108,8 @@ class Cells(Experiment):
             told.append(f"{how} {percent(mean(ours))}")
             gaining = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
             table.append([how, percent(mean(ours)), points(gap), gaining, percent(stdev(ours)), *top])
-            narrower = float(f.cdf((stdev(ours) / stdev(fixed)) ** 2, len(ours) - 1, len(fixed) - 1)) < 0.05
+            ratio = stdev(ours) / stdev(fixed) if stdev(fixed) else math.inf  # two cells may come out alike
+            narrower = float(f.cdf(ratio**2, len(ours) - 1, len(fixed) - 1)) < 0.05
             nearer += [how] if narrower else []
             verdicts[how] = (gap, narrower and taus[how][-1] < taus[AGAIN][-1])
         gap, rest = verdicts["paths"]

@@ -44,8 +44,8 @@ def test_the_number_of_parameters_is_the_papers(build, paper):
 @pytest.mark.parametrize(
     ("build", "side"),
     [
-        (lambda: coatnet(32, "relu", small=True), 32),
-        (lambda: coatnet(32, "selu", norm=False, small=True), 32),
+        (lambda: coatnet(32, "relu", kind="small"), 32),
+        (lambda: coatnet(32, "selu", norm=False, kind="small"), 32),
         (lambda: swin(32, small=True), 32),
         (lambda: wide_resnet(10, 1, bn=False), 16),
         (lambda: DagNet("x", parse_dag("2_02_120"), kernel=3, width=8).build(), 16),
@@ -60,7 +60,7 @@ def test_nets_map_images_to_logits(build, side):
 def test_taking_the_norms_out_leaves_every_activation():
     def kinds(norm):
         counted = {}
-        for module in coatnet(32, "selu", norm=norm, small=True).modules():
+        for module in coatnet(32, "selu", norm=norm, kind="small").modules():
             counted[type(module)] = counted.get(type(module), 0) + 1
         return counted
 

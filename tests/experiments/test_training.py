@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from experiments.batches import Batches, augmented
+from experiments.augment import augmentation, augmented, centred
+from experiments.batches import Batches
 from experiments.data import load_images
 from experiments.recipe import Recipe
 from experiments.training import train
@@ -19,17 +20,49 @@ def test_schedules():
     cosine = Recipe(10, 4, 0.1, schedule="cosine", warmup=2)
     assert [cosine.factor_at(e) for e in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-12)
     assert Recipe(10, 4, 0.1, schedule="constant").factor_at(9) == 1
+    linear = Recipe(25, 4, 0.1, schedule="linear", warmup=5, start=0.25)
+    assert [linear.factor_at(e) for e in (0, 1, 5, 10, 25)] == pytest.approx([0.25, 0.4, 1, 0.75, 0])
 
 
 def test_augmented_images_are_crops_of_the_padded_ones():
     torch.manual_seed(0)
     x = torch.arange(1, 65.0).view(1, 1, 8, 8).expand(40, 3, 8, 8)
-    out = augmented(x)
+    out = augmented(x, 1)
     padded = nn.functional.pad(x[:1], (1,) * 4)
     windows = [padded[0, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
     allowed = windows + [window.flip(2) for window in windows]
     which = [next(k for k, window in enumerate(allowed) if torch.equal(picture, window)) for picture in out]
     assert len(set(which)) > 9  # both halves are used
+
+
+def test_strong_augmentation_keeps_sizes_and_scale_and_mixes_labels():
+    images = load_images("synthetic", 64, 40, 16)
+    torch.manual_seed(0)
+    plain = augmentation(Recipe(1, 32, 0.1, augment="strong"), images)
+    x, y = plain(images.x, images.y)
+    assert x.shape == images.x.shape
+    assert torch.equal(y, images.y)
+    assert 0.3 < float(x.std()) < 2
+    assert not torch.equal(x, images.x)
+    for mixed in ({"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}):
+        x, y = augmentation(Recipe(1, 32, 0.1, **mixed), images)(images.x, images.y)
+        assert (x.shape, y.shape) == (images.x.shape, (64, images.classes))
+        assert torch.allclose(y.sum(1), torch.ones(64))
+        assert bool((y.max(1).values < 1).any())
+
+
+def test_padding_is_that_of_the_recipe():
+    images = load_images("synthetic", 64, 40, 16)
+    torch.manual_seed(0)
+    x, _ = augmentation(Recipe(1, 32, 0.1, augment=True, pad=0), images)(images.x, images.y)
+    assert all(torch.equal(mine, its) or torch.equal(mine, its.flip(2)) for mine, its in zip(x, images.x, strict=True))
+
+
+def test_centres_are_enlarged():
+    x = torch.zeros(1, 3, 20, 20)
+    x[..., 1:19, 1:19] = 1
+    assert centred(x, 1.0) is x
+    assert torch.allclose(centred(x, 0.9), torch.ones(1, 3, 20, 20))
 
 
 def test_each_epoch_holds_every_image_once_in_an_order_of_its_own():
