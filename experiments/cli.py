@@ -28,7 +28,7 @@ def _fail(error: Exception) -> typer.Exit:
 @app.command()
 def run(
     names: Annotated[
-        list[str], typer.Argument(help="Experiments (A1 … N4), and Hydra overrides such as train.epochs=2")
+        list[str], typer.Argument(help="Experiments (A1 … N5), and Hydra overrides such as train.epochs=2")
     ],
     scale: Annotated[str, typer.Option(help="smoke, laptop, gpu or paper")] = "laptop",
     engine: Annotated[str, typer.Option(help="local, or ray to spread the runs over a cluster")] = "local",

@@ -13,12 +13,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.errors import ExperimentError
+from experiments.pictures import Pictures
 
 if TYPE_CHECKING:
     import datasets
 
 SYNTHETIC = "synthetic"
 CACHE = Path("build") / "experiments" / "data"
+IN_MEMORY = 2**34
+"""Bytes of a split's images, as float32, up to which they are held in memory."""
+MEASURED = 8192
+"""Images of a larger split over which mean and standard deviation are taken."""
 _IMAGE, _LABEL = ("img", "image"), ("label", "fine_label", "labels")
 _SPLITS = {"train": ("train",), "test": ("test", "validation")}
 _LAYOUT = (
@@ -30,18 +35,19 @@ _LAYOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images in memory, each channel standardised by the training images' mean and standard deviation.
+    """Images, each channel standardised by the training images' mean and standard deviation.
 
     Attributes:
-        x, y: training images ``[count, 3, side, side]`` and labels ``[count]``.
+        x, y: training images ``[count, 3, side, side]`` and labels ``[count]``; images that would fill the memory
+            are decoded when they are asked for.
         test_x, test_y: the same for the test.
         classes: number of classes.
         mean, std: of the training images' channels ``[1, 3, 1, 1]``, in pixels from 0 to 255.
     """
 
-    x: Tensor
+    x: Tensor | Pictures
     y: Tensor
-    test_x: Tensor
+    test_x: Tensor | Pictures
     test_y: Tensor
     classes: int
     mean: Tensor
@@ -75,9 +81,12 @@ def load_images(source: str, train: int | None, test: int | None, side: int) -> 
     if source == SYNTHETIC:
         return _drawn(train or 256, test or 64, side)
     parts = [_read(source, split, count, side) for split, count in (("train", train), ("test", test))]
-    (x, y), (test_x, test_y) = ((_sized(pixels, side), labels) for pixels, labels in parts)
-    std, mean = torch.std_mean(x, dim=(0, 2, 3), keepdim=True)
-    return Images((x - mean) / std, y, (test_x - mean) / std, test_y, int(y.max()) + 1, mean, std)
+    (x, y), (test_x, test_y) = parts
+    std, mean = torch.std_mean(x[:MEASURED] if isinstance(x, Pictures) else x, dim=(0, 2, 3), keepdim=True)
+    x, test_x = (
+        pool.standardised(mean, std) if isinstance(pool, Pictures) else (pool - mean) / std for pool in (x, test_x)
+    )
+    return Images(x, y, test_x, test_y, int(y.max()) + 1, mean, std)
 
 
 def _drawn(train: int, test: int, side: int, classes: int = 10) -> Images:
@@ -100,10 +109,10 @@ def _sized(pixels: Tensor, side: int) -> Tensor:
     return functional.interpolate(floats, (side, side), mode="bilinear", antialias=True)
 
 
-def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor, Tensor]:
-    """Return the first ``count`` images of a split as ``[count, 3, height, width]`` of bytes, and their labels.
+def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor | Pictures, Tensor]:
+    """Return the first ``count`` images of a split as ``[count, 3, side, side]`` of pixels, and their labels.
 
-    Where their sizes differ, each is resized and cropped at its centre to ``side``.
+    Where their sizes differ, or they are decoded when they are asked for, each is cropped at its centre to a square.
     """
     import numpy as np
     from PIL import ImageOps
@@ -116,6 +125,8 @@ def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor
         raise ExperimentError(f"{source}, {split}: the columns are {', '.join(columns)}; {_LAYOUT}")
     chosen = table.select(range(min(count or len(table), len(table))))
     try:
+        if len(chosen) * 12 * side**2 > IN_MEMORY:
+            return Pictures(chosen, image, side), torch.tensor(chosen[label][:], dtype=torch.int64)
         decoded = chosen.cast_column(image, _image_feature())
         sizes = {picture.size for picture in decoded[image]}
         shaped = (
@@ -128,7 +139,7 @@ def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor
         raise ExperimentError(
             f"{source}, {split}: {image!r} and {label!r} cannot be read ({error}); {_LAYOUT}"
         ) from error
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2), labels
+    return _sized(torch.from_numpy(pixels).permute(0, 3, 1, 2), side), labels
 
 
 def _image_feature() -> Any:

@@ -20,6 +20,6 @@ def batches_of(images: Images, size: int, count: int, *, flat: bool = False) -> 
 
     Images are ``[size, 3, side, side]``, or vectors where ``flat``.
     """
-    x = images.x.flatten(1) if flat else images.x
-    chosen = (torch.arange(count * size) % len(x)).split(size)
-    return [(x[part].to(device()), images.y[part].to(device())) for part in chosen]
+    chosen = (torch.arange(count * size) % len(images.x)).split(size)
+    taken = ((images.x[part].to(device()), images.y[part].to(device())) for part in chosen)
+    return [(x.flatten(1) if flat else x, y) for x, y in taken]

@@ -109,12 +109,21 @@ def train(
     )
 
 
-def accuracy(model: nn.Module, images: Images, crop: float = 1.0, batch: int = 500) -> float | None:
-    """Return the share of test images whose centres are classified rightly, None where an output is not finite."""
+def accuracy(model: nn.Module, images: Images, crop: float = 1.0, batch: int = 500, top: int = 1) -> float | None:
+    """Return the share of test images whose centres are classified rightly, None where an output is not finite.
+
+    Args:
+        model: maps images to logits.
+        images: the test is used.
+        crop: the share of an image's side that its centre is wide.
+        batch: images of a pass.
+        top: among how many of the largest logits a label counts as found.
+    """
     model.to(device()).eval()
     with torch.inference_mode():
         outputs = torch.cat([model(centred(x.to(device()), crop)).cpu() for x in images.test_x.split(batch)])
-    return float((outputs.argmax(1) == images.test_y).float().mean()) if outputs.isfinite().all() else None
+    found = (outputs.topk(top).indices == images.test_y[:, None]).any(1)
+    return float(found.float().mean()) if outputs.isfinite().all() else None
 
 
 class _quiet(warnings.catch_warnings):

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from experiments.batches import Batches
 from experiments.data import load_images, name_of
 from experiments.errors import ExperimentError
 from PIL import Image
@@ -47,6 +48,25 @@ def test_images_are_read_and_standardised(folder):
     raw = train[:4].astype(float).reshape(4, 2, 2, 2, 2, 3).mean((2, 4))
     expected = (raw - raw.mean((0, 1, 2))) / raw.reshape(-1, 3).std(0, ddof=1)
     assert torch.allclose(pooled.x, torch.tensor(expected).permute(0, 3, 1, 2).float(), atol=1e-5)
+
+
+def test_images_that_would_fill_the_memory_are_decoded_when_asked_for(folder, monkeypatch):
+    rng = np.random.default_rng(0)
+    write(folder, "train", rng.integers(0, 256, (6, 4, 4, 3), dtype=np.uint8), [0, 1, 2, 0, 1, 2])
+    write(folder, "test", rng.integers(0, 256, (5, 4, 4, 3), dtype=np.uint8), [0, 1, 2, 0, 1])
+    held = load_images(str(folder), None, None, 4)
+    monkeypatch.setattr("experiments.data.IN_MEMORY", 0)
+    load_images.cache_clear()
+    lazy = load_images(str(folder), None, None, 4)
+    load_images.cache_clear()
+    assert not isinstance(lazy.x, torch.Tensor)
+    assert (lazy.x.shape, lazy.side, len(lazy.x)) == (held.x.shape, 4, 6)
+    assert torch.equal(lazy.x[:2], held.x[:2])
+    chosen = torch.tensor([4, 0, 4])
+    assert torch.equal(lazy.x[chosen], held.x[chosen])
+    assert torch.equal(torch.cat(list(lazy.test_x.split(2))), held.test_x)
+    batches = [Batches(images, 4, seed=1) for images in (held, lazy)]
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(*batches, strict=True))
 
 
 def test_pictures_of_several_sizes_are_cropped_at_their_centres(folder):
