@@ -117,8 +117,9 @@ def _seen(shape: Shape) -> Shape:
 
 @dataclass(slots=True)
 class _Total:
-    """What the layers of a net come to so far."""
+    """What the layers of a net come to so far, and how their weights are drawn: None for as evolution chose."""
 
+    init: str | None
     limits: Limits
     work: int
     weights: int
@@ -134,19 +135,20 @@ class _Total:
             raise BuildError("more work than is allowed")
 
 
-def build(network: Network, form: Form, limits: Limits) -> Evolved:
+def build(network: Network, form: Form, limits: Limits, init: str | None = None) -> Evolved:
     """Return the net of a genome; its weights are drawn as evolution chose, from torch's own generator.
 
     Args:
         network: blueprint and modules.
         form: of the task.
         limits: of the net.
+        init: of `layers.INITIALISERS`, for all layers in place of what evolution chose.
 
     Raises:
         BuildError: a layer takes no input of the shape that it gets, or the net is too large.
     """
     shape = (form.embedding, *form.shape) if form.vocabulary else form.shape
-    total = _Total(limits, 0, form.vocabulary * form.embedding, [])
+    total = _Total(init, limits, 0, form.vocabulary * form.embedding, [])
     body, out = _graph(network.blueprint, shape, network.modules, total)
     net = Evolved(form, body, out, total.regularized)
     total.add(net.heads, 0)
@@ -171,6 +173,7 @@ def _graph(
         if mark == OUTPUT:
             here = Made(nn.Identity(), entering)
         elif modules is None:
+            genes = {**genes, "init": total.init} if total.init and "init" in genes else genes
             here = made(nodes[mark].kind, genes, entering)
             total.add(here.layer, here.work)
             total.regularized += [(str(genes["regularizer"]), float(genes["factor"]), w) for w in here.kernels]

@@ -14,7 +14,7 @@ from experiments.initialise import planned
 from experiments.search.build import Limits, build
 from experiments.search.evolution import WORST
 from experiments.search.genomes import Network
-from experiments.search.layers import BuildError
+from experiments.search.layers import DEFAULT, BuildError
 from experiments.search.tasks import Task, load_task
 from experiments.search.training import Diverged, accuracy, train
 
@@ -77,7 +77,8 @@ def _score(network: Network, arm: str, task: Task, settings: Mapping[str, Any], 
     # whatever fails within torch or wellposed is the network's failure: the search goes on, and counts it
     try:
         torch.manual_seed(seed)
-        net = build(network, task.form, Limits(**settings["limits"]))
+        # what AutoInit leaves to a default scheme (its Appendix A: recurrent layers) is not to be evolution's choice
+        net = build(network, task.form, Limits(**settings["limits"]), DEFAULT if arm == "autoinit" else None)
     except BuildError as error:
         raise _Failed(f"not built: {error}") from error
     if arm == "autoinit":
