@@ -142,7 +142,8 @@ def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int,
 def table(folder: Path, train: int | None, valid: int, test: int | None) -> Examples:
     """Return the census rows: numbers standardised by the training rows, categories one-hot, an unknown one all 0.
 
-    All of it is divided by one number, so that its mean square is 1: initialisations take inputs for standardised. All rows are taken together and 20 % are for the test, as the paper has it; the split is ours.
+    All of it is divided by one number, so that its mean square is 1, as initialisations expect. All rows are taken
+    together and 20 % are for the test, as the paper has it; the split is ours.
 
     Args:
         folder: holds ``adult.names``, ``adult-train.csv`` and ``adult-test.csv``.
