@@ -34,8 +34,9 @@ class ArchitectureSearch(Experiment):
     )
     paper = (
         "figures without numbers, a search for each task and arm: MNIST, Omniglot, PMLB Adult, Wikipedia Toxicity, "
-        "Oxford 102 Flower. Below the paper's scale: the test digits of MNIST, ten alphabets, movie reviews in place "
-        "of comments, four classes of CIFAR-10 as a DenseNet sees them in place of flowers"
+        "Oxford 102 Flower. Below the paper's scale: the test digits of MNIST, fewer alphabets, movie reviews in place "
+        "of comments, four classes of CIFAR-10 as a DenseNet sees them in place of flowers. The embedding of words is "
+        "Keras' under both"
     )
     use = "Nothing is known yet from here: the row is configured, and takes hours."
 

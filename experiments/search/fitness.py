@@ -56,7 +56,8 @@ def evaluate(
         network: its genome as JSON.
         arm: ``evolved`` or ``autoinit``.
         name: the task's.
-        settings: the task's.
+        settings: the task's; ``limits`` of the net, ``train`` (`training.train`), and ``kept``, patterns of the
+            parameters that the arm ``autoinit`` leaves as they are too.
         data: where its data lie.
         folder: where the run keeps what is computed once.
         seed: of weights, batches and dropout.
@@ -83,7 +84,7 @@ def _score(network: Network, arm: str, task: Task, settings: Mapping[str, Any], 
         raise _Failed(f"not built: {error}") from error
     if arm == "autoinit":
         try:
-            planned(net, "autoinit", task.x[:2], seed=seed).apply_(net)
+            planned(net, "autoinit", task.x[:2], seed=seed, skip=settings["kept"] or None).apply_(net)
         except Exception as error:
             raise _Failed(f"not initialised: {_told(error)}") from error
     try:

@@ -28,7 +28,7 @@ class Search:
 
     Attributes:
         task, arm, seed: which.
-        settings: the task's, plain values: those of `Evolution.of`, ``data``, ``train`` and ``limits``.
+        settings: the task's, plain values: those of `Evolution.of` and of `fitness.evaluate`.
         data: where the data lie.
         folder: where the run keeps what is computed once.
     """

@@ -1,7 +1,9 @@
 """Architecture search: genomes, what they are built to, coevolution, kills, and what is bad input."""
 
+import io
 import json
 import random
+import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from experiments.data import load_images
 from experiments.errors import ExperimentError
 from experiments.journal import Journal
 from experiments.search import spread
@@ -21,7 +24,7 @@ from experiments.search.mutations import Rates, crossed, mutated
 from experiments.search.search import Search, run_search
 from experiments.search.space import JOIN, Choice, Range, module_space
 from experiments.search.species import distance, divided, representatives
-from experiments.search.tasks import NAMES, load_task
+from experiments.search.tasks import NAMES, _load, load_task
 from experiments.search.training import accuracy
 from experiments.settings import as_plain, load_settings
 from PIL import Image
@@ -244,6 +247,19 @@ def test_both_arms_score_the_same_genome_and_differ_in_its_weights_alone(setting
     assert evolved != autoinit
     assert evolved == score(network, settings, epochs=3)
     assert autoinit == score(dense_network(rate=0.01, init="glorot_uniform"), settings, "autoinit", epochs=3)
+
+
+def test_what_is_kept_is_the_same_under_both_arms(settings, monkeypatch):
+    rows = []
+
+    def noted(net, *given):
+        rows.append(net.embedding.weight.detach().clone())
+
+    monkeypatch.setattr("experiments.search.fitness.train", noted)
+    for arm, kept in (("evolved", ["embedding.weight"]), ("autoinit", ["embedding.weight"]), ("autoinit", [])):
+        score(dense_network(), {"text": settings["text"] | {"kept": kept}}, arm, "text")
+    assert rows[0].equal(rows[1])
+    assert float(rows[2].std()) > 10 * float(rows[0].std())
 
 
 @pytest.mark.parametrize(
@@ -478,3 +494,56 @@ def test_drawings_are_read_by_alphabet(tmp_path):
     assert float(task.x.max()) > -float(task.x.min())  # ink is bright
     with pytest.raises(ExperimentError, match="2 alphabets where 3 are wanted"):
         load_task("omniglot", str(tmp_path), {"data": {"alphabets": 3, "side": 7}}, "unused")
+
+
+def test_texts_are_read_as_their_last_words(tmp_path):
+    (tmp_path / "polarity").mkdir()
+    with tarfile.open(tmp_path / "polarity" / "review_polarity.tar.gz", "w:gz") as archive:
+        for index in range(20):
+            words = f"{'good' if index % 2 else 'bad'} {'it ' * (index + 1)}ends, rare{'abcdefghijklmnopqrst'[index]} !"
+            member = tarfile.TarInfo(f"texts/{'pos' if index % 2 else 'neg'}/{index}.txt")
+            member.size = len(words)
+            archive.addfile(member, io.BytesIO(words.encode()))
+    told = {"data": {"vocabulary": 6, "length": 5, "embedding": 3}}
+    task = load_task("text", str(tmp_path), told, "unused")
+    assert (task.x.shape, len(task.valid_y), len(task.test_y)) == ((12, 5), 4, 4)
+    everything = torch.cat([task.x, task.valid_x, task.test_x])
+    assert int(everything.max()) <= 5
+    assert (everything[:, -2:] == torch.tensor([3, 1])).all()  # the second most frequent word, and one that is unknown
+    assert int((everything == 0).sum()) == 1  # in front of the shortest text, of four words
+    assert sorted(torch.cat([task.y, task.valid_y, task.test_y]).tolist()) == [0] * 10 + [1] * 10
+
+
+def test_digits_are_grey_and_end_with_those_to_choose_by(tmp_path, monkeypatch):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"{split}.parquet").touch()
+    drawn = load_images("synthetic", 30, 10, 8)
+    asked = []
+    monkeypatch.setattr("experiments.search.readers.load_images", lambda *given: asked.append(given) or drawn)
+    told = {"data": {"train": 20, "valid": 10, "test": 10, "side": 8}}
+    task = load_task("mnist", str(tmp_path), told, "unused")
+    assert asked == [(str(folder), 30, 10, 8)]
+    assert (task.x.shape, len(task.valid_x), len(task.test_x)) == ((20, 1, 8, 8), 10, 10)
+    assert task.valid_y.equal(drawn.y[20:])
+
+
+def test_the_embedding_is_computed_once_for_a_run(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"{split}.parquet").touch()
+    drawn = load_images("synthetic", 100, 30, 16)
+    asked = []
+    monkeypatch.setattr("experiments.search.transfer.load_images", lambda *given: asked.append(given) or drawn)
+    how = {"train": 100, "test": 30, "side": 16, "valid": 10, "growth": 2, "layers": 1, "epochs": 1, "batch": 50}
+    tasks = []
+    for _ in range(2):
+        tasks.append(load_task("transfer", str(tmp_path), {"data": how | {"rate": 0.01}}, str(tmp_path / "kept")))
+        _load.cache_clear()  # as another process would find it
+    assert len(asked) == 1
+    assert tasks[0].x.equal(tasks[1].x)
+    assert tasks[0].form.heads == (4,)
+    assert (len(tasks[0].x), len(tasks[0].valid_y), len(tasks[0].test_y)) == (30, 10, 12)
+    assert float(torch.cat([tasks[0].x, tasks[0].valid_x]).mean()) == pytest.approx(0, abs=1e-4)
