@@ -64,8 +64,9 @@ class RandomActivationFunctions(Experiment):
         method = "autoinit" if unit["method"] == PLUS else unit["method"]
         build = partial(_net, function, settings.width, centered=unit["method"] == PLUS)
         told = {"text": str(function)}
-        model = build(tuple(settings.dropout))
-        try:  # the paper's AutoInit knows nothing of dropout
+        try:
+            model = build(tuple(settings.dropout))
+            # the paper's AutoInit knows nothing of dropout
             plain = initialised(partial(build, (0.0, 0.0, 0.0)), method, images.x[:2], unit["seed"])
         except wp.errors.WellposedError as error:
             note = f"{type(error).__name__}: {str(error).partition(';')[0]}"
