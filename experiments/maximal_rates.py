@@ -299,7 +299,13 @@ def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:
     return "agrees in direction" if positive else "does not agree"
 
 
-_ORDER: tuple[Agreement, ...] = ("agrees", "agrees in direction", "not decided at this scale", "does not agree")
+_ORDER: tuple[Agreement, ...] = (
+    "agrees",
+    "agrees in direction",
+    "no difference",
+    "not decided at this scale",
+    "does not agree",
+)
 
 
 def worst_of(verdicts: Sequence[Agreement]) -> Agreement:

@@ -54,8 +54,14 @@ class Gap:
         """
         if math.isnan(self.error):
             return 0
-        room = float(stdtrit(self.count - 1, 1 - 0.025 / comparisons)) * self.error
-        return 0 if abs(self.mean) <= room else (1 if self.mean > 0 else -1)
+        return 0 if abs(self.mean) <= self._room(comparisons) else (1 if self.mean > 0 else -1)
+
+    def within(self, bound: float) -> bool:
+        """Return whether the 95 % interval (Student's t) lies between -bound and bound."""
+        return not math.isnan(self.error) and abs(self.mean) + self._room() < bound
+
+    def _room(self, comparisons: int = 1) -> float:
+        return float(stdtrit(self.count - 1, 1 - 0.025 / comparisons)) * self.error
 
 
 def paired(one: Iterable[float | str], other: Iterable[float | str]) -> Gap:

@@ -22,7 +22,9 @@ Settings = Any
 Unit = Mapping[str, Any]
 """One independent piece of work, as JSON: what it varies, by name. Its row in the results starts with it."""
 Row = dict[str, Any]
-Agreement = Literal["agrees", "agrees in direction", "does not agree", "not decided at this scale"]
+Agreement = Literal["agrees", "agrees in direction", "no difference", "does not agree", "not decided at this scale"]
+ALIKE, TRAINED = 0.02, 0.05
+"""Accuracies that differ by no more than two points are alike, where nets are above chance by five points at least."""
 SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 
@@ -43,19 +45,25 @@ class Judgement:
     table: Sequence[Sequence[str]] = ()
 
 
-def by_gap(gap: Gap, *rivals: Gap, whole: bool) -> Agreement:
-    """Return the verdict on a gain: one that chance could have given decides nothing.
+def by_gap(gap: Gap, *rivals: Gap, whole: bool, alike: float = 0.0) -> Agreement:
+    """Return the verdict on a gain: one that chance could have given decides nothing, unless it is surely a small one.
 
     Args:
         gap: over what the claim says most of, positive where the claim has it.
         *rivals: over all else that the claim compares with; a loss against one of them contradicts it.
         whole: whether the rest of the claim holds too.
+        alike: what no longer counts as a difference; where the 95 % interval of ``gap`` is within, there is none.
     """
     if any(each.sign(1 + len(rivals)) < 0 for each in (gap, *rivals)):
         return "does not agree"
     if gap.sign() > 0:
         return "agrees" if whole and all(rival.sign() > 0 for rival in rivals) else "agrees in direction"
-    return "not decided at this scale"
+    return "no difference" if gap.within(alike) else "not decided at this scale"
+
+
+def alike_at(accuracy: float, classes: int = 10) -> float:
+    """Return up to which difference accuracies are alike; none are where nothing trains."""
+    return ALIKE if accuracy > 1 / classes + TRAINED else 0.0
 
 
 class Experiment(ABC):

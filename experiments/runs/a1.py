@@ -11,7 +11,7 @@ from experiments.initialise import initialised
 from experiments.models import ACTIVATIONS, all_cnn_c
 from experiments.numbers import accuracies, mean, paired, percent, points
 from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class HyperparameterVariation(Experiment):
         sentence = (
             f"On average over the settings AutoInit differs by {points(lead)} from the better of the others. {sentence}"
         )
-        return Judgement(ours, by_gap(lead, whole=not worse), sentence)
+        return Judgement(ours, by_gap(lead, whole=not worse, alike=alike_at(max(averages.values()))), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each setting as points, a colour for each initialisation."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.data import name_of
 from experiments.journal import CHECKPOINTS, Journal, run_key
 from experiments.numbers import Gap, mean, paired, percent, points
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import ALIKE, Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
 from experiments.settings import as_plain
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ArchitectureSearch(Experiment):
             ]
             table.append([task, *cells])
         whole = len(better) >= SHARE * len(tasks) and steadier.sign() > 0
-        return Judgement(ours, by_gap(gap, whole=whole), sentence, table)
+        return Judgement(ours, by_gap(gap, whole=whole, alike=ALIKE), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the best fitness over the generations, a panel for each task; dotted the population's mean."""

@@ -11,7 +11,7 @@ from experiments.initialise import initialised
 from experiments.models import resnet_50
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.training import accuracy, checkpoint_of, train
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ResNet50(Experiment):
             f"{points(paired(top['autoinit'], top['default']))}; {settings.seeds} seed(s), {settings.train.epochs} "
             "epochs."
         )
-        return Judgement(ours, by_gap(gap, whole=whole), sentence)
+        return Judgement(ours, by_gap(gap, whole=whole, alike=alike_at(mean(scores["default"]))), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw both accuracies, a point for each draw."""

@@ -12,7 +12,7 @@ from experiments.models import swin
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
 from experiments.refine import refined
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SwinWithoutWarmUp(Experiment):
             f"changes the default by {points(helps)}, and NIO instead of warm-up by {points(nio)}{others}, after "
             f"{settings.train.epochs} epochs."
         )
-        return Judgement(ours, by_gap(nio, whole=helps.sign() > 0), sentence)
+        return Judgement(ours, by_gap(nio, whole=helps.sign() > 0, alike=alike_at(mean(start))), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over the rate, solid without warm-up."""

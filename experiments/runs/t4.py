@@ -14,7 +14,7 @@ from experiments.data import load_images
 from experiments.models import nas_bench_201, parse_code
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.training import checkpoint_of, train
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class AgainstMuP(Experiment):
         told = (
             f"mean accuracy {percent(mean(ours))}, with μP {percent(mean(theirs))}; higher in {gaining} of {len(ours)}"
         )
-        return Judgement(told, by_gap(gap, whole=2 * gaining > len(ours)), sentence)
+        return Judgement(told, by_gap(gap, whole=2 * gaining > len(ours), alike=alike_at(mean(theirs))), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracies over those of μP."""

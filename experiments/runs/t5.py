@@ -21,7 +21,7 @@ from experiments.maximal_rates import search_rate
 from experiments.models import nas_bench_201, parse_cell
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.settings import as_plain, from_plain
 from experiments.training import checkpoint_of, train
 
@@ -120,7 +120,9 @@ class Cells(Experiment):
             "fixed recipe with other draws. Accuracies are closer together than under the fixed recipe with: "
             f"{', '.join(nearer) or 'none'}."
         )
-        return Judgement(f"mean accuracy: {', '.join(told)}", by_gap(gap, whole=rest), sentence, table)
+        return Judgement(
+            f"mean accuracy: {', '.join(told)}", by_gap(gap, whole=rest, alike=alike_at(mean(fixed))), sentence, table
+        )
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each rule over those of the fixed recipe."""
