@@ -251,3 +251,38 @@ def cells(gain_, spread, swap):
 )
 def test_t5(found, outcome):
     assert judged("T5", found, "cells=16").agreement == outcome
+
+
+def studies(gain_, learning):
+    """Return studies of three trials, of which the second is best; ``learning`` are those that learn under ours."""
+
+    def found(unit):
+        ours = unit["way"] == "wp.initialize_"
+        noise = 0.001 * unit["seed"]
+        best = 0.5 + (gain_ + noise) * ours
+        learns = learning if ours else 1
+        return {
+            "trials": [
+                {"valid": 0.1 + 0.1 * (learns > 2), "test": 0.15},
+                {"valid": 0.6, "test": best},
+                {"valid": 0.1 + 0.2 * (learns > 1), "test": 0.9},
+            ]
+        }
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (studies(0.1, 3), AGREES),
+        (studies(0.1, 1), DIRECTION),  # better, and no more of them learn
+        (studies(-0.1, 3), NOT),
+        (studies(-0.002, 3), SAME),
+    ],
+)
+def test_w2_takes_the_best_by_images_that_do_not_test(found, outcome):
+    told = judged("W2", found, "trials=3", "after=[1,3]")
+    assert told.agreement == outcome
+    assert told.table[1][1] == "15.0 %"
+    assert told.table[2][1] == "50.0 %"  # the third trial's test is higher, its validation is not

@@ -34,7 +34,7 @@ def test_every_file_is_run_here_and_listed_in_the_index():
     assert linked == {path.name for path in (*SCRIPTS, *NOTEBOOKS)}
 
 
-NEEDS = {"large_ray.py": "ray"}
+NEEDS = {"large_ray.py": "ray", "ray_tune.py": "ray.tune"}
 """What an example needs that the tests' environment does not have."""
 
 
