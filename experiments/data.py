@@ -58,6 +58,11 @@ class Images:
         """Height and width, in pixels."""
         return self.x.shape[-1]
 
+    def held_out(self, count: int) -> Images:
+        """Return these with the last ``count`` training images as their test, to choose by."""
+        x, y = self.x[:-count], self.y[:-count]
+        return Images(x, y, self.x[-count:], self.y[-count:], self.classes, self.mean, self.std)
+
 
 def name_of(source: str) -> str:
     """Return the data's name without its place: the last part of a folder, a hub name without its owner."""

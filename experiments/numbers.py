@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
@@ -77,6 +77,15 @@ def accuracies(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[Any, dict[
         at = row[keys[0]] if len(keys) == 1 else tuple(row[key] for key in keys)
         grouped.setdefault(at, {}).setdefault(row["method"], []).append(row["accuracy"])
     return {at: {method: mean(values) for method, values in by.items()} for at, by in grouped.items()}
+
+
+def best_so_far(trials: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return, after each trial of a search, the ``test`` of the one whose ``valid`` is the largest so far."""
+    best, found = trials[0], []
+    for each in trials:
+        best = each if float(each["valid"]) > float(best["valid"]) else best
+        found.append(float(best["test"]))
+    return found
 
 
 def predicted_well(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -111,12 +111,25 @@ def random_function(seed: int, mutations: int = 3) -> Expression:
     made = unary[0] if draw.random() < 0.5 else Expression(draw.choice(list(BINARY)), tuple(unary))
     for _ in range(mutations):
         made = mutated(made, draw)
-    places = list(made.paths())
+    return _with_factors(made, draw)
+
+
+def child(function: Expression, draw: random.Random) -> Expression:
+    """Return ``function`` after one mutation, with learnable factors drawn anew."""
+    return _with_factors(mutated(_without_factors(function), draw), draw)
+
+
+def _with_factors(function: Expression, draw: random.Random) -> Expression:
+    places = list(function.paths())
     chosen = draw.sample(places, min(draw.randint(0, PARAMETERS), len(places)))
     for index, path in enumerate(sorted(chosen)):
-        node = made.at(path)
-        made = made.put(path, Expression(node.op, node.args, index))
-    return made
+        node = function.at(path)
+        function = function.put(path, Expression(node.op, node.args, index))
+    return function
+
+
+def _without_factors(node: Expression) -> Expression:
+    return Expression(node.op, tuple(map(_without_factors, node.args)))
 
 
 def mutated(function: Expression, draw: random.Random) -> Expression:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-import wellposed as wp
+from experiments.activations import PLUS, RELU, trained
 from experiments.data import load_images
-from experiments.initialise import initialised
-from experiments.models import all_cnn_c
 from experiments.numbers import mean, percent
-from experiments.pangaea import Activation, Expression, X, random_function
-from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
-from experiments.training import checkpoint_of, train
+from experiments.pangaea import random_function
+from experiments.registry import TRAINED, Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.training import checkpoint_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scores = NDArray[np.float64]
-RELU = Expression("relu", (X,))
-PLUS = "autoinit++"
-"""AutoInit with every activation less its Gaussian mean."""
-CHANCE, TRAINS = 0.1, 0.05
-"""A function trains where its accuracy is above chance by `TRAINS`."""
+CHANCE = 0.1
 
 
 @experiment("A7")
@@ -61,19 +52,9 @@ class RandomActivationFunctions(Experiment):
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
         index = unit["function"]
         function = RELU if index == "relu" else random_function(settings.seed + index, settings.mutations)
-        method = "autoinit" if unit["method"] == PLUS else unit["method"]
-        build = partial(_net, function, settings.width, centered=unit["method"] == PLUS)
-        told = {"text": str(function)}
-        try:
-            model = build(tuple(settings.dropout))
-            # the paper's AutoInit knows nothing of dropout
-            plain = initialised(partial(build, (0.0, 0.0, 0.0)), method, images.x[:2], unit["seed"])
-        except wp.errors.WellposedError as error:
-            note = f"{type(error).__name__}: {str(error).partition(';')[0]}"
-            return told | {"loss": float("inf"), "accuracy": 1 / images.classes, "diverged": True, "note": note[:200]}
-        model.load_state_dict(plain.state_dict())
         kept = checkpoint_of(self.name, settings, data, unit)
-        return told | train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()
+        _, found = trained(function, settings, unit["method"], images, unit["seed"], checkpoint=kept)
+        return {"text": str(function), **found}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Count what trains and what beats ReLU's mean under the default; test the distributions against each other."""
@@ -82,7 +63,7 @@ class RandomActivationFunctions(Experiment):
         scores = _scores(settings, rows)
         base, *others = settings.methods
         relu = mean(r["accuracy"] for r in rows if r["function"] == "relu" and r["method"] == base)
-        trains = {m: int((v > CHANCE + TRAINS).sum()) for m, v in scores.items()}
+        trains = {m: int((v > CHANCE + TRAINED).sum()) for m, v in scores.items()}
         beats = {m: int((v > relu).sum()) for m, v in scores.items()}
         ours = f"of {settings.functions} functions " + "; ".join(
             f"{m}: {settings.functions - trains[m]} stay at chance, {beats[m]} beat ReLU's {percent(relu)}"
@@ -124,15 +105,6 @@ class RandomActivationFunctions(Experiment):
             panel.axvline(100 * mean(relu), color=f"C{index}", ls=":", lw=0.8)
         panel.set(xlabel="test accuracy (%); dotted: ReLU", ylabel="share of the functions at or below")
         panel.legend(fontsize=7)
-
-
-def _net(function: Expression, width: int, dropout: tuple[float, float, float], *, centered: bool) -> nn.Sequential:
-    """Return All-CNN-C with the function, whose factors are its own in each layer and channel."""
-    model = all_cnn_c(width=width, dropout=dropout, activation=nn.Identity)
-    for index, layer in enumerate(model):
-        if isinstance(layer, nn.Conv2d):
-            model[index + 1] = Activation(function, layer.out_channels, centered)
-    return model
 
 
 def _scores(settings: Settings, rows: Sequence[Row]) -> dict[str, Scores]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from experiments.data import Images, load_images
-from experiments.numbers import mean, paired, percent, points, standard_error
+from experiments.data import load_images
+from experiments.numbers import best_so_far, mean, paired, percent, points, standard_error
 from experiments.recipe import recipe
 from experiments.registry import TRAINED, Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.training import accuracy, train
@@ -55,16 +55,7 @@ class SearchOverNets(Experiment):
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
-        count = len(images.x) - settings.valid
-        kept = Images(
-            images.x[:count],
-            images.y[:count],
-            images.x[count:],
-            images.y[count:],
-            images.classes,
-            images.mean,
-            images.std,
-        )
+        kept = images.held_out(settings.valid)
         trials = []
 
         def objective(trial: optuna.Trial) -> float:
@@ -88,7 +79,7 @@ class SearchOverNets(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare studies, paired by seed: the share of trials that learn, and the test of the best so far."""
         learn = {way: [_learning(row["trials"]) for row in _of(rows, way)] for way in (OWN, OURS)}
-        best = {way: [_best(row["trials"]) for row in _of(rows, way)] for way in (OWN, OURS)}
+        best = {way: [best_so_far(row["trials"]) for row in _of(rows, way)] for way in (OWN, OURS)}
         more = paired(learn[OURS], learn[OWN])
         table = [["trials", f"best, {OWN}", OURS, "gain"]]
         gap = more
@@ -113,7 +104,7 @@ class SearchOverNets(Experiment):
         """Draw the best so far over the trials, a mean over studies with its standard error."""
         panel = figure.subplots()
         for index, way in enumerate((OWN, OURS)):
-            by_trial = list(zip(*(_best(row["trials"]) for row in _of(rows, way)), strict=True))
+            by_trial = list(zip(*(best_so_far(row["trials"]) for row in _of(rows, way)), strict=True))
             middle = [100 * mean(values) for values in by_trial]
             error = [100 * standard_error(values) if len(values) > 1 else 0.0 for values in by_trial]
             numbers = range(1, len(middle) + 1)
@@ -170,12 +161,3 @@ def _of(rows: Sequence[Row], way: str) -> list[Row]:
 def _learning(trials: Sequence[Row], classes: int = 10) -> float:
     """Return the share of trials that learn."""
     return mean(float(trial["valid"]) > 1 / classes + TRAINED for trial in trials)
-
-
-def _best(trials: Sequence[Row]) -> list[float]:
-    """Return, after each trial, the test of the one that is best on the images kept for that."""
-    best, found = trials[0], []
-    for trial in trials:
-        best = trial if float(trial["valid"]) > float(best["valid"]) else best
-        found.append(float(best["test"]))
-    return found

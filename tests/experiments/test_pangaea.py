@@ -6,8 +6,12 @@ import random
 import pytest
 import torch
 from experiments.pangaea import BINARY, PARAMETERS, UNARY, Activation, Expression, X, mutated, random_function
+from experiments.runs import w3
+from experiments.runs.w3 import searched
+from experiments.settings import from_plain
 from torch.nn import functional
 
+from experiments import pangaea
 from wellposed.errors import OptionError
 
 SWISH = Expression("mul", (X, Expression("sigmoid", (X,))))
@@ -78,3 +82,60 @@ def test_centred_functions_have_mean_zero_over_a_standard_normal():
     assert module(x).mean().abs() < 5 * (math.e**2 - math.e) ** 0.5 / 600_000**0.5
     with pytest.raises(OptionError, match="no finite mean"):
         Activation(Expression("exp", (Expression("exp", (X,)),)), 3, centered=True)
+
+
+SEARCH = from_plain({"functions": 60, "population": 8, "sample": 3, "mutations": 2})
+
+
+def nodes(function):
+    return len(list(function.paths()))
+
+
+def test_a_search_follows_the_best_of_the_young():
+    """Fitness is the size of the graph: graphs grow, and with samples of the whole population every child's parent is
+    the largest that is alive.
+    """
+    seen = []
+
+    def scored(index, function):
+        assert index == len(seen)
+        seen.append(function)
+        return {"valid": nodes(function), "test": 0.0}
+
+    rows = searched(SEARCH, 0, scored)
+    assert [row["valid"] for row in rows] == [nodes(function) for function in seen]
+    first, last = seen[:8], seen[-8:]
+    assert min(map(nodes, last)) > max(map(nodes, first))
+    for function in seen:
+        used = sorted(
+            function.at(path).parameter for path in function.paths() if function.at(path).parameter is not None
+        )
+        assert used == list(range(len(used)))
+    kept = seen.copy()
+    seen.clear()
+    searched(SEARCH, 0, scored)
+    assert seen == kept
+    seen.clear()
+    searched(SEARCH, 1, scored)
+    assert seen != kept
+
+
+def test_the_oldest_go_even_where_they_are_the_best():
+    """The first function alone is fit; once it is gone, no child is of it."""
+    parents = []
+    draw_child = pangaea.child
+
+    def noted(parent, draw):
+        parents.append(parent)
+        return draw_child(parent, draw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(w3, "child", noted)
+        found = []
+        searched(
+            from_plain({"functions": 20, "population": 8, "sample": 8, "mutations": 2}),
+            0,
+            lambda index, function: found.append(function) or {"valid": float(index == 0), "test": 0.0},
+        )
+    assert all(parent is found[0] for parent in parents[:1])
+    assert not any(parent is found[0] for parent in parents[1:])
