@@ -211,6 +211,7 @@ def test_every_parameter_appears_once_with_its_role(method):
     assert (said["rnn.weight_ih_l0"].action, said["rnn.weight_hh_l0"].role) == ("keep", "recurrent")
     assert "recurrent weights keep their default" in said["rnn.weight_hh_l0"].reason
     assert said["rnn.bias_ih_l0"].action == "keep"
+    assert "recurrent layers keep their default" in said["rnn.bias_ih_l0"].reason
     assert said["idle.weight"].reason == "no operation of this pass uses it"
     assert f"{method} has no rule for its use in" in said["position"].reason
     assert all(one.reason for one in said.values())

@@ -11,7 +11,7 @@ import torch
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
 from wellposed.plans import Constant, Drawn, Prescription, Role, keep
-from wellposed.signals.operators.contraction import Contraction
+from wellposed.signals.operators.contraction import RECURRENT, Contraction
 from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.signals.operators.views import view_of
 
@@ -123,6 +123,8 @@ def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]
     if not parameter.uses:
         return keep(name, parameter.shape, "no operation of this pass uses it")
     node = graph.nodes[parameter.uses[0]]
+    if node.op in RECURRENT:
+        return keep(name, parameter.shape, "the biases of recurrent layers keep their default, as their weights do")
     return keep(name, parameter.shape, f"{method} has no rule for its use in {op_of(node)}")
 
 

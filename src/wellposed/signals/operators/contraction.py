@@ -69,10 +69,11 @@ class Contraction:
 
 
 _EMBEDDINGS = {aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default}
-_RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
+RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
     getattr(aten, name).data for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 }
-_RECURRENT |= {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
+RECURRENT |= {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
+"""Whole recurrent layers, and their cells."""
 
 
 def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tuple[Contraction, ...]:
@@ -110,7 +111,7 @@ class _Uses:
         """Yield the uses at one node."""
         if node.op in _EMBEDDINGS:
             yield self._look_up(node)
-        elif node.op in _RECURRENT:
+        elif node.op in RECURRENT:
             yield from self._recurrent(node)
         else:
             product = describe(self.graph, node)
