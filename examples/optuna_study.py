@@ -15,13 +15,13 @@ from torch.nn import functional
 import wellposed as wp
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "softplus": nn.Softplus}
-TRIALS, STEPS = 6, 20
+TRIALS, STEPS = 8, 16
 
 
 class Net(nn.Module):
     """Convolutions, with skips or without, and no norm."""
 
-    def __init__(self, depth, activation, skips, dropout, width=16, classes=4):
+    def __init__(self, depth, activation, skips, dropout, width=12, classes=4):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.layers = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
@@ -48,16 +48,16 @@ def objective(trial, planned):
     """Train one net for a few steps; return its accuracy on images that it has not seen."""
     torch.manual_seed(trial.number)
     model = Net(
-        depth=trial.suggest_int("depth", 2, 12),
+        depth=trial.suggest_int("depth", 2, 10),
         activation=trial.suggest_categorical("activation", sorted(ACTIVATIONS)),
         skips=trial.suggest_categorical("skips", [False, True]),
         dropout=trial.suggest_float("dropout", 0.0, 0.3),
     )
-    images, labels = drawn(64 * STEPS, seed=1)
+    images, labels = drawn(32 * STEPS, seed=1)
     if planned:
         wp.initialize_(model, images[:2])  # the line: whatever the trial built, its signals have variance 1
     optimizer = torch.optim.SGD(model.parameters(), trial.suggest_float("rate", 1e-3, 0.3, log=True), momentum=0.9)
-    for x, y in zip(images.split(64), labels.split(64), strict=True):
+    for x, y in zip(images.split(32), labels.split(32), strict=True):
         loss = functional.cross_entropy(model(x), y)
         if not loss.isfinite():
             raise optuna.TrialPruned

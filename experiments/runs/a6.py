@@ -33,7 +33,7 @@ class AgainstLSUV(Experiment):
         "a figure of the mean, least and most of 10 repeats, for All-CNN-C and ResNets on a schedule of 25 epochs: "
         "LSUV matches AutoInit in some runs, and falls behind where S is small or the net is deep"
     )
-    use = "No difference was found, and `autoinit` needs no data: take it in place of LSUV."
+    use = "`autoinit` needs no data, and was nowhere worse: take it in place of LSUV."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield AutoInit (no samples), then LSUV on each number of samples, for each net and seed."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from statistics import stdev
 from typing import TYPE_CHECKING
 
 from experiments.data import name_of
 from experiments.journal import CHECKPOINTS, Journal, run_key
 from experiments.numbers import Gap, mean, paired, percent, points
 from experiments.registry import ALIKE, Experiment, Judgement, Row, Settings, Unit, by_gap, experiment
+from experiments.search.fitness import ALL, AUTOINIT, EVOLVED
 from experiments.settings import as_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EVOLVED, AUTOINIT = "evolved", "autoinit"
 SHARE = 0.8
 """The paper's four tasks of five."""
 
@@ -34,21 +33,22 @@ class ArchitectureSearch(Experiment):
     )
     paper = (
         "figures without numbers, a search for each task and arm: MNIST, Omniglot, PMLB Adult, Wikipedia Toxicity, "
-        "Oxford 102 Flower. Below the paper's scale: the test digits of MNIST, fewer alphabets, movie reviews in place "
-        "of comments, four classes of CIFAR-10 as a DenseNet sees them in place of flowers. The embedding of words is "
-        "Keras' under both"
+        "Oxford 102 Flower. At every scale movie reviews stand in for the comments, four classes of CIFAR-10 as a "
+        "DenseNet sees them for the flowers, and Adult is UCI's, categories one-hot; below the paper's, fewer digits "
+        "and alphabets. The text's embedding is Keras' under both, which was decided after a first run: planned too, "
+        "its rows are thirty times as large, and AutoInit falls behind"
     )
-    use = "Nothing is known yet from here: the row is configured, and takes hours."
+    use = "In a search of your own draw layers by `autoinit` and keep the embedding; little is decided here as yet."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""
         for seed in range(settings.seeds):
-            for task in settings.tasks:
-                for arm in (EVOLVED, AUTOINIT):
+            for task, how in settings.tasks.items():
+                for arm in (EVOLVED, AUTOINIT, ALL) if how.untouched else (EVOLVED, AUTOINIT):
                     yield {"task": task, "arm": arm, "seed": settings.seed + seed}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
-        """Run one search; it goes on with the first network that is missing, and its notes go at its end."""
+        """Run one search; it goes on with the first network that is missing."""
         from rich.console import Console
 
         import wellposed as wp
@@ -61,37 +61,36 @@ class ArchitectureSearch(Experiment):
         place = "-".join(str(value) for value in unit.values())
         journal = Journal(folder, {"experiment": self.name, "scale": place})
         found = run_search(search, journal, say=Console(highlight=False, markup=False, soft_wrap=True).print)
-        journal.clear()
-        means = [row["mean"] for row in found.generations]
-        return asdict(found) | {"unsteady": stdev(means) if len(means) > 1 else 0.0, "drop": _drop(means)}
+        return asdict(found) | {"falls": _falls([row["mean"] for row in found.generations])}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Compare searches, paired by task and seed: the best fitness, and the spread of the population's mean."""
+        """Compare searches, paired by task and seed: the best fitness, and how far the population's mean falls."""
         tasks = list(settings.tasks)
         by_task = {task: _gap([row for row in rows if row["task"] == task], "best") for task in tasks}
         better = [task for task, gap in by_task.items() if gap.mean > 0]
         gap, tested = _gap(rows, "best"), _gap(rows, "test")
-        spread = _gap(rows, "unsteady")
-        steadier = Gap(-spread.mean, spread.error, spread.count)
+        falls = _gap(rows, "falls")
+        steadier = Gap(-falls.mean, falls.error, falls.count)
+        alike = all(each.mean > -ALIKE for each in by_task.values())
         ours = f"best fitness higher with AutoInit in {len(better)} of {len(tasks)} tasks, on average by {points(gap)}"
+        fallen = {arm: percent(mean(_of(rows, arm, "falls"))) for arm in (EVOLVED, AUTOINIT)}
         sentence = (
             f"Over {gap.count} pairs of searches the best network's accuracy on the test differs by {points(tested)}; "
-            f"the population's mean varies over the generations with a standard deviation that differs by "
-            f"{points(spread)} (the trend is in it), and falls from one generation to the next by at most "
-            f"{percent(mean(_of(rows, EVOLVED, 'drop')))} evolved, {percent(mean(_of(rows, AUTOINIT, 'drop')))} with "
-            f"AutoInit; {_failures(rows)}; {settings.seeds} seed(s)."
+            f"all falls of the population's mean from one generation to the next come to {fallen[EVOLVED]} where "
+            f"evolution chooses, to {fallen[AUTOINIT]} with AutoInit; "
+            f"{_failures(rows)}; {settings.seeds} seed(s)."
         )
-        table = [["task", "best, evolved", "AutoInit", "test, evolved", "AutoInit", "spread, evolved", "AutoInit"]]
+        if whole := [row for row in rows if row["arm"] == ALL]:
+            sentence += f" With the embedding planned too the text's best is {percent(mean(r['best'] for r in whole))}."
+        table = [["task", "best, evolved", "AutoInit", "test, evolved", "AutoInit", "falls, evolved", "AutoInit"]]
         for task in tasks:
             mine = [row for row in rows if row["task"] == task]
             cells = [
-                percent(mean(_of(mine, arm, key)))
-                for key in ("best", "test", "unsteady")
-                for arm in (EVOLVED, AUTOINIT)
+                percent(mean(_of(mine, arm, key))) for key in ("best", "test", "falls") for arm in (EVOLVED, AUTOINIT)
             ]
             table.append([task, *cells])
-        whole = len(better) >= SHARE * len(tasks) and steadier.sign() > 0
-        return Judgement(ours, by_gap(gap, whole=whole, alike=ALIKE), sentence, table)
+        rest = len(better) >= SHARE * len(tasks) and alike and steadier.sign() > 0
+        return Judgement(ours, by_gap(gap, whole=rest, alike=ALIKE), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the best fitness over the generations, a panel for each task; dotted the population's mean."""
@@ -99,9 +98,9 @@ class ArchitectureSearch(Experiment):
 
         panels = figure.subplots(2, -(-len(settings.tasks) // 2), squeeze=False).flat
         for panel, task in zip(panels, settings.tasks, strict=False):
-            for index, arm in enumerate((EVOLVED, AUTOINIT)):
-                searches = [row["generations"] for row in rows if (row["task"], row["arm"]) == (task, arm)]
-                draw(panel, searches, f"C{index}", arm)
+            for index, arm in enumerate((EVOLVED, AUTOINIT, ALL)):
+                if searches := [row["generations"] for row in rows if (row["task"], row["arm"]) == (task, arm)]:
+                    draw(panel, searches, f"C{index}", arm)
             panel.set_title(task, fontsize=8)
             panel.tick_params(labelsize=6)
             panel.set_xlabel("generation", fontsize=7)
@@ -122,9 +121,9 @@ def _gap(rows: Sequence[Row], key: str) -> Gap:
     return paired(_of(rows, AUTOINIT, key), _of(rows, EVOLVED, key))
 
 
-def _drop(means: Sequence[float]) -> float:
-    """Return the largest fall from one generation's mean to the next."""
-    return max([0.0, *(before - after for before, after in pairwise(means))])
+def _falls(means: Sequence[float]) -> float:
+    """Return by how much the mean falls from one generation to the next, all falls together."""
+    return sum(max(0.0, before - after) for before, after in pairwise(means))
 
 
 def _failures(rows: Sequence[Row]) -> str:

@@ -70,9 +70,7 @@ class SearchForAnActivation(Experiment):
             return journal.row(key)
 
         relu = scored(-1, RELU)
-        rows = searched(settings, unit["seed"], scored)
-        journal.clear()
-        return {"relu": relu["test"], "functions": rows}
+        return {"relu": relu["test"], "functions": searched(settings, unit["seed"], scored)}
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare searches, paired by seed: the test of the function that is best on the images kept for that."""

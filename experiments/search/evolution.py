@@ -17,7 +17,7 @@ from typing import Any
 from experiments.search.genomes import Genome, Network, first_genome
 from experiments.search.mutations import Rates, crossed, mutated
 from experiments.search.space import SPECIES, Space, blueprint_space, module_space
-from experiments.search.species import divided, representatives
+from experiments.search.species import assigned, representatives
 
 WORST = 0.0
 """The fitness of what fails: fitness is a share of examples that are classified rightly."""
@@ -53,7 +53,8 @@ class Evolution:
     Attributes:
         blueprints, modules: the two populations.
         evaluations: networks that each blueprint is scored by, in each generation.
-        preserved: how many of the best networks go on, with their fitness and without being trained again.
+        preserved: how many of the best networks go on, with their fitness and without being trained again: they stand
+            in for genomes that no network of a generation has.
         generations: how many are run.
         seed: of all choices.
     """
@@ -63,10 +64,10 @@ class Evolution:
     evaluations: int
     preserved: int
     generations: int
-    seed: int
+    seed: str
 
     @staticmethod
-    def of(settings: Mapping[str, Any], seed: int) -> Evolution:
+    def of(settings: Mapping[str, Any], seed: str) -> Evolution:
         """Return the evolution that a task's settings describe.
 
         Args:
@@ -140,6 +141,14 @@ class State:
     refused: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A genome's fitness, and whether a network was trained with it."""
+
+    fitness: float
+    tried: bool
+
+
 def begin(evolution: Evolution) -> State:
     """Return the first state: small random genomes, the same for the same seed and spaces."""
     return State(
@@ -152,7 +161,7 @@ def begin(evolution: Evolution) -> State:
 def _founded(side: Side, draw: random.Random) -> Population:
     genomes = [first_genome(side.space, draw.randint(*side.first), draw) for _ in range(side.size)]
     founders = representatives(genomes, side.species, side.space, draw)
-    return Population(tuple(genomes), tuple(divided(genomes, founders, side.space)))
+    return Population(tuple(genomes), tuple(assigned(genomes, founders, side.space)))
 
 
 def assemble(evolution: Evolution, state: State) -> list[Network]:
@@ -187,11 +196,11 @@ def advance(evolution: Evolution, state: State, networks: Sequence[Network], fit
         fitness: of each network, in their order.
     """
     scores = list(zip(networks, fitness, strict=True))
-    scores += [(kept.network, kept.fitness) for kept in state.preserved]
-    best = sorted(scores, key=lambda score: -score[1])[: evolution.preserved]  # stable: the first of equals stays
+    former = [(kept.network, kept.fitness) for kept in state.preserved]
+    best = sorted(scores + former, key=lambda score: -score[1])[: evolution.preserved]  # the first of equals stays
     following, refused = state.generation + 1, Counter[str]()
     blueprints, modules = (
-        _next(side, population, _means(population, scores), evolution.drawing(following, name), refused)
+        _next(side, population, _judged(population, scores, former), evolution.drawing(following, name), refused)
         for side, population, name in (
             (evolution.blueprints, state.blueprints, "blueprints"),
             (evolution.modules, state.modules, "modules"),
@@ -201,32 +210,43 @@ def advance(evolution: Evolution, state: State, networks: Sequence[Network], fit
     return State(following, blueprints, modules, preserved, refused)
 
 
-def _means(population: Population, scores: Sequence[tuple[Network, float]]) -> list[float]:
-    """Return each genome's fitness: the mean of the networks that it is part of, preserved ones included.
+Scores = Sequence[tuple[Network, float]]
 
-    One that was in none is taken for as good as its species on average.
+
+def _judged(population: Population, scores: Scores, former: Scores) -> list[Judged]:
+    """Return each genome's fitness: the mean of the networks that it is part of, or of preserved ones.
+
+    One that was in none is taken for as good as its species on average, and for untried.
     """
-    by_genome: list[list[float]] = [
-        [its for network, its in scores if genome == network.blueprint or genome in network.modules.values()]
-        for genome in population.genomes
-    ]
+    by_genome = [_of(genome, scores) or _of(genome, former) for genome in population.genomes]
     overall = fmean(its for found in by_genome for its in found)
-    means = []
+    judged = []
     for found, species in zip(by_genome, population.species, strict=True):
         akin = [its for member in population.members(species) for its in by_genome[member]]
-        means.append(fmean(found or akin or [overall]))
-    return means
+        judged.append(Judged(fmean(found or akin or [overall]), bool(found)))
+    return judged
+
+
+def _of(genome: Genome, scores: Scores) -> list[float]:
+    """Return the fitness of the networks that a genome is part of."""
+    return [its for network, its in scores if genome == network.blueprint or genome in network.modules.values()]
 
 
 def _next(
-    side: Side, population: Population, fitness: Sequence[float], draw: random.Random, refused: Counter[str]
+    side: Side, population: Population, judged: Sequence[Judged], draw: random.Random, refused: Counter[str]
 ) -> Population:
-    """Return the following population: of each species its elite, and children in proportion to its mean fitness."""
-    ranked = [sorted(population.members(species), key=lambda index: -fitness[index]) for species in range(side.species)]
+    """Return the following population: of each species its elite, and children in proportion to its mean fitness.
+
+    The elite are the fittest of those that were tried; they alone have children.
+    """
+    ranked = [
+        sorted(population.members(species), key=lambda index: (not judged[index].tried, -judged[index].fitness))
+        for species in range(side.species)
+    ]
     elites = [members[: max(1, round(side.elitism * len(members)))] for members in ranked]
     genomes = [population.genomes[index] for elite in elites for index in elite]
-    shares = _shares([fmean(fitness[index] for index in members) for members in ranked], side.size - len(genomes))
-    for elite, count in zip(elites, shares, strict=True):
+    means = [fmean(judged[index].fitness for index in members) for members in ranked]
+    for elite, count in zip(elites, _shares(means, side.size - len(genomes)), strict=True):
         for _ in range(count):
             parent = population.genomes[draw.choice(elite)]
             if len(elite) > 1 and draw.random() < side.rates.crossover:
@@ -234,7 +254,7 @@ def _next(
                 parent = crossed(population.genomes[elite[one]], population.genomes[elite[other]], draw)
             genomes.append(mutated(parent, side.space, side.rates, draw, refused))
     founders = [population.genomes[draw.choice(members)] for members in ranked]
-    return Population(tuple(genomes), tuple(divided(genomes, founders, side.space)))
+    return Population(tuple(genomes), tuple(assigned(genomes, founders, side.space)))
 
 
 def _shares(weights: Sequence[float], total: int) -> list[int]:

@@ -81,8 +81,7 @@ class Recurrent(nn.Module):
             if kind is nn.LSTM:
                 bias[outputs : 2 * outputs] = 1  # of the forget gate, as in Keras
             INITIALISERS[init](self.cell.get_parameter("weight_ih_l0"))
-            for gate in self.cell.get_parameter("weight_hh_l0").chunk(3 if kind is nn.GRU else 4):
-                nn.init.orthogonal_(gate)
+            nn.init.orthogonal_(self.cell.get_parameter("weight_hh_l0"))  # all gates together, as in Keras
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[batch, outputs, time]``."""

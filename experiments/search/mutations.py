@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.search.genomes import INPUT, OUTPUT, Genome, Node, between, problem
-from experiments.search.space import Genes, Space, Value, drawn
-
-TRIES = 5
-"""How often a child is made anew where what came out was not valid, before its parent stands in."""
+from experiments.search.genomes import INPUT, OUTPUT, Genome, Node, between
+from experiments.search.space import JOIN, Genes, Space, Value, drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +45,46 @@ def mutated(genome: Genome, space: Space, rates: Rates, draw: random.Random, ref
     Args:
         genome: the parent.
         space: what it may become.
-        rates: how likely each change is; where none comes up, one hyperparameter is changed, as a copy of the parent
-            would be no news.
+        rates: how likely each change is, of hyperparameters for each node and for the genome as a whole; where none
+            comes up, one hyperparameter is changed, as a copy of the parent would be no news.
         draw: of the choices.
         refused: counts changes that were not possible, by reason.
     """
-    for _ in range(TRIES):
-        made = _mutated(genome, space, rates, draw, refused)
-        if not (reason := problem(made, space)):
-            return made
-        refused[reason] += 1
-    return genome
-
-
-def _mutated(genome: Genome, space: Space, rates: Rates, draw: random.Random, refused: Counter[str]) -> Genome:
     made = genome
     if draw.random() < rates.node:
         made = with_node(made, space, draw, refused)
     if draw.random() < rates.connection:
         made = with_connection(made, draw, refused)
-    for node in made.nodes:
+    places = [node.mark for node in made.nodes if _free(made, space, node.mark)]
+    places += [OUTPUT] if _free(made, space, OUTPUT) else []
+    for place in places:
         if draw.random() < rates.change:
-            made = _with(made, replace(node, genes=changed(node.genes, space.kinds[node.kind], draw)))
-    if draw.random() < rates.change:
-        made = replace(made, genes=changed(made.genes, space.own, draw))
-    if made is not genome:
-        return made
-    place = draw.randrange(len(made.nodes) + 1)
-    if place == len(made.nodes):
-        return replace(made, genes=changed(made.genes, space.own, draw))
-    node = made.nodes[place]
-    return _with(made, replace(node, genes=changed(node.genes, space.kinds[node.kind], draw)))
+            made = _changed(made, space, place, draw)
+    return _changed(made, space, draw.choice(places), draw) if made is genome and places else made
 
 
-def changed(values: Mapping[str, Value], genes: Genes, draw: random.Random) -> dict[str, Value]:
-    """Return hyperparameters of which one, drawn at random, has another value."""
+def _free(genome: Genome, space: Space, place: str) -> Genes:
+    """Return the hyperparameters that show: of several values, and a join only where there is something to join.
+
+    ``place`` is a node's mark, or `OUTPUT` for those of the genome as a whole.
+    """
+    genes = space.own if place == OUTPUT else space.kinds[genome.by_mark[place].kind]
+    single = len(genome.sources(place)) < 2
+    return {name: gene for name, gene in genes.items() if gene.several and not (single and name == JOIN)}
+
+
+def _changed(genome: Genome, space: Space, place: str, draw: random.Random) -> Genome:
+    """Return a genome of which one hyperparameter of a place, drawn at random, has another value."""
+    genes = _free(genome, space, place)
     name = draw.choice(sorted(genes))
-    return {**values, name: genes[name].changed(values[name], draw)}
+
+    def with_another(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {**values, name: genes[name].changed(values[name], draw)}
+
+    if place == OUTPUT:
+        return replace(genome, genes=with_another(genome.genes))
+    node = genome.by_mark[place]
+    return _with(genome, replace(node, genes=with_another(node.genes)))
 
 
 def with_node(genome: Genome, space: Space, draw: random.Random, refused: Counter[str]) -> Genome:

@@ -20,8 +20,9 @@ from experiments.data import load_images
 from experiments.errors import ExperimentError
 
 FOLDERS = (
-    "mnist (train.parquet, test.parquet), omniglot (images_background_small1.zip and more), adult (adult.names, "
-    "adult-train.csv, adult-test.csv), polarity (review_polarity.tar.gz) and cifar10 (train.parquet, test.parquet)"
+    "mnist (train.parquet, test.parquet), omniglot (images_background*.zip, images_evaluation*.zip), adult "
+    "(adult.names, adult-train.csv, adult-test.csv), polarity (review_polarity.tar.gz) and cifar10 (train.parquet, "
+    "test.parquet)"
 )
 """What the data's folder is to hold."""
 SPLIT = 2024
@@ -92,7 +93,8 @@ def digits(folder: Path, train: int | None, valid: int, test: int | None, side: 
 def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int, ...]]:
     """Return drawn characters and the number of characters of each alphabet, which are the heads' classes.
 
-    Of the 20 drawings of each character 50 % are for training, 20 % for validation, and 30 % for the test.
+    Of the 20 drawings of each character 50 % are for training, 20 % for validation, and 30 % for the test. Archives may
+    overlap: a drawing that is in several is taken once.
 
     Args:
         folder: holds the zips of Omniglot: ``<zip>/<alphabet>/<character>/<drawing>.png``.
@@ -104,20 +106,23 @@ def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int,
     """
     from PIL import Image
 
-    archives = sorted(folder.glob("images_background*.zip"))
+    archives = sorted(path for kind in ("background", "evaluation") for path in folder.glob(f"images_{kind}*.zip"))
     if not archives:
         raise missing("omniglot", folder / "images_background*.zip", "no such file")
-    drawings: dict[str, dict[str, list[Tensor]]] = {}
+    drawings: dict[str, dict[str, dict[str, Tensor]]] = {}
     for path in archives:
         try:
             with zipfile.ZipFile(path) as archive:
                 for name in sorted(archive.namelist()):
                     if not name.endswith(".png"):
                         continue
-                    _, alphabet, character, _ = name.split("/")
+                    _, alphabet, character, drawing = name.split("/")
+                    into = drawings.setdefault(alphabet, {}).setdefault(character, {})
+                    if drawing in into:
+                        continue
                     with Image.open(io.BytesIO(archive.read(name))) as image:
                         grey = np.asarray(image.convert("L").resize((side, side), Image.Resampling.BOX))
-                    drawings.setdefault(alphabet, {}).setdefault(character, []).append(torch.from_numpy(grey.copy()))
+                    into[drawing] = torch.from_numpy(grey.copy())
         except (zipfile.BadZipFile, ValueError, OSError) as error:
             raise missing("omniglot", path, f"not <zip>/<alphabet>/<character>/<drawing>.png ({error})") from error
     if len(drawings) < count:
@@ -126,12 +131,13 @@ def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int,
     chosen = [drawings[names[index]] for index in sorted(shuffled(len(names))[:count].tolist())]
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     labels: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for label, its in enumerate(pictures for alphabet in chosen for pictures in alphabet.values()):
+    characters = (alphabet[name] for alphabet in chosen for name in sorted(alphabet))
+    for label, its in enumerate([pictures[name] for name in sorted(pictures)] for pictures in characters):
         order = shuffled(len(its)).tolist()
         half, rest = len(its) // 2, 7 * len(its) // 10
-        for part, into, among in zip(parts, labels, (order[:half], order[half:rest], order[rest:]), strict=True):
+        for part, known, among in zip(parts, labels, (order[:half], order[half:rest], order[rest:]), strict=True):
             part += [its[index] for index in among]
-            into += [label] * len(among)
+            known += [label] * len(among)
     x, valid_x, test_x = (255.0 - torch.stack(part).float()[:, None] for part in parts)  # ink is black
     std, mean = torch.std_mean(x)
     y, valid_y, test_y = (torch.tensor(part) for part in labels)

@@ -41,8 +41,8 @@ class Search:
     folder: str
 
     def job(self, network: Network, generation: int, index: int) -> Job:
-        """Return the evaluation of a network; its seed says which network of which generation it is, for either arm."""
-        place = f"{self.seed}/{generation}/{index}".encode()
+        """Return the evaluation of a network; its seed says which network of which generation it is, for any arm."""
+        place = f"{self.task}/{self.seed}/{generation}/{index}".encode()
         seed = int.from_bytes(hashlib.sha256(place).digest()[:8], "big") % SEEDS
         return Job(network.to_json(), self.arm, self.task, self.settings, self.data, self.folder, seed)
 
@@ -86,7 +86,7 @@ def run_search(
     Raises:
         ExperimentError: settings or data that cannot be used.
     """
-    evolution = Evolution.of(search.settings, search.seed)
+    evolution = Evolution.of(search.settings, f"{search.task}/{search.seed}")
     state = begin(evolution)
     rows: list[dict[str, Any]] = []
     champion, best, test = {}, -1.0, 0.0

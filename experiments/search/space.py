@@ -24,6 +24,10 @@ STEP = 0.2
 class Gene(Protocol):
     """The values that a hyperparameter can have."""
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+
     def drawn(self, draw: random.Random) -> Value:
         """Return a random value."""
 
@@ -46,6 +50,11 @@ class Choice:
     """
 
     values: tuple[Value, ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one value."""
+        return len(self.values) > 1
 
     def drawn(self, draw: random.Random) -> Value:
         """Return a random value."""
@@ -79,13 +88,19 @@ class Range:
     log: bool = False
     whole: bool = False
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one value."""
+        return self.low < self.high
+
     def drawn(self, draw: random.Random) -> Value:
         """Return a random value."""
         return self._at(draw.random())
 
     def changed(self, value: Value, draw: random.Random) -> Value:
-        """Return a value near one: normally distributed around it, and held within the bounds."""
-        return self._at(min(max(self._place(value) + draw.gauss(0, STEP), 0.0), 1.0))
+        """Return a value near one: normally distributed around it, and reflected at the bounds."""
+        place = abs(self._place(value) + draw.gauss(0, STEP))
+        return self._at(max(min(place, 2 - place), 0.0))
 
     def distance(self, one: Value, other: Value) -> float:
         """Return the distance as a share of the range."""

@@ -37,7 +37,7 @@ def representatives(genomes: Sequence[Genome], count: int, space: Space, draw: r
     return found
 
 
-def divided(genomes: Sequence[Genome], founders: Sequence[Genome], space: Space) -> list[int]:
+def assigned(genomes: Sequence[Genome], founders: Sequence[Genome], space: Space) -> list[int]:
     """Return the species of each genome: that of the nearest founder, and none is left empty.
 
     The number of species stays what it is, as the table has it, so that blueprints can name them by number. A species

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 
 from experiments.search.fitness import evaluate
 
-PER_GPU = 4
-"""Networks that share a GPU: they are small."""
-
 
 class Job(NamedTuple):
     """What `fitness.evaluate` is given: plain data."""
@@ -42,8 +39,7 @@ def evaluated(jobs: Sequence[Job]) -> Done:
             yield index, *timed(job)
         return
     places = [job._replace(data=_absolute(job.data), folder=str(Path(job.folder).absolute())) for job in jobs]
-    share = 1 / PER_GPU if ray.cluster_resources().get("GPU") else 0
-    remote = ray.remote(num_cpus=1, num_gpus=share)(timed)
+    remote = ray.remote(num_cpus=1)(timed)
     waiting = {remote.remote(job): index for index, job in enumerate(places)}
     while waiting:
         (ready,), _ = ray.wait(list(waiting))

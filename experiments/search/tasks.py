@@ -80,8 +80,8 @@ def _text(folder: Path, how: Mapping[str, Any], _: str) -> tuple[Examples, Form]
     return examples, Form((how["length"],), (2,), how["vocabulary"], how["embedding"])
 
 
-def _transfer(folder: Path, how: Mapping[str, Any], kept: str) -> tuple[Examples, Form]:
-    examples, classes = embedded(folder / "cifar10", how, Path(kept))
+def _transfer(folder: Path, how: Mapping[str, Any], cache: str) -> tuple[Examples, Form]:
+    examples, classes = embedded(folder / "cifar10", how, Path(cache))
     return examples, Form((examples.x.shape[1],), (classes,))
 
 

@@ -24,7 +24,7 @@ SEEN = 500
 """Images of a pass without training."""
 
 
-def embedded(folder: Path, how: Mapping[str, Any], kept: Path) -> tuple[Examples, int]:
+def embedded(folder: Path, how: Mapping[str, Any], cache: Path) -> tuple[Examples, int]:
     """Return embeddings of the classes that the DenseNet has not learned, standardised, and the number of classes.
 
     Args:
@@ -32,7 +32,7 @@ def embedded(folder: Path, how: Mapping[str, Any], kept: Path) -> tuple[Examples
         how: ``train``, ``test``: images read; ``side`` of them; ``valid``: embeddings to choose by, taken from the end
             of those of the training images; ``growth`` and ``layers`` of the DenseNet, ``epochs``, ``batch`` and
             ``rate`` of its training.
-        kept: where the embedding is kept.
+        cache: where the embedding is kept.
 
     Raises:
         ExperimentError: no such files.
@@ -40,9 +40,9 @@ def embedded(folder: Path, how: Mapping[str, Any], kept: Path) -> tuple[Examples
     for split in ("train", "test"):
         if not list(folder.glob(f"{split}*.parquet")):
             raise missing("transfer", folder / f"{split}.parquet", "no such file")
-    path = kept / f"transfer-{digest(how)}.pt"
+    path = cache / f"transfer-{digest(how)}.pt"
     if not path.exists():
-        parts = _embed(load_images(str(folder), how["train"], how["test"], how["side"]), how)
+        parts = _embed(load_images(str(folder), how["train"], how["test"], how["side"]), how, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(f".{os.getpid()}.part")  # several processes may be at it
         torch.save(parts, fresh)
@@ -52,7 +52,7 @@ def embedded(folder: Path, how: Mapping[str, Any], kept: Path) -> tuple[Examples
     return Examples(x[:count], y[:count], x[count:], y[count:], test_x, test_y), classes
 
 
-def _embed(images: Images, how: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+def _embed(images: Images, how: Mapping[str, Any], path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     from experiments.models import densenet_100
     from experiments.recipe import Recipe
     from experiments.training import train
@@ -65,7 +65,7 @@ def _embed(images: Images, how: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tens
         x[known], images.y[known], test_x[test_known], images.test_y[test_known], KNOWN, images.mean, images.std
     )
     recipe = Recipe(how["epochs"], how["batch"], how["rate"], optimizer="adam")
-    train(net, learned, recipe, SPLIT)
+    train(net, learned, recipe, SPLIT, checkpoint=f"{path.parent.name}/{path.stem}")
     found, test_found = (_features(net, part[~mask]) for part, mask in ((x, known), (test_x, test_known)))
     std, mean = torch.std_mean(found, 0)
     scale = std.clamp_min(1e-6)

@@ -186,19 +186,18 @@ def test_a7(shift, outcome):
     assert "Epps–Singleton" in found.sentence
 
 
-def searches(best, unsteady, losing=()):
-    """Return a rule for A8: by how much AutoInit is better and varies less, but for tasks in which it loses."""
+def searches(best, steadier, losing=(), loss=0.01):
+    """Return a rule for A8: by how much AutoInit is better and falls less, but for tasks in which it loses."""
 
     def found(unit):
         mine = unit["arm"] == "autoinit"
         noise = 0.001 * (sum(map(ord, unit["task"])) % 5)
-        value = 0.5 + mine * ((-0.01 if unit["task"] in losing else best) + noise * (best != 0))
+        value = 0.5 + mine * ((-loss if unit["task"] in losing else best) + noise * (best != 0))
         generation = {"best": value, "mean": 0.4, "sd": 0.1, "networks": 8, "failed": {"diverged": 1}, "refused": {}}
         return {
             "best": value,
             "test": value,
-            "unsteady": 0.1 - mine * (unsteady + noise * (unsteady != 0)),
-            "drop": 0.05,
+            "falls": 0.1 - mine * (steadier + noise * (steadier != 0)),
             "generations": [generation] * 2,
         }
 
@@ -209,7 +208,8 @@ def searches(best, unsteady, losing=()):
     ("found", "outcome"),
     [
         (searches(0.1, 0.05), AGREES),
-        (searches(0.1, 0.05, losing=("text",)), AGREES),  # four of five
+        (searches(0.1, 0.05, losing=("text",)), AGREES),  # four of five, and one as good
+        (searches(0.4, 0.05, losing=("text",), loss=0.03), DIRECTION),  # one is worse
         (searches(0.1, 0.05, losing=("text", "mnist")), OPEN),
         (searches(0.1, 0.0), DIRECTION),  # better, and no steadier
         (searches(0.1, -0.05), DIRECTION),
@@ -221,7 +221,8 @@ def test_a8(found, outcome):
     result = judged("A8", found)
     assert result.agreement == outcome
     assert "10 of 80 networks failed (evolved), 10 of 80 networks failed (autoinit)" in result.sentence
-    assert "from one generation to the next by at most 5.0 % evolved" in result.sentence
+    assert "come to 10.0 % where evolution chooses" in result.sentence
+    assert "With the embedding planned too the text's best is 50.0 %" in result.sentence
 
 
 def cells(gain_, spread, swap):

@@ -33,6 +33,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 FENCE = re.compile(r"^```(?P<language>\w+)(?: +title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.M | re.S)
 WRAPPED = 6
 LONGEST = 120
+VERDICTS = ("agrees", "agrees in direction", "no difference", "not decided", "does not agree")
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.(?P<decimals>\d+))?(?:e(?P<exponent>[+-]?\d+))?(?![\w.]*\w)")
 
 
@@ -205,7 +206,7 @@ def test_figures_of_the_readme_stand_where_it_says():
             counts = Counter(outcome.removesuffix(" at this scale") for outcome in outcomes)
             assert [int(number) for number in re.findall(r"\d+", figures)] == [
                 len(outcomes),
-                *(counts[name] for name in ("agrees", "agrees in direction", "not decided", "does not agree")),
+                *(counts[name] for name in VERDICTS),
             ]
             continue
         for number in re.findall(r"\d+(?:\.\d+)?", figures):
