@@ -43,7 +43,10 @@ class LearningRatesWithoutBN(Experiment):
         "at none, AutoInit all three up to 0.05. ResNet-164 under schedules: without BN the default fails under each, "
         "AutoInit under few; with BN both reach the same under the best"
     )
-    use = "Residual nets without norms: `autoinit`, which trains where He's initialisation does not."
+    use = (
+        "Residual nets without norms: `autoinit`, which trains where He's initialisation does not. With BN nothing is "
+        "gained."
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield short training at each rate for each depth, then full training under each schedule."""

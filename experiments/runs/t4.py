@@ -37,7 +37,7 @@ class AgainstMuP(Experiment):
         "benchmark's rate of 0.1."
     )
     paper = "a figure of accuracies on three data sets: most nets lie above the diagonal, μP being inferior"
-    use = "Nothing to choose between the two here. Search the rate of the net that is trained, or of a small one."
+    use = "Nothing to choose between the two: search the rate of the net that is trained, or of a small one."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each cell in each way and seed."""

@@ -39,8 +39,8 @@ class AgainstMuP(Experiment):
     claim = "Over topologies the rule's rates are closer to the true maximal ones than μP's, which only knows widths."
     paper = "no claim of a paper's: the topology paper compares accuracies with μP's (T4)"
     use = (
-        "Widths alone: `mup`. Graphs and depths: the rule `kernel` ([how far off to "
-        "expect](benchmarks.md#learning-rates))."
+        "Where widths differ: `mup`, which no rule beats here. Graphs and depths at one width: the rule `kernel` ([how "
+        "far off to expect](benchmarks.md#learning-rates))."
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
