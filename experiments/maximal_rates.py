@@ -161,18 +161,20 @@ class MaximalRates(Experiment):
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw true over predicted rates, a panel for each rule, each rule's constant fitted."""
-        panels = figure.subplots(1, len(settings.rules), squeeze=False)[0]
+        panels = figure.subplots(1, len(settings.rules), squeeze=False, sharey=True)[0]
+        known = [float(row["true"]) for row in rows]
+        ends = (min(known), max(known))
         for panel, rule in zip(panels, settings.rules, strict=True):
             for group, mine in _groups(rows).items():
                 true, told = true_and_told(mine, rule)
                 shift = fmean(true) - fmean(told)
-                panel.plot([t + shift for t in told], true, "o", ms=4, label=group)
-            ends = panel.get_ylim()
+                panel.plot([t + shift for t in told], true, "o", ms=3, label=group)
             panel.plot(ends, ends, "k--", lw=0.6)
-            panel.set(title=rule)
-            panel.set_xlabel("log2 of the rule's rate, shifted", fontsize=8)
-        panels[0].set_ylabel("log2 of the maximal rate")
-        panels[0].legend(fontsize=7)
+            panel.set_title(rule, fontsize=8)
+            panel.tick_params(labelsize=7)
+        panels[0].set_ylabel("log2 of the maximal rate", fontsize=8)
+        panels[len(panels) // 2].set_xlabel("log2 of the rule's rate, shifted", fontsize=8)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", fontsize=7)
 
 
 def dag_of(settings: Settings, unit: Unit) -> DagNet:

@@ -95,18 +95,21 @@ class AgainstLSUV(Experiment):
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw mean, least and largest accuracy over the number of samples, with AutoInit as a hatched band."""
-        panel = figure.subplots()
-        for index, net in enumerate(_nets(settings)):
+        nets = _nets(settings)
+        panels = figure.subplots(1, len(nets), squeeze=False, sharey=True)[0]
+        for net, panel in zip(nets, panels, strict=True):
             mine = [row for row in rows if row["net"] == net]
             scores = {s: [r["accuracy"] for r in mine if r["samples"] == s] for s in (0, *settings.samples)}
             means = [100 * mean(scores[s]) for s in settings.samples]
             low, high = ([100 * end(scores[s]) for s in settings.samples] for end in (min, max))
-            panel.plot(list(settings.samples), means, "o-", ms=3, color=f"C{index}", label=f"LSUV, {net}")
-            panel.fill_between(list(settings.samples), low, high, color=f"C{index}", alpha=0.15, lw=0)
-            panel.axhline(100 * mean(scores[0]), color=f"C{index}", ls="--", label=f"AutoInit, {net}")
-            panel.axhspan(100 * min(scores[0]), 100 * max(scores[0]), color=f"C{index}", alpha=0.1, hatch="//", lw=0)
-        panel.set(xscale="log", xlabel="samples S", ylabel="test accuracy (%)")
-        panel.legend(fontsize=7)
+            panel.plot(list(settings.samples), means, "o-", ms=3, color="C0", label="LSUV")
+            panel.fill_between(list(settings.samples), low, high, color="C0", alpha=0.2, lw=0)
+            panel.axhline(100 * mean(scores[0]), color="C1", ls="--", label="AutoInit")
+            panel.axhspan(100 * min(scores[0]), 100 * max(scores[0]), color="C1", alpha=0.15, hatch="//", lw=0)
+            panel.set(xscale="log", xlabel="samples S")
+            panel.set_title(net, fontsize=8)
+        panels[0].set_ylabel("test accuracy (%); bands: least to most")
+        panels[0].legend(fontsize=7)
 
 
 def _nets(settings: Settings) -> list[str]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from experiments.figures import blank
 from experiments.papers import judged, page
 from experiments.registry import experiments, find
 from experiments.settings import from_plain
-from matplotlib.figure import Figure
 
 from experiments import engine
 
@@ -29,9 +29,12 @@ def test_smoke(name, tmp_path):
     assert judgement.ours
     assert judgement.sentence.endswith(".")
     assert "nan" not in judgement.ours
-    figure = Figure()
+    figure = blank()
     find(name).draw(from_plain(result.settings), result.rows, figure)
     assert figure.axes
+    figure.canvas.draw()
+    for legend in filter(None, [*figure.legends, *(panel.get_legend() for panel in figure.axes)]):
+        assert all(figure.bbox.contains(*corner) for corner in legend.get_window_extent().corners())
 
 
 def test_the_page_is_what_the_results_give():
