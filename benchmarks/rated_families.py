@@ -122,20 +122,24 @@ def families(names: Sequence[str] = ()) -> dict[str, list[Case]]:
     def made(builds: rated.Builds, *kind: Any, **how: Any) -> list[Case]:
         return [Case(name, build, *kind, **how) for name, build in builds.items()]
 
+    def half(builds: rated.Builds) -> rated.Builds:
+        return dict(list(builds.items())[::2])
+
     found |= {
         "mixed64": made(rated.mixed_graphs()),
-        "mixed512": made(dict(list(rated.mixed_graphs(width=512).items())[::2]), options=coarse),
+        "mixed512": made(half(rated.mixed_graphs(width=512)), options=coarse),
         "residual64": made(rated.residual_nets(), options=coarse),
+        "residual512": made(half(rated.residual_nets(width=512)), options=coarse),
         "residual64-adam": made(rated.residual_nets(), optimizer="adam", options=small),
         "batchnorm64": made(rated.batch_norms(), options=coarse),
         "convolutions": made(rated.conv_nets(), "images", batch=64, steps=300, options=coarse),
-        "convolutions-flat": made(
-            dict(list(rated.conv_nets(pooled=False).items())[::2]), "images", batch=64, steps=300, options=coarse
-        ),
+        "convolutions-flat": made(half(rated.conv_nets(pooled=False)), "images", batch=64, steps=300, options=coarse),
         "mixer": made(rated.mixers(), "images", batch=64, steps=120, options=coarse),
         "vit": made(rated.transformers(text=False), "images", batch=64, steps=120, options=coarse),
+        "vit128": made(half(rated.transformers(text=False, width=128)), "images", batch=64, steps=120, options=coarse),
         "vit-adamw": made(rated.transformers(text=False), "images", "adamw", batch=64, steps=120, options=small),
         "gpt": made(rated.transformers(text=True), "text", batch=16, steps=120, options=coarse),
+        "gpt128": made(half(rated.transformers(text=True, width=128)), "text", batch=16, steps=120, options=coarse),
         "gpt-adamw": made(rated.transformers(text=True), "text", "adamw", batch=16, steps=120, options=small),
     }
     return {name: cases for name, cases in found.items() if not names or name in names}

@@ -256,14 +256,14 @@ def conv_nets(count: int = 23, pooled: bool = True) -> Builds:
     return found
 
 
-def transformers(text: bool) -> Builds:
+def transformers(text: bool, width: int = 32) -> Builds:
     """Return transformers of several depths, numbers of heads and perceptrons."""
     shapes = [
         (1, 2, 4), (2, 2, 4), (4, 2, 4), (6, 2, 4), (8, 2, 2), (1, 1, 4), (1, 4, 4), (1, 8, 2), (2, 1, 1), (2, 4, 2),
         (2, 8, 8), (3, 2, 1), (3, 4, 8), (4, 1, 2), (4, 8, 1), (6, 4, 1),
     ]  # fmt: skip
     names = ["base", *(f"{depth} blocks, {heads} heads, ratio {ratio}" for depth, heads, ratio in shapes[1:])]
-    return {name: partial(Transformer, *shape, text) for name, shape in zip(names, shapes, strict=True)}
+    return {name: partial(Transformer, *shape, text, width) for name, shape in zip(names, shapes, strict=True)}
 
 
 def mixers() -> Builds:
