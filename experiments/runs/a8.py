@@ -105,7 +105,9 @@ class ArchitectureSearch(Experiment):
             panel.tick_params(labelsize=6)
             panel.set_xlabel("generation", fontsize=7)
             panel.set_ylabel("validation accuracy (%)", fontsize=7)
-        shown = {label: line for panel in figure.axes for line, label in zip(*panel.get_legend_handles_labels())}
+        shown = {
+            label: line for panel in figure.axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
         figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown), fontsize=7)
         for panel in figure.axes[len(settings.tasks) :]:
             panel.remove()
