@@ -23,8 +23,9 @@ class RateOverDepth(MaximalRates):
     claim = "The maximal learning rate of a perceptron falls with its depth as the rule says: with its power -3/2."
     paper = "r = 0.962 between predicted and true rates"
     use = (
-        "With the authors' weights the published rule holds over depth, and so do all of ours; with a mean-field readout, "
-        "which trains better, `maximal_update` alone, and `kernel` does not see the depth."
+        "With the authors' weights the published rule holds over depth, and so do all of ours. With a mean-field "
+        "readout, which trains better, rates fall far less steeply than it says; `maximal_update` and it come nearest, "
+        "and `kernel` does not see the depth."
     )
     paper_r: ClassVar[dict[str, float]] = {"perceptrons over depth": 0.962}
 
