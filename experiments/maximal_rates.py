@@ -34,8 +34,9 @@ def search_rate(
 ) -> Row:
     """Return log2 of the maximal rate that a grid finds, its range over draws, the curve of mean losses, and warnings.
 
-    The paper's words are "the maximal learning rate which achieves the smallest training loss": ``true`` is the argmin
-    of a parabola through the least losses, ``largest`` the largest rate whose loss is within a standard error of them.
+    The paper's words are "the maximal learning rate which achieves the smallest training loss": ``largest`` is the
+    largest rate whose loss is within a standard error of the least, ``true`` the argmin of a parabola through the least
+    losses.
 
     Args:
         build: makes the net.
@@ -77,6 +78,9 @@ def _largest(curve: Sequence[Any]) -> float:
     return max(log2(point.rate) for point in curve if point.mean is not None and point.mean <= least.mean + error)
 
 
+CLASSES = 10
+LARGEST, LEAST = "largest", "true"
+"""Both readings of a maximal rate, as `search_rate` has them."""
 PUBLISHED = "published"
 """The paper's rule as the authors' code counts depths: 3 and the weighted edges of a path."""
 
@@ -132,30 +136,37 @@ class MaximalRates(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give Pearson's r of each rule, and compare the paper's r with the 95 % interval of that of the paper's rule.
 
-        Of several groups of a kind, the first decides.
+        Maximal rates are the largest ones, as the paper has it. Of several groups of a kind, the first decides.
         """
         paper = PUBLISHED if PUBLISHED in settings.rules else "paths"
-        told, odd, losses = [], [], []
+        told, odd, losses, untrained = [], [], [], []
         verdicts: dict[str, Agreement] = {}
-        heads = ["r", "r of logs", "slope of logs", "octaves off (median)"]
-        table = [["nets", "rule", *heads, "r, largest rates", "of logs"]]
+        heads = ["r", "r of logs", "least loss: r", "of logs", "slope of logs", "octaves off (median)"]
+        table = [["nets", "rule", *heads]]
         groups = _groups(rows)
         for group, mine in groups.items():
-            told.append(f"{group} {_shown(_r(mine, paper, logs=False))}")
+            largest, least = (_shown(_r(mine, paper, logs=False, of=of)) for of in (LARGEST, LEAST))
+            told.append(f"{group} {largest} ({least})")
             table += [[f"{len(mine)} {group}", *_figures(mine, rule)] for rule in settings.rules]
             kind = kind_of(mine[0])
             verdicts.setdefault(kind, agreement_of(mine, paper, self.paper_r[kind]))
             odd.append(odd_one(mine, settings.rules))
             losses.append(f"{median(_least(row) for row in mine):.2f}")
+            learning = [row for row in mine if _least(row) < math.log(CLASSES)]
+            if lost := len(mine) - len(learning):
+                without = _shown(_r(learning, paper, logs=False))
+                untrained.append(
+                    f"{lost} of {len(mine)} {group} learn nothing at any rate, without which r is {without}"
+                )
         papers = " and ".join(str(self.paper_r[kind]) for kind in verdicts)
         parts = "; ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
         sentence = (
             f"The paper's r ({papers}) is compared with the 95 % interval of that of `{paper}` (Fisher's z)"
             + (f" ({parts})" if len(verdicts) > 1 else "")
-            + f"; true rates have the smallest loss after {settings.search.steps} steps of SGD (largest rates: the "
-            "largest whose loss is within a standard error of it), which is in the median "
-            f"{' and '.join(losses)}, where guessing has {math.log(10):.2f}; a rule's constant is fixed by the first "
-            f"net{doubtful(rows)}.{''.join(odd)}"
+            + "; the maximal rate is the largest whose loss is within a standard error of the smallest (in brackets: "
+            f"the rate of that itself) after {settings.search.steps} steps of SGD, which is in the median "
+            f"{' and '.join(losses)}, where guessing has {math.log(CLASSES):.2f}; a rule's constant is fixed by the "
+            f"first net{doubtful(rows)}{''.join(f'; {each}' for each in untrained)}.{''.join(odd)}"
         )
         return Judgement(f"r of `{paper}`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
 
@@ -241,12 +252,12 @@ def _least(row: Row) -> float:
     return min(float(loss) for _, loss in row["curve"])
 
 
-def true_and_told(rows: Sequence[Row], rule: str, true: str = "true") -> tuple[list[float], list[float]]:
+def true_and_told(rows: Sequence[Row], rule: str, true: str = LEAST) -> tuple[list[float], list[float]]:
     """Return log2 of the true rates (or of the ``largest``) and of a rule's relative ones."""
     return [float(row[true]) for row in rows], [float(row["rules"][rule]) for row in rows]
 
 
-def _r(rows: Sequence[Row], rule: str, *, logs: bool, of: str = "true") -> float:
+def _r(rows: Sequence[Row], rule: str, *, logs: bool, of: str = LARGEST) -> float:
     """Return Pearson's r of the rates, or of their logarithms; NaN where there are too few or one does not vary."""
     if any(of not in row for row in rows):
         return math.nan
@@ -273,14 +284,13 @@ def octaves_off_at_best(rows: Sequence[Row], rule: str) -> list[float]:
 
 
 def _figures(rows: Sequence[Row], rule: str) -> list[str]:
-    """Return a rule's name, r, r of logarithms, the slope of true on predicted logarithms, octaves off, and both r for
-    the largest rates.
+    """Return a rule's name, r and r of logarithms, for the largest rates and for those of the least loss; and of these
+    the slope on predicted logarithms, and octaves off.
     """
-    r, of_logs = (_r(rows, rule, logs=logs) for logs in (False, True))
+    largest, least = ([_r(rows, rule, logs=logs, of=of) for logs in (False, True)] for of in (LARGEST, LEAST))
     true, told = true_and_told(rows, rule)
-    slope = math.nan if math.isnan(r) else linear_regression(told, true).slope
-    largest = (_r(rows, rule, logs=logs, of="largest") for logs in (False, True))
-    return [rule, *map(_shown, (r, of_logs, slope, median(octaves_off(rows, rule)), *largest))]
+    slope = math.nan if math.isnan(least[0]) else linear_regression(told, true).slope
+    return [rule, *map(_shown, (*largest, *least, slope, median(octaves_off(rows, rule))))]
 
 
 def _shown(value: float) -> str:
@@ -289,7 +299,7 @@ def _shown(value: float) -> str:
 
 def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:
     """Return whether an r that was found agrees with ``expected``: within its 95 % interval by Fisher's z, or above it;
-    in direction where it is beyond two standard errors of 0.
+    in direction where it is beyond two standard errors of 0. Maximal rates are the largest ones.
     """
     r = _r(rows, rule, logs=False)
     if len(rows) < 4 or math.isnan(r):

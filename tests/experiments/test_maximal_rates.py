@@ -135,7 +135,7 @@ def test_both_definitions_of_the_largest_rate():
 
 
 def rows_of(true, told):
-    return [{"true": a, "kernel": None, "rules": {"rule": b}} for a, b in zip(true, told, strict=True)]
+    return [{"true": a, "largest": a, "kernel": None, "rules": {"rule": b}} for a, b in zip(true, told, strict=True)]
 
 
 def test_octaves_are_counted_from_the_first_net():
@@ -176,7 +176,7 @@ def test_the_least_favourable_verdict_counts():
 def test_the_topology_that_spoils_a_correlation_is_named():
     def rows(shift):
         return [
-            {"true": -k + shift * (name == "c"), "kernel": 3, "topology": name, "rules": {"rule": -float(k)}}
+            {"largest": -k + shift * (name == "c"), "kernel": 3, "topology": name, "rules": {"rule": -float(k)}}
             for name in "abc"
             for k in (1, 2, 3)
         ]
@@ -210,6 +210,7 @@ def test_t1_holds_both_the_correlation_and_the_power_against_the_paper(power, ou
     rows = [
         {
             "true": power * math.log2(d) + noise,
+            "largest": power * math.log2(d) - noise,
             "kernel": None,
             "topology": str(d),
             "layers": d,
