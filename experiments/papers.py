@@ -31,8 +31,9 @@ and no number, its claim is described in words. *Smoke* results are no evidence 
 - What is tested is this library's version of a method: `autoinit` follows correlations that the paper assumes to be
   absent (`state="independent"` is the paper's), and NIO and GradInit choose their bound on the gradient automatically
   ([how to use the papers' bounds](reproduce.md)). `glorot_uniform` is the default of Keras, on which AutoInit's
-  experiments ran; `default` is PyTorch's own initialisation. `paths` is the topology paper's rule for the learning
-  rate; `ntk` and `maximal_update` are this library's ([learning rates](learning-rates.md)).
+  experiments ran; `default` is PyTorch's own initialisation. `published` is the topology paper's rule for the learning
+  rate as its authors' code counts depths, `paths` the same by its equation; `kernel`, `ntk` and `maximal_update` are
+  this library's ([learning rates](learning-rates.md)).
 """
 
 
