@@ -287,3 +287,20 @@ def test_w2_takes_the_best_by_images_that_do_not_test(found, outcome):
     assert told.agreement == outcome
     assert told.table[1][1] == "15.0 %"
     assert told.table[2][1] == "50.0 %"  # the third trial's test is higher, its validation is not
+
+
+@pytest.mark.parametrize(
+    ("gain_", "over", "outcome"), [(0.1, 0.05, AGREES), (0.1, 0.1, DIRECTION), (-0.1, 0.0, NOT), (0.0, 0.0, SAME)]
+)
+def test_w3_compares_the_best_and_counts_against_the_first_methods_relu(gain_, over, outcome):
+    """AutoInit gains ``over``, AutoInit++ ``gain_``; a function of 0.3 is above AutoInit++'s ReLU alone."""
+
+    def found(unit):
+        best = 0.6 + {"autoinit": over, "autoinit++": gain_}.get(unit["method"], 0.0) + 0.002 * unit["seed"]
+        functions = [{"valid": 0.4, "test": 0.3}, {"valid": 0.5, "test": best}, {"valid": 0.1, "test": 0.9}]
+        return {"relu": 0.2 if unit["method"] == "autoinit++" else 0.4, "functions": functions}
+
+    told = judged("W3", found, "functions=3", "after=[1,3]")
+    assert told.agreement == outcome
+    assert "40.0 % (under glorot_uniform): glorot_uniform 66.7 %, autoinit 66.7 %, autoinit++ 66.7 %" in told.ours
+    assert [row[1] for row in told.table[1:]] == ["30.0 %", "60.3 %"]
