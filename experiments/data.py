@@ -59,7 +59,7 @@ class Images:
         return self.x.shape[-1]
 
     def held_out(self, count: int) -> Images:
-        """Return these with the last ``count`` training images as their test, to choose by."""
+        """Return these with the last ``count`` training images as their test, to choose by; all in memory."""
         x, y = self.x[:-count], self.y[:-count]
         return Images(x, y, self.x[-count:], self.y[-count:], self.classes, self.mean, self.std)
 

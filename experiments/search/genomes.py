@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.errors import ExperimentError
-from experiments.search.space import Genes, Space, Value, drawn
+from experiments.search.space import Space, Value, drawn
 
 INPUT, OUTPUT = "input", "output"
 """The ends of every graph; neither is a node. What enters the output is joined as the genome's own ``join`` says."""
@@ -92,16 +92,6 @@ class Genome:
             done.append(ready)
         return done[1:]
 
-    def behind(self, mark: str) -> set[str]:
-        """Return all that can be reached from a node along the edges, itself included."""
-        found, waiting = {mark}, [mark]
-        while waiting:
-            here = waiting.pop()
-            fresh = {target for source, target in self.edges if source == here} - found
-            found |= fresh
-            waiting += fresh
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -132,32 +122,6 @@ class Network:
             return Network(Genome.from_json(document["blueprint"]), modules)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ExperimentError(f"this is no network ({error!r}): {str(document)[:80]}") from error
-
-
-def problem(genome: Genome, space: Space) -> str:
-    """Return why a genome is not valid in a space, in a few words; nothing where it is."""
-    marks = [node.mark for node in genome.nodes]
-    if len(set(marks)) < len(marks) or len(set(genome.edges)) < len(genome.edges):
-        return "a node or an edge comes twice"
-    if len(marks) > space.largest:
-        return "too many nodes"
-    if not {end for edge in genome.edges for end in edge} <= {INPUT, OUTPUT, *marks}:
-        return "an edge leads to no node"
-    try:
-        genome.order()
-    except ExperimentError:
-        return "the edges form a circle"
-    reached = genome.behind(INPUT)
-    if not all(mark in reached and OUTPUT in genome.behind(mark) for mark in (INPUT, *marks)):
-        return "a node lies on no way from input to output"
-    for node in genome.nodes:
-        if node.kind not in space.kinds or not _fits(node.genes, space.kinds[node.kind]):
-            return f"hyperparameters of {node.kind} out of range"
-    return "" if _fits(genome.genes, space.own) else "hyperparameters out of range"
-
-
-def _fits(values: Mapping[str, Value], genes: Genes) -> bool:
-    return values.keys() == genes.keys() and all(gene.holds(values[name]) for name, gene in genes.items())
 
 
 def between(genome: Genome, edge: Edge, node: tuple[str, Mapping[str, Value]]) -> Genome:

@@ -37,9 +37,6 @@ class Gene(Protocol):
     def distance(self, one: Value, other: Value) -> float:
         """Return how far two values are apart, from 0 to 1."""
 
-    def holds(self, value: Value) -> bool:
-        """Return whether a value is one of these."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -67,10 +64,6 @@ class Choice:
     def distance(self, one: Value, other: Value) -> float:
         """Return 0 for the same value, else 1."""
         return float(one != other)
-
-    def holds(self, value: Value) -> bool:
-        """Return whether a value is one of these."""
-        return value in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +98,6 @@ class Range:
     def distance(self, one: Value, other: Value) -> float:
         """Return the distance as a share of the range."""
         return abs(self._place(one) - self._place(other))
-
-    def holds(self, value: Value) -> bool:
-        """Return whether a value lies within the bounds."""
-        return not isinstance(value, str) and self.low <= value <= self.high
 
     def _at(self, place: float) -> Value:
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)

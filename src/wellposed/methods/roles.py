@@ -124,7 +124,7 @@ def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]
         return keep(name, parameter.shape, "no operation of this pass uses it")
     node = graph.nodes[parameter.uses[0]]
     if node.op in RECURRENT:
-        return keep(name, parameter.shape, "the biases of recurrent layers keep their default, as their weights do")
+        return keep(name, parameter.shape, "recurrent layers keep their default, and what else they take does")
     return keep(name, parameter.shape, f"{method} has no rule for its use in {op_of(node)}")
 
 
