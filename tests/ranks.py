@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,16 @@ def _run(rank: int, work: Callable[[int], Any], folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.save(work(rank), f"{folder}/{rank}.pt")
     dist.barrier()
+    leave()
+
+
+def leave() -> NoReturn:
+    """End a rank's process without the interpreter's own end.
+
+    A model holds its process group beyond `destroy_process_group`, and gloo's threads may hold the last tensors: to let
+    these go while the interpreter ends aborts the process, the more often the busier the machine is.
+    """
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of gloo may still hold tensors: to let them go while the interpreter ends aborts the process, rarely.
     os._exit(0)

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.integrations.nets import Record, Stubborn, X, Y, loss_of, mlp, same, state_of
+from tests.ranks import on_two_ranks
 from tests.versions import needs_newer_torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -20,8 +19,7 @@ def step(model, optimizer, rows):
     optimizer.step()
 
 
-def _work(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def _work(rank):
     torch.manual_seed(rank)
     found = {}
     rows = torch.arange(8) + 8 * rank
@@ -52,9 +50,7 @@ def _work(rank, folder):
         model(X)
     except (RankError, TraceError) as error:
         found["failed"] = (type(error), str(error))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()  # a rank whose peer has gone while it still listens is aborted
-    dist.destroy_process_group()
+    return found
 
 
 pytestmark = needs_newer_torch("FSDP2 does not run on CPU")
@@ -62,9 +58,7 @@ pytestmark = needs_newer_torch("FSDP2 does not run on CPU")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(_work, (str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return on_two_ranks(_work, tmp_path_factory.mktemp("ranks"))
 
 
 def test_data_parallel_ranks_are_initialised_alike_and_one_logs(found):

@@ -526,6 +526,7 @@ import sys
 import torch
 import torch.distributed as dist
 sys.path[:0] = {path!r}
+from tests.ranks import leave
 from tests.rates.small import GRID, data, loss_fn, model_fn
 from wellposed.rates.find import SearchSettings, find_max_lr
 
@@ -540,7 +541,7 @@ try:
     find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8)
 except ValueError as error:
     print(error)
-dist.destroy_process_group()
+leave()
 """
 
 
