@@ -18,6 +18,7 @@ from wellposed.graphs import trace
 from wellposed.rates import relative
 from wellposed.rates.kernel import Kernel, kernel
 from wellposed.rates.passes import before, find_readout
+from wellposed.signals.structure.branches import _Reader
 from wellposed.signals.structure.scale_free import scale_free
 from wellposed.zoo import import_library
 
@@ -414,3 +415,23 @@ def test_a_net_without_a_readout_says_so() -> None:
 
     found = kernel(trace(Residual(), torch.zeros(2, 6)))
     assert ["has no readout" in text for text in found.warnings] == [True]
+
+
+def test_norms_that_are_written_out_are_found_in_one_reading_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
+            self.readout = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+                x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+            return self.readout(x)
+
+    read, reading = [], _Reader._read
+    monkeypatch.setattr(_Reader, "_read", lambda self, node, c: (read.append(node.index), reading(self, node, c)))
+    graph = trace(Written(), torch.zeros(2, 8))
+    assert len(scale_free(graph)) == 4
+    assert sorted(read) == list(range(len(graph)))

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
 from wellposed.graphs.operators import VIEW_WRITE, traits
 from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.operators.elementwise import FUNCTIONS
@@ -126,6 +127,7 @@ class Branches:
     starts: tuple[int, ...]
 
 
+@once
 def branches(graph: Graph) -> Branches:
     """Return what every value of ``graph`` is made of, and the edges that lie on paths from inputs to outputs."""
     steps = _Reader(graph).steps
