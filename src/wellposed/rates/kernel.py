@@ -1,11 +1,11 @@
 """Kernel rules: the rate from the tangent kernel of several inputs, what they share of it and what they do not.
 
-Derived here, from three facts. Residuals of a cross-entropy are bounded, so that features and readout grow together, as
-the square of the rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel
-corrects itself from step to step, what they do not share is noise to one another. And weights whose scale a norm takes
-away find a rate of their own (`wellposed.signals.structure.scale_free`), so that they do not limit that of the others:
-they are left out. The kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below a random
-readout and of the readout itself.
+Derived here. Residuals of a cross-entropy are bounded, so that features and readout grow together, as the square of the
+rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel corrects itself from
+step to step, what they do not share is noise to one another. Weights whose scale a norm takes away
+(`wellposed.signals.structure.scale_free`) are left out unless asked for: in narrow nets they do not limit the rate, as
+measured; in wide ones they do. The kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below
+a random readout and of the readout itself.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def kernel(
         predict: work K and K̄ out from the graph alone, in expectation over weights and inputs, by backward signals
             whose cotangents are the same for all inputs: no passes, and a model on meta will do. The graph must hold
             two samples or more, which `wellposed.rates.relative` sees to.
-        scale_free: count parameters whose scale norms take away as well.
+        scale_free: count parameters whose scale norms take away as well: better where all nets have norms, and at
+            width 512; worse where nets 64 wide with norms and without are compared.
         noise: 0; 1 adds (1 - K̄/K)^(-3/4), which makes it λ^(1/4) κ^(-3/4), λ the mean and κ the centred trace of K_ij:
             then only what inputs do not share limits the rate.
         inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
