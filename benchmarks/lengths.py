@@ -3,23 +3,23 @@
     python benchmarks/lengths.py [--families residual64 ...] [--images DIR] [--out DIR]
 
 The nets and their best rates are those of rates.py, whose results must be in ``--out``; nets without such weights are
-left out. Each is trained once, as there, and each weight's length after training divided by that before.
+left out. Each is trained once, as there, and each weight's length after training divided by that before. Beside that
+stands the first layer's share of the tangent kernel of all these weights, before training.
 """
 
 from __future__ import annotations
 
-import argparse
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 import wellposed as wp
-from common import RESULTS, markdown, write
+from common import markdown, write
+from mechanisms import tangent_shares
 from rated_families import Case, families
-from rates import DATA, Data, mean_loss, stored
+from rates import Data, mean_loss, stored, told
 from wellposed.signals.structure.scale_free import scale_free
 
 FAMILIES = ("residual64", "residual512")
@@ -31,16 +31,24 @@ COLUMNS = {
     "median": "median",
     "first": "median, first layer",
     "largest": "largest",
+    "share": "first layer's share of their kernel",
 }
 
 
-def growth(case: Case, data: Data, rate: float) -> dict[str, float]:
-    """Return by which factor each such weight grows; none where the loss ends above that of knowing nothing."""
+def growth(case: Case, data: Data, rate: float) -> tuple[list[float], float] | None:
+    """Return by which factor each such weight grows, the first layer's first, and that layer's share of their kernel.
+
+    None without such weights, and where the loss ends above that of knowing nothing.
+    """
     torch.manual_seed(0)
     model = case.build()
     groups = scale_free(wp.trace(model, case.example))
     weights = {name: p for name, p in model.named_parameters() if any(name in group for group in groups) and p.ndim > 1}
+    if not weights:
+        return None
     before = {name: weight.detach().norm() for name, weight in weights.items()}
+    shares = tangent_shares(model, case)
+    share = shares[next(iter(weights))] / sum(shares[name] for name in weights)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for batch in islice(data.batches(case, case.steps)(0), case.steps):
@@ -49,36 +57,32 @@ def growth(case: Case, data: Data, rate: float) -> dict[str, float]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    if not weights or not np.mean(losses[-10:]) < data.chance(case):
-        return {}
-    return {name: float(weight.detach().norm() / before[name]) for name, weight in weights.items()}
+    if not np.mean(losses[-10:]) < data.chance(case):
+        return None
+    return [float(weight.detach().norm() / before[name]) for name, weight in weights.items()], share
 
 
 def main() -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=FAMILIES, metavar="FAMILY")
-    parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = told(__doc__, FAMILIES)
     torch.set_num_threads(1)
-    data = Data(options.images, options.images)
+    data = Data(options.images)
     rows: list[dict[str, Any]] = []
     for family, cases in families(options.families).items():
         true = {row["net"]: row["true"] for row in stored(options.out, family)}
         for times in TIMES:
             found = [growth(case, data, times * true[case.name]) for case in cases]
-            found = [each for each in found if each]
-            every = [factor for each in found for factor in each.values()]
-            first = [next(iter(each.values())) for each in found]
+            grown, shares = zip(*(each for each in found if each is not None), strict=True)
+            every = [factor for factors in grown for factor in factors]
             rows.append(
                 {
                     "family": family,
                     "times": times,
-                    "nets": len(found),
+                    "nets": len(grown),
                     "median": float(np.median(every)),
-                    "first": float(np.median(first)),
+                    "first": float(np.median([factors[0] for factors in grown])),
                     "largest": max(every),
+                    "share": float(np.median(shares)),
                 }
             )
             print(markdown(rows[-1:], COLUMNS).splitlines()[-1], flush=True)

@@ -13,10 +13,8 @@ three draws of its weights before training:
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +24,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import wellposed as wp
-from common import RESULTS, markdown, write
+from common import markdown, write
 from rated_families import Case, families
-from rates import DATA, images, stored
+from rates import images, stored, told
 from rates_tables import base_of, correlation, true_of
 from wellposed.rates import relative
 
@@ -78,6 +76,13 @@ def frozen(model: nn.Module, x: Tensor) -> nn.Module:
     return model.eval()
 
 
+def tangent_shares(model: nn.Module, case: Case) -> dict[str, float]:
+    """Return each parameter's share of the tangent kernel, in the order of the model's parameters."""
+    multipliers = relative(model, case.example, rule="ntk", per_layer=True).per_parameter
+    whole = sum(1 / each for each in multipliers.values())
+    return {name: 1 / multipliers[name] / whole for name, _ in model.named_parameters() if name in multipliers}
+
+
 def quantities(case: Case, x: Tensor, y: Tensor) -> dict[str, float]:
     """Return log2 of what is compared, the mean over draws."""
     x = x.flatten(1) if case.kind == "flat" else x
@@ -91,9 +96,8 @@ def quantities(case: Case, x: Tensor, y: Tensor) -> dict[str, float]:
             if not name or described is not None:
                 parts = relative(model, case.example, rule="kernel", inputs=described).figures
                 found |= {f"K{name}": parts["own"], f"K̄{name}": parts["shared"]}
-        shares = relative(model, case.example, rule="ntk", per_layer=True).per_parameter
-        first = next(name for name, _ in model.named_parameters() if name in shares and name.endswith("weight"))
-        found["first layer's share"] = (1 / shares[first]) / sum(1 / each for each in shares.values())
+        shares = tangent_shares(model, case)
+        found["first layer's share"] = next(shares[name] for name in shares if name.endswith("weight"))
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
             found["sharpness, frozen statistics"] = sharpness(frozen(model, x), x, y)
         draws.append(found)
@@ -110,11 +114,7 @@ def line(family: str, what: str, of: Sequence[float], true: np.ndarray) -> dict[
 
 def main() -> None:
     """Measure, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=FAMILIES, metavar="FAMILY")
-    parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = told(__doc__, FAMILIES)
     torch.set_num_threads(1)
     x, y = images(options.images, SAMPLES)
     rows: list[dict[str, Any]] = []

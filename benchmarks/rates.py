@@ -18,7 +18,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def images(folder: Path, count: int, side: int = SIDE) -> tuple[Tensor, Tensor]:
 class Data:
     """Images and bytes, and batches of them for a net."""
 
-    def __init__(self, folder: Path, text: Path) -> None:
+    def __init__(self, folder: Path, text: Path = DATASETS / "shakespeare") -> None:
         self.folder, self.text = folder, text
         self._images: tuple[Tensor, Tensor] | None = None
         self._text: Any = None
@@ -210,6 +210,15 @@ def main() -> None:
                 rows.append(row)
             print(f"{family} {case.name}: {row['true']:.4g}", *row["warnings"], flush=True)
         _write(rows, family, options.out)
+
+
+def told(doc: str | None, chosen: Sequence[str]) -> argparse.Namespace:
+    """Return what a script about these nets is told: its families (``chosen`` by default), and two folders."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", default=chosen, metavar="FAMILY")
+    parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
 
 
 def stored(folder: Path, family: str | None = None) -> list[dict[str, Any]]:

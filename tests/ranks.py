@@ -31,16 +31,17 @@ def on_two_ranks(work: Callable[[int], Any], folder: Path) -> list[Any]:
 def _run(rank: int, work: Callable[[int], Any], folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.save(work(rank), f"{folder}/{rank}.pt")
-    dist.barrier()
     leave()
 
 
 def leave() -> NoReturn:
-    """End a rank's process without the interpreter's own end.
+    """Wait for the other ranks, and end a rank's process without the interpreter's own end.
 
-    A model holds its process group beyond `destroy_process_group`, and gloo's threads may hold the last tensors: to let
-    these go while the interpreter ends aborts the process, the more often the busier the machine is.
+    A rank whose peer has gone while it still listens is aborted. So is one whose threads of gloo let go of the last
+    tensors while the interpreter ends, the more often the busier the machine is: a model holds its process group, and
+    with it these threads, beyond `destroy_process_group`.
     """
+    dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
