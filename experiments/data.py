@@ -144,7 +144,9 @@ def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor
         raise ExperimentError(
             f"{source}, {split}: {image!r} and {label!r} cannot be read ({error}); {_LAYOUT}"
         ) from error
-    return _sized(torch.from_numpy(pixels).permute(0, 3, 1, 2), side), labels
+    # Contiguous, as loaders give images: in the pictures' own layout (channels last) oneDNN's backward pass of strided
+    # 1×1 convolutions of few channels wrote out of bounds on one thread (torch 2.13; in ordinary training too).
+    return _sized(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), side), labels
 
 
 def _image_feature() -> Any:

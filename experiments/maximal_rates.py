@@ -136,7 +136,8 @@ class MaximalRates(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give Pearson's r of each rule, and compare the paper's r with the 95 % interval of that of the paper's rule.
 
-        Maximal rates are the largest ones, as the paper has it. Of several groups of a kind, the first decides.
+        Maximal rates are the largest ones, as the paper has it. Of several groups of a kind, the first decides. It
+        agrees in direction where all kinds agree that were run, and the paper has others.
         """
         paper = PUBLISHED if PUBLISHED in settings.rules else "paths"
         told, odd, losses, untrained = [], [], [], []
@@ -146,7 +147,7 @@ class MaximalRates(Experiment):
         groups = _groups(rows)
         for group, mine in groups.items():
             largest, least = (_shown(_r(mine, paper, logs=False, of=of)) for of in (LARGEST, LEAST))
-            told.append(f"{group} {largest} ({least})")
+            told.append(f"{group} {largest}{_interval(mine, paper)} ({least})")
             table += [[f"{len(mine)} {group}", *_figures(mine, rule)] for rule in settings.rules]
             kind = kind_of(mine[0])
             verdicts.setdefault(kind, agreement_of(mine, paper, self.paper_r[kind]))
@@ -159,16 +160,21 @@ class MaximalRates(Experiment):
                     f"{lost} of {len(mine)} {group} learn nothing at any rate, without which r is {without}"
                 )
         papers = " and ".join(str(self.paper_r[kind]) for kind in verdicts)
+        outcome, missing = worst_of(list(verdicts.values())), [kind for kind in self.paper_r if kind not in verdicts]
+        if missing and outcome == "agrees":
+            outcome = "agrees in direction"  # a part of the claim was not run
         parts = "; ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
         sentence = (
-            f"The paper's r ({papers}) is compared with the 95 % interval of that of `{paper}` (Fisher's z)"
+            f"The paper's r ({papers}) is compared with the 95 % interval (Fisher's z; in square brackets) of that of "
+            f"`{paper}`"
             + (f" ({parts})" if len(verdicts) > 1 else "")
-            + "; the maximal rate is the largest whose loss is within a standard error of the smallest (in brackets: "
-            f"the rate of that itself) after {settings.search.steps} steps of SGD, which is in the median "
+            + "".join(f"; no {kind} at this scale" for kind in missing)
+            + "; the maximal rate is the largest whose loss is within a standard error of the smallest (in round "
+            f"brackets: the rate of that itself) after {settings.search.steps} steps of SGD, which is in the median "
             f"{' and '.join(losses)}, where guessing has {math.log(CLASSES):.2f}; a rule's constant is fixed by the "
             f"first net{doubtful(rows)}{''.join(f'; {each}' for each in untrained)}.{''.join(odd)}"
         )
-        return Judgement(f"r of `{paper}`: {', '.join(told)}", worst_of(list(verdicts.values())), sentence, table)
+        return Judgement(f"r of `{paper}`: {', '.join(told)}", outcome, sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw true over predicted rates, a panel for each rule, each rule's constant fitted."""
@@ -297,6 +303,20 @@ def _shown(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
+def _error(rows: Sequence[Row]) -> float:
+    """Return half of the 95 % interval of the inverse hyperbolic tangent of r, by Fisher."""
+    return 1.96 / math.sqrt(len(rows) - 3)
+
+
+def _interval(rows: Sequence[Row], rule: str) -> str:
+    """Return the 95 % interval of a rule's r, in words; nothing where there is none."""
+    r = _r(rows, rule, logs=False)
+    if len(rows) < 4 or not abs(r) < 1:
+        return ""
+    low, high = (math.tanh(math.atanh(r) + sign * _error(rows)) for sign in (-1, 1))
+    return f" [{low:.2f}, {high:.2f}]"
+
+
 def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:
     """Return whether an r that was found agrees with ``expected``: within its 95 % interval by Fisher's z, or above it;
     in direction where it is beyond two standard errors of 0. Maximal rates are the largest ones.
@@ -304,7 +324,7 @@ def agreement_of(rows: Sequence[Row], rule: str, expected: float) -> Agreement:
     r = _r(rows, rule, logs=False)
     if len(rows) < 4 or math.isnan(r):
         return "not decided at this scale"
-    error = 1.96 / math.sqrt(len(rows) - 3)
+    error = _error(rows)
     positive = r > math.tanh(error)
     if r >= math.tanh(math.atanh(expected) - error):
         return "agrees" if positive else "not decided at this scale"

@@ -53,6 +53,23 @@ def parse(topology: str) -> Edges:
     return tuple(tuple((place[a], skip) for a, skip in edges[v - 1] if a in place) for v in alive[1:])
 
 
+def contracted(edges: Edges) -> Edges:
+    """Return the edges without vertices that repeat another: those whose only edge is a skip.
+
+    Topologies whose contracted edges are equal are one and the same net.
+    """
+    place: list[int] = [0]
+    kept: list[tuple[tuple[int, bool], ...]] = []
+    for into in edges:
+        moved = tuple(sorted((place[a], skip) for a, skip in into))
+        if len(moved) == 1 and moved[0][1]:
+            place.append(moved[0][0])
+        else:
+            kept.append(moved)
+            place.append(len(kept))
+    return tuple(kept)
+
+
 @cache
 def moments(activation: str) -> tuple[float, float]:
     """Return the mean of f(z) and of f(z)^2 for a standard normal z."""

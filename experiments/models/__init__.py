@@ -6,6 +6,7 @@ Images are ``[batch, 3, side, side]``; all return logits ``[batch, classes]``.
 from benchmarks.nets.cells import nas_bench_201
 from benchmarks.nets.dags import Dag, path_lengths
 from benchmarks.nets.dags import Net as DagNet
+from benchmarks.nets.dags import contracted as contract_dag
 from benchmarks.nets.dags import parse as parse_dag
 from benchmarks.nets.images import all_cnn_c, preact_resnet
 
@@ -19,6 +20,7 @@ __all__ = [
     "DagNet",
     "all_cnn_c",
     "coatnet",
+    "contract_dag",
     "densenet_100",
     "nas_bench_201",
     "net_for_nio",

@@ -17,8 +17,8 @@ class RateWithGELU(OverTopologies):
     claim = "The rule, derived for ReLU, also follows the true maximal rates of nets with GELU."
     paper = "r = 0.920 over depth, 0.680 over graphs, 0.949 for convolutional nets"
     use = (
-        "Perceptrons: `kernel`, `ntk` or `maximal_update`, where their weights let them train. Convolutional nets: the "
-        "published rule came nearest; search the rate."
+        "Perceptrons as for T2: `kernel`, with weights that let them train. Convolutional nets: the published rule "
+        "came nearest; search the rate."
     )
     paper_r: ClassVar[dict[str, float]] = {
         "perceptrons over depth": 0.920,

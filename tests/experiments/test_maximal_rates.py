@@ -24,7 +24,7 @@ from experiments.maximal_rates import (
     told_rates,
     worst_of,
 )
-from experiments.models import DagNet, parse_code, parse_dag, path_lengths
+from experiments.models import DagNet, contract_dag, parse_code, parse_dag, path_lengths
 from experiments.registry import SCALES, find
 from experiments.runs.t1 import power_of_depth
 from experiments.runs.t4 import published_factor
@@ -168,6 +168,46 @@ def test_the_interval_holds_the_true_r_as_often_as_it_says():
     assert abs(reached / draws - expected) < 4 * math.sqrt(expected * (1 - expected) / draws)
 
 
+def test_strings_that_come_to_one_net_are_taken_once():
+    """Equal are nets whose outputs are: contracted edges say so without weights."""
+    same = ["1_21_002_1210", "1_12_201_1210"]  # the second vertex repeats the first, and is written either way
+    other = "2_21_002_1210"
+    assert contract_dag(parse_dag(same[0])) == contract_dag(parse_dag(same[1])) != contract_dag(parse_dag(other))
+    settings = load_settings("T2", "smoke", [f"topologies={[*same, other]}", "cnn_topologies=[]"])
+    assert [unit["topology"] for unit in find("T2").units(settings)] == [same[0], other]
+    outputs = []
+    for topology in (*same, other):
+        net = DagNet(topology, parse_dag(topology), width=16).build()
+        torch.manual_seed(0)
+        x = torch.randn(64, net.stem.in_features)
+        with torch.no_grad():
+            for weight in net.parameters():  # of one sign and size, so that their order does not matter
+                weight.fill_(1 / math.sqrt(weight.shape[-1]))
+            outputs.append(net(x))
+    assert torch.allclose(outputs[0], outputs[1], rtol=1e-5)
+    assert not torch.allclose(outputs[0], outputs[2], rtol=1e-2)
+
+
+def test_a_part_of_the_claim_that_was_not_run_keeps_it_from_agreeing():
+    settings = load_settings("T2", "smoke", ["rules=[published]", "cnn_topologies=[]"])
+    rng = random.Random(2)
+    told = [rng.gauss(0, 0.5) for _ in range(40)]
+
+    def rows(kernel):
+        return [
+            {
+                "topology": f"t{i}", "kernel": kernel, "width": 8, "true": t, "largest": t,
+                "curve": [[t, 1.0]], "rules": {"published": t},
+            }
+            for i, t in enumerate(told)
+        ]  # fmt: skip
+
+    judgement = find("T2").judge(settings, rows(None))
+    assert judgement.agreement == "agrees in direction"
+    assert "no convolutional nets at this scale" in judgement.sentence
+    assert find("T2").judge(settings, [*rows(None), *rows(3)]).agreement == "agrees"
+
+
 def test_the_least_favourable_verdict_counts():
     assert worst_of(["agrees", "agrees in direction"]) == "agrees in direction"
     assert worst_of(["agrees", "does not agree", "not decided at this scale"]) == "does not agree"
@@ -237,7 +277,8 @@ def test_topologies_are_what_the_settings_say_at_every_scale(name):
     for scale in SCALES:
         settings = load_settings(name, scale)
         units = list(find(name).units(settings))
-        perceptrons = len(settings.nets) * (len(settings.layers) + len(settings.topologies))
+        graphs = {contract_dag(parse_dag(string)) for string in settings.topologies}
+        perceptrons = len(settings.nets) * (len(settings.layers) + len(graphs))
         assert len(units) == perceptrons + len(settings.cnn_topologies) * len(settings.kernels)
         assert {dag_of(settings, unit).activation for unit in units} == {"relu" if name == "T2" else "gelu"}
 
