@@ -156,6 +156,9 @@ class MaximalRates(Experiment):
             learning = [row for row in mine if _least(row) < math.log(CLASSES)]
             if lost := len(mine) - len(learning):
                 without = _shown(_r(learning, paper, logs=False))
+                table += [
+                    [f"{len(learning)} of these, which learn", *_figures(learning, rule)] for rule in settings.rules
+                ]
                 untrained.append(
                     f"{lost} of {len(mine)} {group} learn nothing at any rate, without which r is {without}"
                 )
