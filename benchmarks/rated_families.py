@@ -129,6 +129,7 @@ def families(names: Sequence[str] = ()) -> dict[str, list[Case]]:
         "mixed64": made(rated.mixed_graphs()),
         "mixed512": made(half(rated.mixed_graphs(width=512)), options=coarse),
         "residual64": made(rated.residual_nets(), options=coarse),
+        "residual256": made(half(rated.residual_nets(width=256)), options=coarse),
         "residual512": made(half(rated.residual_nets(width=512)), options=coarse),
         "residual64-adam": made(rated.residual_nets(), optimizer="adam", options=small),
         "batchnorm64": made(rated.batch_norms(), options=coarse),

@@ -47,6 +47,7 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "kernel": ("kernel", {"predict": True}),
     "kernel, measured": ("kernel", {}),
     "kernel, with what norms rescale": ("kernel", {"predict": True, "scale_free": True}),
+    "kernel, without what norms rescale": ("kernel", {"predict": True, "scale_free": False}),
     "signed": ("signed", {"predict": True}),
     "signed, measured": ("signed", {}),
 }

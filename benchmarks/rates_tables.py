@@ -24,6 +24,7 @@ RULES = (
     "kernel",
     "kernel, measured",
     "kernel, with what norms rescale",
+    "kernel, without what norms rescale",
     "signed",
     "signed, measured",
     "short search",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import optimize
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,7 +17,7 @@ import wellposed as wp
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import trace
 from wellposed.rates import relative
-from wellposed.rates.kernel import Kernel, kernel
+from wellposed.rates.kernel import TURNED, Kernel, kernel, rate_of
 from wellposed.rates.passes import before, find_readout
 from wellposed.signals.structure.branches import _Reader
 from wellposed.signals.structure.scale_free import scale_free
@@ -73,8 +74,8 @@ def test_the_kernels_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) 
 def test_with_noise_it_is_the_rule_of_mean_and_spread() -> None:
     """λ^(1/4) κ^(-3/4), for λ = K̄ and κ = K - K̄, where many inputs were measured."""
     own, shared = 3.0, 1.2
-    assert Kernel(own, shared).rate(1.0) == pytest.approx(shared**0.25 * (own - shared) ** -0.75, rel=1e-12)
-    assert Kernel(own, -0.1).rate(0.0) == pytest.approx(own**-0.5 * (1 / 24) ** 0.25, rel=1e-12)
+    assert rate_of(own, shared, 1.0) == pytest.approx(shared**0.25 * (own - shared) ** -0.75, rel=1e-12)
+    assert rate_of(own, -0.1, 0.0) == pytest.approx(own**-0.5 * (1 / 24) ** 0.25, rel=1e-12)
 
 
 class Tagger(nn.Module):
@@ -356,16 +357,84 @@ def test_a_weight_that_is_used_elsewhere_keeps_its_scale() -> None:
     assert scale_free(graph) == ()
 
 
-def test_they_are_left_out_of_the_kernel() -> None:
+@pytest.mark.parametrize("predict", [False, True])
+def test_they_count_for_a_part_of_the_kernel(predict: bool) -> None:
     """The stem's gradient is the largest part of the kernel of all parameters."""
     torch.manual_seed(0)
     net, x = PreNorm(), torch.zeros(4, 6)
-    told = relative(net, x, rule="kernel")
-    whole = relative(net, x, rule="kernel", scale_free=True)
-    assert "(6 whose scale norms take away are left out)" in told.reason
-    assert told.figures["own"] < whole.figures["own"]
-    predicted = relative(net, x, rule="kernel", predict=True)
-    assert predicted.figures["own"] < relative(net, x, rule="kernel", predict=True, scale_free=True).figures["own"]
+    told, whole, without = (
+        relative(net, x, rule="kernel", predict=predict, scale_free=how) for how in (None, True, False)
+    )
+    assert "(6 whose scale norms take away are left out)" in without.reason
+    assert f"(6 whose scale norms take away count for {told.figures['turned']:.0%} of theirs" in told.reason
+    assert without.figures["own"] < told.figures["own"] < whole.figures["own"]
+    assert without.value > told.value > whole.value
+    assert relative(perceptron(), torch.zeros(2, 100), rule="kernel").figures["turned"] == 1.0
+
+
+@pytest.mark.parametrize("predict", [False, True])
+@pytest.mark.parametrize("length", [0.7, 1.0, 3.0])
+def test_the_part_is_the_one_at_the_rate_that_comes_out(predict: bool, length: float) -> None:
+    """One such weight θ: r is the root of r = K^(-1/2) (K̄/K)^(1/4), θ's part being |θ|²/(|θ|² + A r² K_θ); scipy's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64, bias=False), nn.RMSNorm(64, elementwise_affine=False),
+        nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3),
+    )  # fmt: skip
+    with torch.no_grad():
+        net[2].weight.mul_(length)
+    x = torch.zeros(4, 32)
+    told, whole, without = (
+        relative(net, x, rule="kernel", predict=predict, scale_free=how) for how in (None, True, False)
+    )
+    own, shared = ([each.figures[key] for each in (without, whole)] for key in ("own", "shared"))
+    square = float(net[2].weight.detach().double().square().sum())
+
+    def off(log: float) -> float:
+        part = square / (square + TURNED * math.exp(2 * log) * (own[1] - own[0]))
+        k, pairs = (each[0] + part * (each[1] - each[0]) for each in (own, shared))
+        return log - math.log(k**-0.5 * max(pairs / k, 1 / 24) ** 0.25)
+
+    root = optimize.brentq(off, math.log(whole.value), math.log(without.value), xtol=1e-12)
+    assert told.value == pytest.approx(math.exp(root), rel=1e-6)
+    assert 0.01 < told.figures["turned"] < 0.999
+
+
+def test_behind_batch_norms_they_are_left_out() -> None:
+    torch.manual_seed(0)
+    net, x = PreNorm(nn.BatchNorm1d), torch.randn(4, 6)
+    told, without = (relative(net, x, rule="kernel", scale_free=how) for how in (None, False))
+    assert told.value == without.value
+    assert "are left out" in told.reason
+    assert told.figures["turned"] == 0.0
+
+
+def test_steps_that_are_small_beside_a_weight_count_in_full() -> None:
+    """Of a weight of K_θ = 1 in a kernel of 2: a long one counts, a short one does not, one of length 0 neither."""
+    found = Kernel({"a": (1.0, 0.5), "b": (0.5, 0.25)}, (0.5, 0.25))
+    rate = 2**-0.5 * 0.5**0.25
+    assert found.turned({"a": TURNED * rate**2 * 1e6}, 0.0)["a"] == pytest.approx(1.0, abs=1e-5)
+    assert found.turned({"a": TURNED * rate**2 * 1e-6}, 0.0)["a"] == pytest.approx(0.0, abs=1e-5)
+    assert found.turned({"a": 0.0}, 0.0) == {"a": 0.0}
+    assert found.counted({"a": 0.0}) == (1.0, 0.5)
+    assert found.counted() == (2.0, 1.0)
+
+
+def test_where_nothing_else_limits_the_rate_they_count_in_full() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + functional.rms_norm(self.inner(x), (8,))
+
+    net, x = Residual(), torch.zeros(2, 8)
+    found = relative(net, x, rule="kernel")
+    assert found.figures["turned"] == 1.0
+    assert found.value == relative(net, x, rule="kernel", scale_free=True).value
+    with pytest.raises(RateError):
+        relative(net, x, rule="kernel", scale_free=False)
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 Derived here. Residuals of a cross-entropy are bounded, so that features and readout grow together, as the square of the
 rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel corrects itself from
 step to step, what they do not share is noise to one another. Weights whose scale a norm takes away
-(`wellposed.signals.structure.scale_free`) are left out unless asked for: in narrow nets they do not limit the rate, as
-measured; in wide ones they do. The kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below
-a random readout and of the readout itself.
+(`wellposed.signals.structure.scale_free`) are only turned by a step, and however large it is, by no more than half a
+turn: they count in full where steps are small beside them, as in wide nets, and for less the larger steps are. The
+kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below a random readout and of the readout
+itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from wellposed.rates.passes import (
 )
 from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
+from wellposed.signals.context.weights import PrescribedWeights, Weights
 from wellposed.signals.inputs import Described
 from wellposed.signals.operators.norms import over_the_batch
 from wellposed.signals.structure import scale_free as structure
@@ -36,24 +38,79 @@ ALIKE = 0.95
 """Mean cosine between what the readout receives of different inputs from which on they look alike."""
 
 
+TURNED = 1000.0
+"""A weight's squared length over the most that its squared step counts for, where norms take its scale away.
+
+Steps are in units of relative rates. On seven families of nets with norms 500 to 2,000 do about equally well
+(benchmarks/turned.py).
+"""
+_FINE = 2.0**0.125
+_FARTHEST = 512
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """The tangent kernel of f(x) = <w, h(x)>, h what the readout receives at one position and w random, E|w|² = 1.
 
     Attributes:
-        own: K, its mean over inputs with themselves.
-        shared: K̄, its mean over pairs of different inputs.
+        parts: by parameter the mean over inputs with themselves, and over pairs of different inputs.
+        features: the same of the readout itself.
         alike: the mean of h_i·h_j over pairs of different inputs, over that of |h_i|².
     """
 
-    own: float
-    shared: float
+    parts: Mapping[str, tuple[float, float]]
+    features: tuple[float, float]
     alike: float = 0.0
 
-    def rate(self, noise: float) -> float:
-        """Return K^(-1/2) (K̄/K)^(1/4) (1 - K̄/K)^(-3 noise / 4)."""
-        shared = max(self.shared / self.own, 1.0 / SAMPLES)
-        return float(self.own**-0.5 * shared**0.25 * max(1.0 - shared, 1.0 / SAMPLES) ** (-0.75 * noise))
+    def counted(self, weights: Mapping[str, float] | None = None) -> tuple[float, float]:
+        """Return K and K̄, each parameter times its weight, or in full."""
+        weights = weights or {}
+        own, shared = self.features
+        for name, part in self.parts.items():
+            weight = weights.get(name, 1.0)
+            own, shared = own + weight * part[0], shared + weight * part[1]
+        return own, shared
+
+    def turned(self, squares: Mapping[str, float], noise: float) -> dict[str, float]:
+        """Return for what part each parameter in ``squares`` counts, by how far a step at the rate itself turns it.
+
+        That is 1 / (1 + `TURNED` r² K_θ / |θ|²) at the rate r that comes out: the least one, if there are several.
+        Without one nothing else limits the rate, and all count in full.
+
+        Args:
+            squares: squared lengths |θ|² of the parameters whose scale norms take away.
+            noise: see `kernel`.
+        """
+
+        def weights(rate: float) -> dict[str, float]:
+            steps = {name: rate**2 * self.parts[name][0] for name in squares}
+            return {
+                name: square / (square + TURNED * steps[name]) if square else 0.0 for name, square in squares.items()
+            }
+
+        def further(rate: float) -> bool:
+            return rate_of(*self.counted(weights(rate)), noise) > rate
+
+        low = rate_of(*self.counted(), noise)
+        for _ in range(_FARTHEST):
+            high = low * _FINE
+            if not further(high):
+                break
+            low = high
+        else:
+            return dict.fromkeys(squares, 1.0)
+        for _ in range(40):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if further(middle) else (low, middle)
+        return weights(low)
+
+
+def rate_of(own: float, shared: float, noise: float) -> float:
+    """Return K^(-1/2) (K̄/K)^(1/4) (1 - K̄/K)^(-3 noise / 4)."""
+    if not 0.0 < own < math.inf:
+        return math.inf
+    part = max(shared / own, 1.0 / SAMPLES)
+    return float(own**-0.5 * part**0.25 * max(1.0 - part, 1.0 / SAMPLES) ** (-0.75 * noise))
 
 
 def kernel(
@@ -62,7 +119,7 @@ def kernel(
     plan: Plan | None = None,
     samples: int = SAMPLES,
     predict: bool = False,
-    scale_free: bool = False,
+    scale_free: bool | None = None,
     noise: float = 0.0,
     inputs: Described = None,
     seed: int = 0,
@@ -70,9 +127,10 @@ def kernel(
     """Return the relative rate K^(-1/2) (K̄/K)^(1/4), from the tangent kernels K of one input and K̄ of two.
 
     With h_i what the readout receives of input i at one position, w a random readout with E|w|² = 1 and g_i the
-    gradient of <w, h_i> with respect to the parameters before the readout whose scale matters,
-    K_ij = g_i·g_j + h_i·h_j; K is the mean over i = j and K̄ over i ≠ j (without a readout, the second term is missing).
-    One forward and backward pass for each input, and no derivative of the features. Only the gradients' sum is kept.
+    gradient of <w, h_i> with respect to the parameters before the readout, K_ij = g_i·g_j + h_i·h_j; K is the mean
+    over i = j and K̄ over i ≠ j (without a readout, the second term is missing). Of a parameter θ whose scale norms take
+    away the part counts that `Kernel.turned` gives. One forward and backward pass for each input, and no derivative of
+    the features. Only the gradients' sum is kept.
 
     Dropout is off. A batch norm in training mode uses the statistics of the batch that the graph was traced with.
 
@@ -83,15 +141,16 @@ def kernel(
         predict: work K and K̄ out from the graph alone, in expectation over weights and inputs, by backward signals
             whose cotangents are the same for all inputs: no passes, and a model on meta will do. The graph must hold
             two samples or more, which `wellposed.rates.relative` sees to.
-        scale_free: count parameters whose scale norms take away as well: better where all nets have norms, and at
-            width 512; worse where nets 64 wide with norms and without are compared.
+        scale_free: True counts parameters whose scale norms take away in full, False leaves them out, as None does
+            where batch norms use the statistics of the batch.
         noise: 0; 1 adds (1 - K̄/K)^(-3/4), which makes it λ^(1/4) κ^(-3/4), λ the mean and κ the centred trace of K_ij:
             then only what inputs do not share limits the rate.
         inputs: descriptors as for `wellposed.propagate`; by default white of variance 1, and random indices.
         seed: of inputs and the readout.
 
     Returns:
-        The rate; ``figures`` hold K (``own``) and K̄ (``shared``).
+        The rate; ``figures`` hold K (``own``) and K̄ (``shared``) as they were counted, and the part of the kernel of
+        the parameters whose scale norms take away that counts (``turned``; 1 without such, 0 where they are left out).
 
     Raises:
         OptionError: fewer than two samples, or ``noise`` outside of [0, 1].
@@ -102,36 +161,64 @@ def kernel(
         raise OptionError(f"noise must be between 0 and 1, received {noise!r}")
     readout = find_readout(graph)
     part, every = body(graph, readout)
-    free = frozenset[str]() if scale_free else frozenset[str]().union(*structure.scale_free(part))
-    names = tuple(name for name in every if name not in free)
+    free = frozenset[str]() if scale_free else frozenset(every) & frozenset[str]().union(*structure.scale_free(part))
+    if scale_free is None and any(over_the_batch(node) for node in part.nodes):
+        scale_free = False  # gradients explode between batch norms, where they limit no rate
+    names = every if scale_free is None else tuple(name for name in every if name not in free)
     found = (
-        _predicted(graph, part, names, readout, plan, inputs)
+        predicted(graph, part, names, readout, plan, inputs)
         if predict
-        else _measured(graph, part, names, readout, plan, samples, inputs, seed)
+        else measured(graph, part, names, readout, plan, samples, inputs, seed)
     )
-    if not math.isfinite(found.own) or found.own <= 0.0:
+    whole, _ = found.counted()
+    if not math.isfinite(whole) or whole <= 0.0:
         raise RateError(
-            f"the tangent kernel below the readout of {graph.model} is {found.own}: its signals die or explode; draw "
+            f"the tangent kernel below the readout of {graph.model} is {whole}: its signals die or explode; draw "
             "its weights from a plan first (plan=wellposed.plan(...)), or look for the node with wellposed.propagate"
         )
+    weights = found.turned(squares(part, plan, free), noise) if free and scale_free is None else {}
+    own, shared = found.counted(weights)
+    full = sum(found.parts[name][0] for name in weights)
+    turned = 0.0 if free and scale_free is False else 1.0
+    if full:
+        turned = sum(weight * found.parts[name][0] for name, weight in weights.items()) / full
     where = ", ".join(graph.values[value].name for value in readout.values)
     how = "predicted" if predict else f"measured on {samples} random inputs"
     formula = "K^(-1/2) (K̄/K)^(1/4)" + (f" (1 - K̄/K)^(-{0.75 * noise:g})" if noise else "")
     return RelativeRate(
-        value=found.rate(noise),
+        value=rate_of(own, shared, noise),
         rule=NAME,
         reason=(
-            f"{formula}, K = {found.own:.4g} the tangent kernel of one input below a random readout ({where}) and "
-            f"K̄ = {found.shared:.4g} that of two, {how}, over {len(names)} parameters"
-            + (
-                f" ({left_out} whose scale norms take away are left out)"
-                if (left_out := len(every) - len(names))
-                else ""
-            )
+            f"{formula}, K = {own:.4g} the tangent kernel of one input below a random readout ({where}) and "
+            f"K̄ = {shared:.4g} that of two, {how}, over {len(names)} parameters{_said(len(free), scale_free, turned)}"
         ),
-        figures={"own": found.own, "shared": found.shared, "noise": float(noise), "samples": float(samples)},
+        figures={
+            "own": own,
+            "shared": shared,
+            "turned": turned,
+            "noise": float(noise),
+            "samples": float(samples),
+        },
         warnings=_warnings(graph, readout, found),
     )
+
+
+def _said(count: int, scale_free: bool | None, turned: float) -> str:
+    """Return in words how parameters count whose scale norms take away."""
+    if not count:
+        return ""
+    how = "are left out" if scale_free is False else f"count for {turned:.0%} of theirs, by how far a step turns them"
+    return f" ({count} whose scale norms take away {how})"
+
+
+def squares(part: Graph, plan: Plan | None, names: Collection[str]) -> dict[str, float]:
+    """Return squared lengths of parameters, in expectation over a plan's draws."""
+    weights = Weights(part) if plan is None else PrescribedWeights(part, plan.prescriptions)
+    known = {name: part.parameters[name] for name in sorted(names)}
+    return {
+        name: weights.state(parameter, 0).second_moment * math.prod(parameter.shape)
+        for name, parameter in known.items()
+    }
 
 
 def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
@@ -154,34 +241,42 @@ def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
 # ---- measured -------------------------------------------------------------------------------------------------------
 
 
-def _measured(
+def measured(
     graph: Graph,
     part: Graph,
     names: Sequence[str],
     readout: Readout,
-    plan: Plan | None,
-    samples: int,
-    inputs: Described,
-    seed: int,
+    plan: Plan | None = None,
+    samples: int = SAMPLES,
+    inputs: Described = None,
+    seed: int = 0,
 ) -> Kernel:
-    diagonal, lengths, total, received = 0.0, 0.0, None, torch.zeros(())
+    """Return the kernel of the parameters ``names``, by one forward and backward pass for each of some inputs."""
+    total, diagonal = [torch.zeros(())] * len(names), [0.0] * len(names)
+    lengths, received = 0.0, torch.zeros(())
     for gradients, features in random_outputs(graph, part, names, readout, plan, samples, inputs, seed):
         here = torch.cat([h.flatten().cpu() for h in features])
         received = received + here
         lengths += float(here.square().sum())
-        parts = [*gradients, *(features if readout.weights else [])]
-        diagonal += sum(float(part.square().sum()) for part in parts) / samples
-        total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
-    assert total is not None
-    whole = sum(float(part.square().sum()) for part in total)
-    alike = (float(received.square().sum()) - lengths) / ((samples - 1) * lengths) if lengths else 0.0
-    return Kernel(diagonal, (whole - samples * diagonal) / (samples * (samples - 1)), alike)
+        for index, gradient in enumerate(gradients):
+            diagonal[index] += float(gradient.square().sum())
+            total[index] = total[index] + gradient
+
+    def means(own: float, whole: float) -> tuple[float, float]:
+        """Return the means over single inputs and over pairs, from the sums of g_i·g_i and of all g_i·g_j."""
+        return own / samples, (whole - own) / (samples * (samples - 1))
+
+    parts = {
+        name: means(own, float(each.square().sum())) for name, own, each in zip(names, diagonal, total, strict=True)
+    }
+    own, shared = means(lengths, float(received.square().sum()))
+    return Kernel(parts, (own, shared) if readout.weights else (0.0, 0.0), shared / own if own else 0.0)
 
 
 # ---- predicted ------------------------------------------------------------------------------------------------------
 
 
-def _predicted(
+def predicted(
     graph: Graph, part: Graph, names: Sequence[str], readout: Readout, plan: Plan | None, inputs: Described
 ) -> Kernel:
     """Return both kernels from signals: squared norms of summed gradients, by what cotangents have in common.
@@ -192,19 +287,21 @@ def _predicted(
     expected = ExpectedOutputs(graph, part, readout, plan, inputs)
     batch, positions = expected.batch, expected.positions
 
-    def power(across: bool, within: bool) -> tuple[float, float]:
-        """Return the sums of g_i·g_j and of h_i·h_j over pairs of positions, of different samples too or of one."""
+    def power(across: bool, within: bool) -> list[float]:
+        """Return the sums of h_i·h_j and of each parameter's g_i·g_j over pairs of positions, of several samples or
+        one.
+        """
         gradients, features = expected.summed(across, within)
-        return sum(gradients.power(name) for name in names), features
+        return [features, *map(gradients.power, names)]
 
     inside = power(across=False, within=True)
     single = inside if positions == 1 else power(across=False, within=False)
     whole = power(across=True, within=True)
-    counted = 1.0 if readout.weights else 0.0
     one, two = batch * positions, batch * (batch - 1) * positions**2
     between = [(every - mine) / two for every, mine in zip(whole, inside, strict=True)]
+    (own, shared), *parts = zip((each / one for each in single), between, strict=True)
     return Kernel(
-        (single[0] + counted * single[1]) / one,
-        between[0] + counted * between[1],
-        between[1] * one / single[1] if single[1] else 0.0,
+        dict(zip(names, parts, strict=True)),
+        (own, shared) if readout.weights else (0.0, 0.0),
+        shared / own if own else 0.0,
     )
