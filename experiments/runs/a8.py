@@ -38,7 +38,10 @@ class ArchitectureSearch(Experiment):
         "and alphabets. The text's embedding is Keras' under both, which was decided after a first run: planned too, "
         "its rows are thirty times as large, and AutoInit falls behind"
     )
-    use = "In a search of your own draw layers by `autoinit` and keep the embedding; little is decided here as yet."
+    use = (
+        "In a search of your own draw layers by `autoinit` and keep the embedding: on images its best nets were ahead "
+        "in these few searches, on dense nets and text it made no difference."
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""

@@ -27,9 +27,9 @@ AXES = ("depth", "topology", "kernel", "width", "operators")
 _NOT = "not claimed"
 _CLAIMS: dict[str, dict[str, str]] = {
     "kernel": {
-        "depth": "measured here: residual perceptrons of 1 to 32 blocks, with layer norms and without, within 0.17 "
-        "octaves (median; r of logs 0.98), one of 16 failed to learn, at width 512 within 0.79 (r 0.62; with "
-        "scale_free=True 0.30, r 0.70); residual chains within 0.13 (r 0.98)",
+        "depth": "measured here: residual perceptrons of 1 to 32 blocks, with layer norms and without, within 0.34 "
+        "octaves (median; r of logs 0.97), one of 16 failed to learn, at width 512 within 0.3 (r 0.69); residual "
+        "chains within 0.13 (r 0.98)",
         "topology": "measured here: 24 wirings in each of four families within 0.13 to 0.22 octaves (median; r of "
         "logs 0.93 to 0.97), 16 of mixed activations within 0.2 (r 0.78), no net failed to learn; with batch norms no "
         "relation",
