@@ -73,6 +73,8 @@ class Cost(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare time and memory at the largest D and the smallest, and a whole refinement with a training."""
         step, *others = rows
+        if not step["memory_mb"]:
+            return Judgement("no memory of a training step", "not decided at this scale", "The net is too small.")
         times = {(row["D"], row["r"]): float(row["seconds"]) / float(step["seconds"]) for row in others}
         memory = {(row["D"], row["r"]): float(row["memory_mb"]) / float(step["memory_mb"]) for row in others}
         least, most = min(times, key=lambda k: times[k]), max(times, key=lambda k: times[k])
