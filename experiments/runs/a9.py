@@ -29,7 +29,7 @@ class ResNet50(Experiment):
     claim = "With AutoInit ResNet-50 is more accurate on ImageNet than with its default initialisation."
     paper = (
         "one run each: default 74.33 % (91.60 % among five classes), AutoInit 75.35 % (92.03 %). Below the paper's "
-        "scale: CIFAR-10 enlarged to 64×64"
+        "scale: CIFAR-10, as it is (laptop) or enlarged to 64×64"
     )
     use = "Nothing is known yet from here: the row is configured, and takes a GPU."
 
