@@ -15,7 +15,7 @@ class ResNet50(MethodsByNets):
     claim = "On ImageNet ResNet-50 is more accurate after NIO than after Kaiming's initialisation and GradInit."
     paper = (
         "100 epochs: Kaiming 76.43 ± 0.05 %, Fixup 76.0, MetaInit 76.0 (refined for 0.81 h), GradInit 76.50 ± 0.05 "
-        "(0.21 h), NIO 76.71 ± 0.07 (0.03 h), trained for 8.5 h. Below the paper's scale: CIFAR-10, as it is (laptop) or "
-        "enlarged to 64×64"
+        "(0.21 h), NIO 76.71 ± 0.07 (0.03 h), trained for 8.5 h. Below the paper's scale: CIFAR-10, as it is "
+        "(laptop) or enlarged to 64×64"
     )
     use = "Nothing is known yet from here: the row is configured, and takes a GPU."
