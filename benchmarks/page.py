@@ -20,7 +20,7 @@ import numpy as np
 
 from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
 from many_layers import ASKED, MANY
-from rates_tables import base_of, ceiling, default_rule, measures, told_of, true_of
+from rates_tables import GOAL, OF_CEILING, against_goals, base_of, default_rule, measures, told_of, true_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 Rows = list[dict[str, Any]]
@@ -35,7 +35,6 @@ FACTOR = 2
 SPEED_MEDIAN, SPEED_MOST = 0.7, 1
 GROWTH_DEPTH, GROWTH_SECONDS, GROWTH_POWER = 164, 0.5, 1.1  # a power up to 1.1 counts as linear
 SIZE_SECONDS, SIZE_MB = 10, 1500
-RULE_R, OF_CEILING, RULE_OCTAVES = 0.85, 0.9, 0.3
 SHIFT, CARRIED_LOSS, TRANSFER_COST = 0.5, 0.02, 1.2
 SEARCH_RATIO, SAME_ANSWER = 3, 0.075  # octaves: a tenth of the step of the search's grid
 NIO_TIME, MEMORY, LOOP_RATIO = 3, 2, 3
@@ -254,8 +253,7 @@ def rules(results: Results) -> tuple[str, str]:
     told, met = [], []
     for family, nets in families(results["rates"]).items():
         found = measures(nets, default_rule(nets))
-        enough = found["r_log"] is not None and found["r_log"] >= min(RULE_R, OF_CEILING * ceiling(nets))
-        met += [enough and found["median"] <= RULE_OCTAVES and not found["failed"]]
+        met += [against_goals(family, nets)["met"] == "yes"]
         told.append(f"{family} {figure(found['r_log'], 2)}, {figure(found['median'], 2)}")
     return f"{share(met)} families; r and octaves: {'; '.join(told)}", verdict(*met)
 
@@ -519,7 +517,7 @@ def summary(results: Results) -> str:
         (
             "[rate rules](#learning-rates)",
             "rules against the best rate of a grid, on CIFAR-10: correlation of logs, median error in octaves",
-            f"in each family r ≥ {RULE_R}, or {OF_CEILING} of the ceiling, a median ≤ {RULE_OCTAVES} octaves, and no "
+            f"in each family r ≥ {GOAL[0]}, or {OF_CEILING} of the ceiling, a median ≤ {GOAL[1]} octaves, and no "
             "net that does not learn",
             rules(results),
         ),

@@ -97,8 +97,8 @@ GOAL, GOAL_SEARCHED = (0.85, 0.3), (0.9, 0.25)
 OF_CEILING = 0.9
 RESAMPLES = 2_000
 ASKED = f"""Asked of the default rule: r of logs of at least {GOAL[0]}, or {OF_CEILING} of the ceiling, a median of at
-most {GOAL[1]} octaves, and every net learns; of it with a short search {GOAL_SEARCHED[0]} and {GOAL_SEARCHED[1]}, at 7%
-of the time of a whole search by three draws (*its cost*). *One draw in full* is a whole search by one draw of the
+most {GOAL[1]} octaves, and every net learns; of it with a short search {GOAL_SEARCHED[0]} and {GOAL_SEARCHED[1]}, and
+7 % of the time of a whole search by three draws (*its cost*). *One draw in full* is a whole search by one draw of the
 weights (a third of the cost), compared with what the two others find: the mean of the three. In brackets 95 %
 intervals, by resampling nets ({RESAMPLES:,} times). *Open*: what was asked lies within the interval of each figure that
 falls short."""
@@ -126,7 +126,7 @@ def against_goals(family: str, nets: Sequence[Row]) -> dict[str, Any]:
             [told_of(nets, f"{rule}{AND_SHORT}")], [true], base, GOAL_SEARCHED
         )
         cost = sum(each["short seconds"] for each in nets) / sum(each["seconds"] for each in nets)
-        row["cost"] = f"{cost:.0%}"
+        row["cost"] = f"{100 * cost:.0f} %"
     centres = np.array([centres_of(each) for each in nets]).T
     others = [np.delete(centres, seed, 0).mean(0) for seed in range(len(centres))]
     row["draw"], row["draw_met"] = _against(centres, others, None, GOAL_SEARCHED)
@@ -141,21 +141,28 @@ def _against(
     Means over pairs of rates; with a base, the first are relative to its, and it is left out of the octaves.
     """
     generator = np.random.default_rng(0)
-    nets = len(true[0])
-    kept = np.array([i for i in range(nets) if i != base])
+    every = np.arange(len(true[0]))
+    kept = every if base is None else np.delete(every, base)
+    # Those that are counted, and in the rows below draws of as many of them.
+    in_r, in_octaves = (np.vstack([nets, generator.choice(nets, (RESAMPLES, len(nets)))]) for nets in (every, kept))
     pairs = [(a if base is None else a - a[base] + b[base], b) for a, b in zip(told, true, strict=True)]
-
-    def figures(chosen: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
-        r = np.mean([correlation(a[chosen], b[chosen]) or 0.0 for a, b in pairs])
-        return float(r), float(np.mean([np.median(np.abs(a - b)[counted]) for a, b in pairs]))
-
-    r, octaves = figures(np.arange(nets), kept)
-    drawn = [figures(generator.integers(nets, size=nets), generator.choice(kept, len(kept))) for _ in range(RESAMPLES)]
-    (r_low, low), (r_high, high) = np.quantile(drawn, (0.025, 0.975), axis=0)
+    rs = np.mean([_correlations(a[in_r], b[in_r]) for a, b in pairs], 0)
+    medians = np.mean([np.median(np.abs(a - b)[in_octaves], 1) for a, b in pairs], 0)
+    (r, octaves), ((r_low, low), (r_high, high)) = (
+        (rs[0], medians[0]),
+        np.quantile([rs[1:], medians[1:]], (0.025, 0.975), axis=1),
+    )
     text = f"{r:.2f} [{r_low:.2f}, {r_high:.2f}], {octaves:.2f} [{low:.2f}, {high:.2f}]"
     if r >= goal[0] and octaves <= goal[1]:
         return text, "yes"
     return text, "open" if r_high >= goal[0] and low <= goal[1] else "no"
+
+
+def _correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return Pearson's r of each row; 0 where one does not vary."""
+    one, other = (each - each.mean(1, keepdims=True) for each in (one, other))
+    lengths = np.sqrt((one**2).sum(1) * (other**2).sum(1))
+    return np.asarray((one * other).sum(1) / np.maximum(lengths, 1e-12))
 
 
 POWERS = (0.4, 0.5, 2 / 3, 0.75, 0.85, 1.0)

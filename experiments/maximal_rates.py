@@ -299,8 +299,8 @@ def _figures(rows: Sequence[Row], rule: str) -> list[str]:
     largest, least = ([_r(rows, rule, logs=logs, of=of) for logs in (False, True)] for of in (LARGEST, LEAST))
     true, told = true_and_told(rows, rule)
     slope = math.nan if math.isnan(least[0]) else linear_regression(told, true).slope
-    off = octaves_off(rows, rule) if rows else []
-    return [rule, *map(_shown, (*largest, *least, slope, median(off) if off else math.nan))]
+    off = median(octaves_off(rows, rule)) if len(rows) > 1 else math.nan
+    return [rule, *map(_shown, (*largest, *least, slope, off))]
 
 
 def _shown(value: float) -> str:

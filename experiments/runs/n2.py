@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -73,10 +74,9 @@ class Cost(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare time and memory at the largest D and the smallest, and a whole refinement with a training."""
         step, *others = rows
-        if not step["memory_mb"]:
-            return Judgement("no memory of a training step", "not decided at this scale", "The net is too small.")
-        times = {(row["D"], row["r"]): float(row["seconds"]) / float(step["seconds"]) for row in others}
-        memory = {(row["D"], row["r"]): float(row["memory_mb"]) / float(step["memory_mb"]) for row in others}
+        times, memory = (
+            {(row["D"], row["r"]): _of_step(row, step, key) for row in others} for key in ("seconds", "memory_mb")
+        )
         least, most = min(times, key=lambda k: times[k]), max(times, key=lambda k: times[k])
         few, many = settings.sub_batches[0], settings.sub_batches[-1]
         share = ITERATIONS * times[most] / settings.training_steps
@@ -88,6 +88,8 @@ class Cost(Experiment):
         )
         if times[least] <= 0:
             return Judgement(ours, "not decided at this scale", "Timing noise exceeds an iteration.")
+        if not step["memory_mb"]:
+            return Judgement(ours, "not decided at this scale", "A training step holds too little to be measured.")
         grow = {
             what: mean(known[many, r] / known[few, r] for r in settings.overlaps)
             for what, known in (("time", times), ("memory", memory))
@@ -108,10 +110,15 @@ class Cost(Experiment):
         panels = figure.subplots(1, 2)
         for panel, key, label in zip(panels, ("seconds", "memory_mb"), ("time", "memory"), strict=True):
             for count in settings.sub_batches:
-                mine = [float(row[key]) / float(step[key]) for row in others if row["D"] == count]
+                mine = [_of_step(row, step, key) for row in others if row["D"] == count]
                 panel.plot(list(settings.overlaps), mine, "o-", ms=3, label=f"D = {count}")
             panel.set(xlabel="overlap r", ylabel=f"{label} / that of a training step", ylim=(0, None))
         panels[0].legend(fontsize=7)
+
+
+def _of_step(row: Row, step: Row, key: str) -> float:
+    """Return what a row took as a share of a training step's; NaN where that was too little to be measured."""
+    return float(row[key]) / float(step[key]) if step[key] else math.nan
 
 
 def _nio(model: nn.Module, batch: Batch, told: dict[str, Any], iterations: int) -> Callable[[], Any]:

@@ -18,4 +18,4 @@ class ResNet50(MethodsByNets):
         "(0.21 h), NIO 76.71 ± 0.07 (0.03 h), trained for 8.5 h. Below the paper's scale: CIFAR-10, as it is "
         "(laptop) or enlarged to 64×64"
     )
-    use = "No reason to refine a ResNet-50: in this short training it hardly learns, from Kaiming's weights the most."
+    use = "Nothing is decided: in this short training the net hardly learns, from Kaiming's weights the most."

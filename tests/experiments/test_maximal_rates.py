@@ -208,6 +208,24 @@ def test_a_part_of_the_claim_that_was_not_run_keeps_it_from_agreeing():
     assert find("T2").judge(settings, [*rows(None), *rows(3)]).agreement == "agrees"
 
 
+@pytest.mark.parametrize("learning", [0, 1, 2])
+def test_nets_that_do_not_learn_are_counted_however_few_do(learning):
+    settings = load_settings("T2", "smoke", ["rules=[published]", "cnn_topologies=[]"])
+    rows = [
+        {
+            "topology": f"t{i}", "kernel": None, "width": 8, "true": -i, "largest": -i,
+            "curve": [[-i, 1.0 if i < learning else 3.0]], "rules": {"published": -i},
+        }
+        for i in range(5)
+    ]  # fmt: skip
+    judgement = find("T2").judge(settings, rows)
+    assert (
+        f"{5 - learning} of 5 perceptrons 8 wide learn nothing at any rate, without which r is –" in judgement.sentence
+    )
+    assert judgement.table[-1][:2] == [f"{learning} of these, which learn", "published"]
+    assert judgement.table[-1][-1] == ("0.00" if learning > 1 else "–")
+
+
 def test_the_least_favourable_verdict_counts():
     assert worst_of(["agrees", "agrees in direction"]) == "agrees in direction"
     assert worst_of(["agrees", "does not agree", "not decided at this scale"]) == "does not agree"

@@ -9,6 +9,7 @@ from experiments.registry import find
 from experiments.runs.n1 import at_best_rates
 from experiments.runs.n2 import STEP
 from experiments.settings import from_plain, load_settings
+from matplotlib.figure import Figure
 from torch import nn
 
 
@@ -82,6 +83,14 @@ def test_cost_is_judged_by_time_memory_and_the_share_of_a_training():
         assert judge(settings, rows_of_cost(times, memory)).agreement == "does not agree"
     noise = judge(settings, rows_of_cost([-0.5, 4.0, 3.5, 5.0], grows))
     assert noise.agreement == "not decided at this scale"
+
+
+def test_a_step_whose_memory_is_too_little_to_be_measured_decides_nothing():
+    settings = from_plain({"sub_batches": [2, 4], "overlaps": [0.0, 0.5], "training_steps": 100})
+    step, *others = rows_of_cost([4.0, 4.5, 4.8, 5.4], [90.0, 95.0, 117.0, 114.0])
+    rows = [{**step, "memory_mb": 0.0}, *others]
+    assert find("N2").judge(settings, rows).agreement == "not decided at this scale"
+    find("N2").draw(settings, rows, Figure())
 
 
 def test_layers_are_counted_by_ratio_and_cosine():
