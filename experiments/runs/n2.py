@@ -74,6 +74,9 @@ class Cost(Experiment):
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Compare time and memory at the largest D and the smallest, and a whole refinement with a training."""
         step, *others = rows
+        if not step["memory_mb"]:
+            ours = "a training step's memory is too little to be measured"
+            return Judgement(ours, "not decided at this scale", "Take a larger net.")
         times, memory = (
             {(row["D"], row["r"]): _of_step(row, step, key) for row in others} for key in ("seconds", "memory_mb")
         )
@@ -88,8 +91,6 @@ class Cost(Experiment):
         )
         if times[least] <= 0:
             return Judgement(ours, "not decided at this scale", "Timing noise exceeds an iteration.")
-        if not step["memory_mb"]:
-            return Judgement(ours, "not decided at this scale", "A training step holds too little to be measured.")
         grow = {
             what: mean(known[many, r] / known[few, r] for r in settings.overlaps)
             for what, known in (("time", times), ("memory", memory))
