@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -67,6 +68,30 @@ def strong(images: Images) -> Callable[[Tensor], Tensor]:
         return (torch.stack([each(picture) for picture in pixels]).to(x) - mean) / std
 
     return change
+
+
+def moved() -> Callable[[Tensor], Tensor]:
+    """Return what flips, turns (40°), shifts (20 %), shears (0.2) and resizes (20 %) each image of pixels of its own.
+
+    AutoInit, appendix C (transfer learning). "Shear intensity varied up to 20 %" is taken as the tangent of an angle.
+    """
+    import_extras()
+    from torchvision.transforms import v2
+
+    angle = math.degrees(math.atan(0.2))
+    each = v2.Compose(
+        [
+            v2.RandomHorizontalFlip(),
+            v2.RandomAffine(
+                degrees=40,
+                translate=(0.2, 0.2),
+                scale=(0.8, 1.2),
+                shear=(-angle, angle, -angle, angle),
+                interpolation=v2.InterpolationMode.BILINEAR,
+            ),
+        ]
+    )
+    return lambda x: torch.stack([each(picture) for picture in x])
 
 
 def mixing(how: Recipe, classes: int) -> Change:

@@ -30,7 +30,7 @@ def run(
     names: Annotated[
         list[str], typer.Argument(help="Experiments (A1 … N5), and Hydra overrides such as train.epochs=2")
     ],
-    scale: Annotated[str, typer.Option(help="smoke, laptop, gpu or paper")] = "laptop",
+    scale: Annotated[str, typer.Option(help="smoke, laptop, overnight, gpu or paper")] = "laptop",
     engine: Annotated[str, typer.Option(help="local, or ray to spread the runs over a cluster")] = "local",
     data: Annotated[str | None, typer.Option(help="a hub name, a folder of Parquet files, or 'synthetic'")] = None,
     again: Annotated[bool, typer.Option(help="run also what is finished")] = False,

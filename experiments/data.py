@@ -25,7 +25,6 @@ IN_MEMORY = 2**34
 MEASURED = 8192
 """Images of a larger split over which mean and standard deviation are taken."""
 _IMAGE, _LABEL = ("img", "image"), ("label", "fine_label", "labels")
-_SPLITS = {"train": ("train",), "test": ("test", "validation")}
 _LAYOUT = (
     "expected the layout of the datasets library's CIFAR-10: a folder with train*.parquet and test*.parquet, with a "
     f"column of images ({' or '.join(_IMAGE)}) and one of integers ({' or '.join(_LABEL)}); to get it: "
@@ -85,7 +84,7 @@ def load_images(source: str, train: int | None, test: int | None, side: int) -> 
     """
     if source == SYNTHETIC:
         return _drawn(train or 256, test or 64, side)
-    parts = [_read(source, split, count, side) for split, count in (("train", train), ("test", test))]
+    parts = [read_images(source, split, count, side) for split, count in (("train", train), ("test", test))]
     (x, y), (test_x, test_y) = parts
     std, mean = torch.std_mean(x[:MEASURED] if isinstance(x, Pictures) else x, dim=(0, 2, 3), keepdim=True)
     x, test_x = (
@@ -114,15 +113,18 @@ def _sized(pixels: Tensor, side: int) -> Tensor:
     return functional.interpolate(floats, (side, side), mode="bilinear", antialias=True)
 
 
-def _read(source: str, split: str, count: int | None, side: int) -> tuple[Tensor | Pictures, Tensor]:
+def read_images(source: str, split: str, count: int | None, side: int) -> tuple[Tensor | Pictures, Tensor]:
     """Return the first ``count`` images of a split as ``[count, 3, side, side]`` of pixels, and their labels.
 
     Where their sizes differ, or they are decoded when they are asked for, each is cropped at its centre to a square.
+
+    Raises:
+        ExperimentError: nothing there, or another schema.
     """
     import numpy as np
     from PIL import ImageOps
 
-    table = _table(source, split)
+    table = load_table(source, split)
     columns = table.column_names
     image = next((name for name in _IMAGE if name in columns), None)
     label = next((name for name in _LABEL if name in columns), None)
@@ -155,28 +157,32 @@ def _image_feature() -> Any:
     return datasets.Image()
 
 
-def _table(source: str, split: str) -> datasets.Dataset:
+def load_table(source: str, split: str, layout: str = _LAYOUT) -> datasets.Dataset:
+    """Return a split's rows, from a hub name or a folder of Parquet files; errors name the layout that is expected.
+
+    Raises:
+        ExperimentError: nothing there.
+    """
     import datasets
 
     datasets.disable_progress_bars()
+    names = ("test", "validation") if split == "test" else (split,)
     folder = Path(source).expanduser()
     if folder.is_dir():
-        files = next(
-            (found for name in _SPLITS[split] if (found := sorted(map(str, folder.rglob(f"{name}*.parquet"))))), []
-        )
+        files = next((found for name in names if (found := sorted(map(str, folder.rglob(f"{name}*.parquet"))))), [])
         if not files:
-            raise ExperimentError(f"{source} holds no {split}*.parquet; {_LAYOUT}")
+            raise ExperimentError(f"{source} holds no {split}*.parquet; {layout}")
         try:
             return datasets.Dataset.from_parquet(files, cache_dir=str(CACHE))
         except Exception as error:  # of pyarrow, or of the builder around it
-            raise ExperimentError(f"{source}, {split}: no Parquet file can be read ({error}); {_LAYOUT}") from error
+            raise ExperimentError(f"{source}, {split}: no Parquet file can be read ({error}); {layout}") from error
     if source.startswith((".", "~", os.sep)) or source.count("/") > 1:
-        raise ExperimentError(f"no folder {source}; {_LAYOUT}")
+        raise ExperimentError(f"no folder {source}; {layout}")
     path, _, configuration = source.partition(":")
     failed: list[Exception] = []
-    for name in _SPLITS[split]:
+    for name in names:
         try:
             return datasets.load_dataset(path, configuration or None, split=name, cache_dir=str(CACHE))
         except Exception as error:  # the hub's client raises errors of many libraries
             failed.append(error)
-    raise ExperimentError(f"{source!r} cannot be had from the hub ({failed[0]}); {_LAYOUT}") from failed[0]
+    raise ExperimentError(f"{source!r} cannot be had from the hub ({failed[0]}); {layout}") from failed[0]

@@ -33,10 +33,10 @@ class ArchitectureSearch(Experiment):
     )
     paper = (
         "figures without numbers, a search for each task and arm: MNIST, Omniglot, PMLB Adult, Wikipedia Toxicity, "
-        "Oxford 102 Flower. At every scale movie reviews stand in for the comments, four classes of CIFAR-10 as a "
-        "DenseNet sees them for the flowers, and Adult is UCI's, categories one-hot; below the paper's, fewer digits "
-        "and alphabets. The text's embedding is Keras' under both, which was decided after a first run: planned too, "
-        "its rows are thirty times as large, and AutoInit falls behind"
+        "Oxford 102 Flower, which scale paper reads. Below it movie reviews stand in for the comments, four classes of "
+        "CIFAR-10 as a DenseNet sees them for the flowers, Adult is UCI's, categories one-hot, and there are fewer "
+        "digits and alphabets. The text's embedding is Keras' under both, which was decided after a first run: planned "
+        "too, its rows are thirty times as large, and AutoInit falls behind"
     )
     use = (
         "In a search of your own draw layers by `autoinit` and keep the embedding: on images its best nets were ahead "

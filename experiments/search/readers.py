@@ -75,40 +75,58 @@ def shuffled(count: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT))
 
 
-def digits(folder: Path, train: int | None, valid: int, test: int | None, side: int) -> Examples:
-    """Return grey digits ``[count, 1, side, side]`` from Parquet files; validation is the end of the training images.
+def pictures(task: str, folder: Path) -> str:
+    """Return a folder of pictures as `load_images` takes it.
 
     Raises:
-        ExperimentError: no such files.
+        ExperimentError: it has no Parquet files.
     """
     for split in ("train", "test"):
         if not list(folder.glob(f"{split}*.parquet")):
-            raise missing("mnist", folder / f"{split}.parquet", "no such file")
-    images = load_images(str(folder), None if train is None else train + valid, test, side)
+            raise missing(task, folder / f"{split}.parquet", "no such file")
+    return str(folder)
+
+
+def digits(source: str, train: int | None, valid: int, test: int | None, side: int) -> Examples:
+    """Return grey digits ``[count, 1, side, side]`` of a source of images; validation is the end of its training.
+
+    Raises:
+        ExperimentError: nothing there.
+    """
+    images = load_images(source, None if train is None else train + valid, test, side)
     x, test_x = (part[:, :1].contiguous() for part in (images.x[:], images.test_x[:]))
     count = len(x) - valid
     return Examples(x[:count], images.y[:count], x[count:], images.y[count:], test_x, images.test_y)
 
 
-def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int, ...]]:
+def archives(folder: Path) -> list[Path]:
+    """Return the archives of drawings that a folder holds.
+
+    Raises:
+        ExperimentError: none.
+    """
+    found = sorted(path for kind in ("background", "evaluation") for path in folder.glob(f"images_{kind}*.zip"))
+    if not found:
+        raise missing("omniglot", folder / "images_background*.zip", "no such file")
+    return found
+
+
+def alphabets(archives: Sequence[Path], count: int, side: int) -> tuple[Examples, tuple[int, ...]]:
     """Return drawn characters and the number of characters of each alphabet, which are the heads' classes.
 
     Of the 20 drawings of each character 50 % are for training, 20 % for validation, and 30 % for the test. Archives may
     overlap: a drawing that is in several is taken once.
 
     Args:
-        folder: holds the zips of Omniglot: ``<zip>/<alphabet>/<character>/<drawing>.png``.
+        archives: Omniglot's zips: ``<zip>/<alphabet>/<character>/<drawing>.png``.
         count: of alphabets, chosen at random, always alike.
         side: to which the drawings are shrunk.
 
     Raises:
-        ExperimentError: no such files, or too few alphabets in them.
+        ExperimentError: files of another layout, or too few alphabets in them.
     """
     from PIL import Image
 
-    archives = sorted(path for kind in ("background", "evaluation") for path in folder.glob(f"images_{kind}*.zip"))
-    if not archives:
-        raise missing("omniglot", folder / "images_background*.zip", "no such file")
     drawings: dict[str, dict[str, dict[str, Tensor]]] = {}
     for path in archives:
         try:
@@ -126,7 +144,9 @@ def alphabets(folder: Path, count: int, side: int) -> tuple[Examples, tuple[int,
         except (zipfile.BadZipFile, ValueError, OSError) as error:
             raise missing("omniglot", path, f"not <zip>/<alphabet>/<character>/<drawing>.png ({error})") from error
     if len(drawings) < count:
-        raise missing("omniglot", folder, f"{len(drawings)} alphabets where {count} are wanted; lower data.alphabets")
+        raise missing(
+            "omniglot", archives[0].parent, f"{len(drawings)} alphabets where {count} are wanted; lower data.alphabets"
+        )
     names = sorted(drawings)
     chosen = [drawings[names[index]] for index in sorted(shuffled(len(names))[:count].tolist())]
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
@@ -183,17 +203,29 @@ def table(folder: Path, train: int | None, valid: int, test: int | None) -> Exam
                 features.append(torch.tensor([float(each) for each in told]))
         except ValueError as error:
             raise missing("adult", folder, f"column {column} holds no numbers ({error})") from error
-    order = shuffled(len(rows))
-    x = torch.stack(features, 1)[order]
-    y = torch.tensor([row[-1].startswith(">50K") for row in rows]).long()[order]
-    tested = len(rows) // 5
-    rest = len(rows) - tested - valid
-    counts = (min(train or rest, rest), valid, min(test or tested, tested))
-    start = rest - counts[0]
-    made = divided(x[start:], y[start:], counts)
+    numbers = torch.tensor([not each for values in columns.values() for each in (values or [""])])
+    labels = torch.tensor([row[-1].startswith(">50K") for row in rows]).long()
+    return scaled(torch.stack(features, 1), labels, numbers, (train, valid, test))
+
+
+def scaled(x: Tensor, y: Tensor, numbers: Tensor, counts: tuple[int | None, int, int | None]) -> Examples:
+    """Return a table's rows in three parts, 20 % for the test, shuffled always alike, of mean square 1.
+
+    Args:
+        x: rows ``[row, column]``.
+        y: their classes.
+        numbers: which columns hold numbers, to be standardised by the training rows.
+        counts: rows to train on (None for all that are left), to choose by, and of the test (None for all of it).
+    """
+    order, (train, valid, test) = shuffled(len(y)), counts
+    x, y = x[order], y[order]
+    tested = len(y) // 5
+    rest = len(y) - tested - valid
+    kept = (min(train or rest, rest), valid, min(test or tested, tested))
+    start = rest - kept[0]
+    made = divided(x[start:], y[start:], kept)
     std, mean = torch.std_mean(made.x, 0)
     scale = std.clamp_min(1e-6)
-    numbers = torch.tensor([not each for values in columns.values() for each in (values or [""])])
     one, two, three = (
         torch.where(numbers, (part - mean) / scale, part) for part in (made.x, made.valid_x, made.test_x)
     )
@@ -204,8 +236,7 @@ def table(folder: Path, train: int | None, valid: int, test: int | None) -> Exam
 def texts(folder: Path, vocabulary: int, length: int) -> Examples:
     """Return reviews as ids of their last ``length`` words, and whether they are positive.
 
-    60 % are for training, 20 % for validation, 20 % for the test. Id 0 stands in front of what is shorter, 1 for words
-    outside the vocabulary, which holds the most frequent words of the training texts.
+    60 % are for training, 20 % for validation, 20 % for the test.
 
     Args:
         folder: holds ``review_polarity.tar.gz``.
@@ -223,19 +254,34 @@ def texts(folder: Path, vocabulary: int, length: int) -> Examples:
                 kind = Path(member.name).parent.name
                 file = archive.extractfile(member) if kind in ("neg", "pos") and member.isfile() else None
                 if file is not None:
-                    found.append((member.name, int(kind == "pos"), WORD.findall(file.read().decode("latin-1").lower())))
+                    found.append((member.name, int(kind == "pos"), words_of(file.read().decode("latin-1"))))
     except (tarfile.TarError, OSError) as error:
         raise missing("text", path, f"no tar.gz ({error})") from error
     if len(found) < MIN_TEXTS:
         raise missing("text", path, f"{len(found)} texts in folders neg and pos, where {MIN_TEXTS} are the least")
     found = [sorted(found)[index] for index in shuffled(len(found)).tolist()]
     train, valid = 6 * len(found) // 10, 2 * len(found) // 10
-    seen = Counter(word for _, _, words in found[:train] for word in words)
-    common = sorted(seen, key=lambda word: (-seen[word], word))[: vocabulary - 2]
-    ids = {word: index for index, word in enumerate(common, 2)}
-    x = torch.zeros(len(found), length, dtype=torch.long)
-    for row, (_, _, words) in zip(x, found, strict=True):
-        last = words[-length:]
-        row[length - len(last) :] = torch.tensor([ids.get(word, 1) for word in last], dtype=torch.long)
+    x = numbered([words for _, _, words in found], train, vocabulary, length)
     y = torch.tensor([label for _, label, _ in found])
     return divided(x, y, (train, valid, len(found) - train - valid))
+
+
+def words_of(text: str) -> list[str]:
+    """Return a text's words, in small letters."""
+    return WORD.findall(text.lower())
+
+
+def numbered(texts: Sequence[Sequence[str]], train: int, vocabulary: int, length: int) -> Tensor:
+    """Return texts as ids ``[text, length]`` of their last words.
+
+    Id 0 stands in front of what is shorter, 1 for words outside the vocabulary, which holds the most frequent words of
+    the first ``train`` texts.
+    """
+    seen = Counter(word for words in texts[:train] for word in words)
+    common = sorted(seen, key=lambda word: (-seen[word], word))[: vocabulary - 2]
+    ids = {word: index for index, word in enumerate(common, 2)}
+    x = torch.zeros(len(texts), length, dtype=torch.long)
+    for row, words in zip(x, texts, strict=True):
+        last = words[-length:]
+        row[length - len(last) :] = torch.tensor([ids.get(word, 1) for word in last], dtype=torch.long)
+    return x

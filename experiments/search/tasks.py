@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +15,9 @@ import wellposed as wp
 from experiments.data import SYNTHETIC
 from experiments.errors import ExperimentError
 from experiments.journal import digest
-from experiments.search import readers
+from experiments.search import originals, readers, transfer
 from experiments.search.build import Form
 from experiments.search.readers import Examples
-from experiments.search.transfer import embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,8 @@ class Task:
     Attributes:
         name: such as ``mnist``.
         form: what a net takes and returns.
-        x, y: training examples, and their classes, counted over all heads.
+        x, y: training examples, and their classes, counted over all heads; ``x`` may hold several copies of all
+            examples, one after the other, of which each epoch takes the next.
         valid_x, valid_y: what fitness is measured on.
         test_x, test_y: what chooses nothing.
     """
@@ -56,41 +56,50 @@ class Task:
         return head[:, None] == head
 
 
-Reader = Callable[[Path, Mapping[str, Any], str], tuple[Examples, Form]]
+HUB = "hub"
+"""Stands for the papers' own data: each task's settings name theirs, of the hub or by its address."""
+
+Reader = Callable[[Path, Mapping[str, Any], Path], tuple[Examples, Form]]
 """From a folder, the task's ``data`` settings, and where the run keeps things, to examples and form."""
+Original = Callable[[Mapping[str, Any], Path], tuple[Examples, Form]]
+"""The same from settings that name the source."""
 
 
-def _mnist(folder: Path, how: Mapping[str, Any], _: str) -> tuple[Examples, Form]:
-    examples = readers.digits(folder / "mnist", how["train"], how["valid"], how["test"], how["side"])
+def _digits(source: str, how: Mapping[str, Any]) -> tuple[Examples, Form]:
+    examples = readers.digits(source, how["train"], how["valid"], how["test"], how["side"])
     return examples, Form((1, how["side"], how["side"]), (10,))
 
 
-def _omniglot(folder: Path, how: Mapping[str, Any], _: str) -> tuple[Examples, Form]:
-    examples, heads = readers.alphabets(folder / "omniglot", how["alphabets"], how["side"])
+def _drawings(archives: Sequence[Path], how: Mapping[str, Any]) -> tuple[Examples, Form]:
+    examples, heads = readers.alphabets(archives, how["alphabets"], how["side"])
     return examples, Form((1, how["side"], how["side"]), heads)
 
 
-def _adult(folder: Path, how: Mapping[str, Any], _: str) -> tuple[Examples, Form]:
-    examples = readers.table(folder / "adult", how["train"], how["valid"], how["test"])
-    return examples, Form((examples.x.shape[1],), (2,))
-
-
-def _text(folder: Path, how: Mapping[str, Any], _: str) -> tuple[Examples, Form]:
-    examples = readers.texts(folder / "polarity", how["vocabulary"], how["length"])
-    return examples, Form((how["length"],), (2,), how["vocabulary"], how["embedding"])
-
-
-def _transfer(folder: Path, how: Mapping[str, Any], cache: str) -> tuple[Examples, Form]:
-    examples, classes = embedded(folder / "cifar10", how, Path(cache))
+def _rows(examples: Examples, classes: int = 2) -> tuple[Examples, Form]:
     return examples, Form((examples.x.shape[1],), (classes,))
 
 
+def _words(examples: Examples, how: Mapping[str, Any]) -> tuple[Examples, Form]:
+    return examples, Form((how["length"],), (2,), how["vocabulary"], how["embedding"])
+
+
 _READERS: dict[str, Reader] = {
-    "mnist": _mnist,
-    "omniglot": _omniglot,
-    "adult": _adult,
-    "text": _text,
-    "transfer": _transfer,
+    "mnist": lambda folder, how, _: _digits(readers.pictures("mnist", folder / "mnist"), how),
+    "omniglot": lambda folder, how, _: _drawings(readers.archives(folder / "omniglot"), how),
+    "adult": lambda folder, how, _: _rows(readers.table(folder / "adult", how["train"], how["valid"], how["test"])),
+    "text": lambda folder, how, _: _words(readers.texts(folder / "polarity", how["vocabulary"], how["length"]), how),
+    "transfer": lambda folder, how, cache: _rows(
+        *transfer.embedded(readers.pictures("transfer", folder / "cifar10"), how, cache)
+    ),
+}
+_ORIGINALS: dict[str, Original] = {
+    "mnist": lambda how, _: _digits(how["source"], how),
+    "omniglot": lambda how, _: _drawings(originals.downloaded("omniglot", how["source"]), how),
+    "adult": lambda how, _: _rows(
+        originals.census(originals.downloaded("adult", [how["source"]])[0], how["train"], how["valid"], how["test"])
+    ),
+    "text": lambda how, _: _words(originals.comments(how), how),
+    "transfer": lambda how, cache: _rows(*transfer.flowers(how, cache)),
 }
 NAMES = tuple(_READERS)
 _DRAWN: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -111,7 +120,8 @@ def load_task(name: str, data: str, settings: Mapping[str, Any], folder: str) ->
     Args:
         name: one of `NAMES`.
         data: a folder that holds ``mnist``, ``omniglot``, ``adult``, ``polarity`` and ``cifar10``, of which the task
-            takes its own; or ``synthetic``, for noise around a pattern for each class in the task's form.
+            takes its own; ``hub``, for what the settings name; or ``synthetic``, for noise around a pattern for each
+            class in the task's form.
         settings: the task's; ``data`` says how much of the files is used, and how.
         folder: where the run keeps what is computed once.
 
@@ -141,12 +151,24 @@ class _Settings:
 def _load(name: str, data: str, how: _Settings, folder: str) -> Task:
     if data == SYNTHETIC:
         examples, form = _drawn(name)
+    elif data == HUB:
+        if "source" not in how.values:
+            raise ExperimentError(
+                f"task {name}: at this scale others stand in for the papers' data; give a folder that holds "
+                f"{readers.FOLDERS}, or 'synthetic'"
+            )
+        examples, form = _ORIGINALS[name](how.values, Path(folder))
     else:
+        if "source" in how.values:
+            raise ExperimentError(
+                f"task {name}: at this scale the data are the papers' own ({how.values['source']}), not those of a "
+                f"folder ({data}); leave the data out, or take a smaller scale"
+            )
         if not (place := Path(data).expanduser()).is_dir():
             raise ExperimentError(
                 f"task {name}: no folder {data}; give one that holds {readers.FOLDERS}, or 'synthetic'"
             )
-        examples, form = _READERS[name](place, how.values, folder)
+        examples, form = _READERS[name](place, how.values, Path(folder))
     return Task(name, form, *examples)
 
 

@@ -48,8 +48,9 @@ def train(net: Evolved, task: Task, how: Mapping[str, Any], rate: float, seed: i
         now = rate * how["decay"] ** (epoch / 10)
         for group in optimizer.param_groups:
             group["lr"] = now
+        copy = epoch % (len(task.x) // len(task.y)) * len(task.y)
         for chosen in islice(_batches(len(task.y), how["batch"]), how["iterations"] or -(-len(task.y) // how["batch"])):
-            x, y = task.x[chosen].to(device()), task.y[chosen].to(device())
+            x, y = task.x[copy + chosen].to(device()), task.y[chosen].to(device())
             loss = functional.cross_entropy(_logits(net, task, x, y), y)
             loss = loss + net.penalty() * (now if how["scaled_penalty"] else 1.0)
             if not loss.isfinite():

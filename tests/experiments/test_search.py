@@ -21,7 +21,7 @@ from experiments.search.fitness import ARMS, evaluate
 from experiments.search.genomes import INPUT, OUTPUT, Genome, Network, Node, between, first_genome
 from experiments.search.layers import INITIALISERS, BuildError, Join, Recurrent, made
 from experiments.search.mutations import Rates, crossed, mutated
-from experiments.search.readers import alphabets
+from experiments.search.readers import alphabets, archives
 from experiments.search.search import Search, run_search
 from experiments.search.space import JOIN, Choice, Range, module_space
 from experiments.search.species import assigned, distance, representatives
@@ -556,7 +556,7 @@ def test_a_drawing_in_two_archives_is_taken_once(tmp_path):
                 alphabet = "Futurama" if name == "images_evaluation" else "Greek"
                 with archive.open(f"{name}/{alphabet}/character01/{index:02}.png", "w") as file:
                     Image.fromarray(pixels).save(file, "png")
-    examples, heads = alphabets(tmp_path / "omniglot", 2, 7)
+    examples, heads = alphabets(archives(tmp_path / "omniglot"), 2, 7)
     assert heads == (1, 1)
     for label in (0, 1):
         parts = ((examples.x, examples.y), (examples.valid_x, examples.valid_y), (examples.test_x, examples.test_y))
