@@ -66,15 +66,16 @@ class ResNet50(Experiment):
         return Judgement(ours, by_gap(gap, whole=whole, alike=alike_at(mean(scores["default"]))), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
-        """Draw both accuracies, a point for each draw."""
-        panel = figure.subplots()
-        for place, key in enumerate(("accuracy", "top")):
-            for index, (method, values) in enumerate(_by_method(settings, rows, key).items()):
-                at = [place + 0.1 * index] * len(values)
-                panel.plot(at, [100 * v for v in values], "o", color=f"C{index}", label=None if place else method)
-        panel.set_xticks([0, 1], ["right", f"right among {TOP}"])
-        panel.set_ylabel("test images (%)")
-        panel.legend(fontsize=7)
+        """Draw both accuracies, a panel each, a point for each draw and a line for their mean."""
+        panels = figure.subplots(1, 2)
+        for panel, key, title in zip(panels, ("accuracy", "top"), ("right", f"right among {TOP}"), strict=True):
+            found = _by_method(settings, rows, key)
+            for index, values in enumerate(found.values()):
+                panel.plot([index] * len(values), [100 * v for v in values], "o", ms=5, alpha=0.6, color=f"C{index}")
+                panel.hlines(100 * mean(values), index - 0.2, index + 0.2, color=f"C{index}")
+            panel.set_xticks(range(len(found)), list(found))
+            panel.set_xlim(-0.5, len(found) - 0.5)
+            panel.set(title=title, ylabel="test images (%)")
 
 
 def _by_method(settings: Settings, rows: Sequence[Row], key: str) -> dict[str, list[float]]:

@@ -88,7 +88,7 @@ class SwinWithoutWarmUp(Experiment):
         for (method, warm), by in _scores(settings, rows, "accuracy").items():
             line = "--" if warm else "-"
             colour = f"C{list(settings.methods).index(method)}"
-            label = f"{method}, {'warm-up' if warm else 'none'}"
+            label = f"{method}, {'warm-up' if warm else 'no warm-up'}"
             panel.plot(
                 list(settings.rates), [100 * mean(v) for v in by], line, marker="o", ms=3, color=colour, label=label
             )

@@ -134,7 +134,9 @@ def _pretrained(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     try:
         net = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # the hub's client raises errors of many libraries
-        raise ExperimentError(f"task transfer: timm has no weights for {name} ({error}); set data.net") from error
+        raise ExperimentError(
+            f"task transfer: timm has no weights for {name} ({error}); set tasks.transfer.data.net"
+        ) from error
     mean, std = (torch.tensor(net.pretrained_cfg[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
     return net, mean, std
 

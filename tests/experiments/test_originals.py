@@ -201,7 +201,8 @@ def test_weights_that_cannot_be_had_are_named(settings, hub, timm, tmp_path, mon
         raise OSError("offline")
 
     monkeypatch.setattr(timm, "create_model", create_model)
-    with pytest.raises(ExperimentError, match=r"no weights for densenet121\.tv_in1k \(offline\); set data\.net"):
+    told = r"no weights for densenet121\.tv_in1k \(offline\); set tasks\.transfer\.data\.net"
+    with pytest.raises(ExperimentError, match=told):
         load_task("transfer", HUB, settings["transfer"], str(tmp_path))
 
 
