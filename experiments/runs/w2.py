@@ -42,8 +42,8 @@ class SearchOverNets(Experiment):
     )
     paper = "no claim of a paper's; AutoInit's section 10 has one for architecture search (A8)"
     use = (
-        "A search over nets and rates: call `wp.initialize_` in each trial. Fewer trials are lost, and the best net was "
-        "ahead from ten trials on: twelve trials found, on average, what thirty did with PyTorch's weights."
+        "A search over nets and rates: call `wp.initialize_` in each trial. Fewer trials are lost, and the best net "
+        "was ahead from ten trials on: twelve trials found, on average, what thirty did with PyTorch's weights."
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
