@@ -148,10 +148,8 @@ def _against(
     pairs = [(a if base is None else a - a[base] + b[base], b) for a, b in zip(told, true, strict=True)]
     rs = np.mean([_correlations(a[in_r], b[in_r]) for a, b in pairs], 0)
     medians = np.mean([np.median(np.abs(a - b)[in_octaves], 1) for a, b in pairs], 0)
-    (r, octaves), ((r_low, low), (r_high, high)) = (
-        (rs[0], medians[0]),
-        np.quantile([rs[1:], medians[1:]], (0.025, 0.975), axis=1),
-    )
+    r, octaves = rs[0], medians[0]
+    (r_low, r_high), (low, high) = (np.quantile(drawn[1:], (0.025, 0.975)) for drawn in (rs, medians))
     text = f"{r:.2f} [{r_low:.2f}, {r_high:.2f}], {octaves:.2f} [{low:.2f}, {high:.2f}]"
     if r >= goal[0] and octaves <= goal[1]:
         return text, "yes"

@@ -118,6 +118,12 @@ def read_images(source: str, split: str, count: int | None, side: int) -> tuple[
 
     Where their sizes differ, or they are decoded when they are asked for, each is cropped at its centre to a square.
 
+    Args:
+        source: a hub name or a folder, as `load_images` takes them.
+        split: ``train``, ``validation`` or ``test``.
+        count: how many, from the first on; None for all.
+        side: height and width, in pixels.
+
     Raises:
         ExperimentError: nothing there, or another schema.
     """

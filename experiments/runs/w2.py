@@ -98,7 +98,7 @@ class SearchOverNets(Experiment):
             f"Over {settings.seeds} pairs of studies (Optuna's TPE) the share that learns differs by {points(more)}, "
             f"the best net after {settings.after[-1]} trials by {points(gap)} on the test; a trial learns where its "
             f"accuracy is above chance by {100 * TRAINED:.0f} points; the best is chosen by {settings.valid} images "
-            f"that neither train nor test; {settings.train.epochs} epoch(s) a trial."
+            f"that neither train nor test; {settings.train.epochs} epoch(s) a trial.{_sooner(best[OURS], best[OWN])}"
         )
         verdict = by_gap(gap, whole=more.sign() > 0, alike=alike_at(mean(found[-1] for found in best[OWN])))
         return Judgement(ours, verdict, sentence, table)
@@ -116,6 +116,16 @@ class SearchOverNets(Experiment):
             panel.fill_between(numbers, low, high, color=f"C{index}", alpha=0.2, lw=0)
         panel.set(xlabel="trials", ylabel="test accuracy of the best so far (%)")
         panel.legend(fontsize=8)
+
+
+def _sooner(ours: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> str:
+    """Return after how many trials one way has, on average, what the other has after all; empty where never."""
+    whole = mean(found[-1] for found in own)
+    by_trial = enumerate(zip(*ours, strict=True), 1)
+    trials = next((number for number, found in by_trial if mean(found) >= whole), None)
+    if trials is None:
+        return ""
+    return f" After {trials} trials `wp.initialize_` has on average what PyTorch's weights have after {len(own[0])}."
 
 
 class _Net(nn.Module):

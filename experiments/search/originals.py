@@ -12,7 +12,7 @@ import torch
 
 from experiments import data
 from experiments.errors import ExperimentError
-from experiments.search.readers import Examples, numbered, scaled, shuffled, words_of
+from experiments.search.readers import Examples, divided, numbered, scaled, shuffled, words_of
 
 COMMENTS = "expected columns text and labels (0 or 1), in splits train, validation and test"
 LABEL = "target"
@@ -31,7 +31,7 @@ def downloaded(task: str, addresses: Sequence[str]) -> list[Path]:
     config = datasets.DownloadConfig(cache_dir=str(data.CACHE / "downloads"), disable_tqdm=True)
     try:
         found = datasets.DownloadManager(download_config=config).download(list(addresses))
-    except Exception as error:  # of many libraries
+    except (OSError, ValueError) as error:
         raise ExperimentError(
             f"task {task}: {', '.join(addresses)} cannot be had ({error}); set tasks.{task}.data.source"
         ) from error
@@ -90,5 +90,4 @@ def comments(how: Mapping[str, Any]) -> Examples:
         texts += [words_of(text) for text in chosen["text"]]
         labels += chosen["labels"][:]
     x = numbered(texts, counts[0], how["vocabulary"], how["length"])
-    y = torch.tensor(labels)
-    return Examples(*(part for pair in zip(x.split(list(counts)), y.split(list(counts)), strict=True) for part in pair))
+    return divided(x, torch.tensor(labels), counts)

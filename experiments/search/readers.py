@@ -111,14 +111,14 @@ def archives(folder: Path) -> list[Path]:
     return found
 
 
-def alphabets(archives: Sequence[Path], count: int, side: int) -> tuple[Examples, tuple[int, ...]]:
+def alphabets(paths: Sequence[Path], count: int, side: int) -> tuple[Examples, tuple[int, ...]]:
     """Return drawn characters and the number of characters of each alphabet, which are the heads' classes.
 
     Of the 20 drawings of each character 50 % are for training, 20 % for validation, and 30 % for the test. Archives may
     overlap: a drawing that is in several is taken once.
 
     Args:
-        archives: Omniglot's zips: ``<zip>/<alphabet>/<character>/<drawing>.png``.
+        paths: of Omniglot's zips: ``<zip>/<alphabet>/<character>/<drawing>.png``.
         count: of alphabets, chosen at random, always alike.
         side: to which the drawings are shrunk.
 
@@ -128,7 +128,7 @@ def alphabets(archives: Sequence[Path], count: int, side: int) -> tuple[Examples
     from PIL import Image
 
     drawings: dict[str, dict[str, dict[str, Tensor]]] = {}
-    for path in archives:
+    for path in paths:
         try:
             with zipfile.ZipFile(path) as archive:
                 for name in sorted(archive.namelist()):
@@ -144,9 +144,8 @@ def alphabets(archives: Sequence[Path], count: int, side: int) -> tuple[Examples
         except (zipfile.BadZipFile, ValueError, OSError) as error:
             raise missing("omniglot", path, f"not <zip>/<alphabet>/<character>/<drawing>.png ({error})") from error
     if len(drawings) < count:
-        raise missing(
-            "omniglot", archives[0].parent, f"{len(drawings)} alphabets where {count} are wanted; lower data.alphabets"
-        )
+        told = f"{len(drawings)} alphabets where {count} are wanted; lower data.alphabets"
+        raise missing("omniglot", paths[0].parent, told)
     names = sorted(drawings)
     chosen = [drawings[names[index]] for index in sorted(shuffled(len(names))[:count].tolist())]
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])

@@ -70,8 +70,8 @@ def _digits(source: str, how: Mapping[str, Any]) -> tuple[Examples, Form]:
     return examples, Form((1, how["side"], how["side"]), (10,))
 
 
-def _drawings(archives: Sequence[Path], how: Mapping[str, Any]) -> tuple[Examples, Form]:
-    examples, heads = readers.alphabets(archives, how["alphabets"], how["side"])
+def _drawings(paths: Sequence[Path], how: Mapping[str, Any]) -> tuple[Examples, Form]:
+    examples, heads = readers.alphabets(paths, how["alphabets"], how["side"])
     return examples, Form((1, how["side"], how["side"]), heads)
 
 

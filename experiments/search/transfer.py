@@ -28,7 +28,6 @@ KNOWN = 6
 """Classes that the DenseNet learns: those of labels below it."""
 SEEN = 500
 """Images of a pass without training."""
-_Features = Callable[[Tensor], Tensor]
 
 
 def embedded(source: str, how: Mapping[str, Any], cache: Path) -> tuple[Examples, int]:
@@ -133,7 +132,7 @@ def _pretrained(name: str) -> tuple[nn.Module, Tensor, Tensor]:
 
     try:
         net = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # the hub's client raises errors of many libraries
+    except (OSError, ValueError, RuntimeError) as error:  # the hub's, and timm's where it knows no such name
         raise ExperimentError(
             f"task transfer: timm has no weights for {name} ({error}); set tasks.transfer.data.net"
         ) from error
@@ -141,7 +140,7 @@ def _pretrained(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     return net, mean, std
 
 
-def _features(net: nn.Module, see: _Features) -> Callable[[Iterable[Tensor]], Tensor]:
+def _features(net: nn.Module, see: Callable[[Tensor], Tensor]) -> Callable[[Iterable[Tensor]], Tensor]:
     """Return what gives the features of images in parts, without training."""
     net.to(device()).eval()
 

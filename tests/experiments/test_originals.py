@@ -44,7 +44,9 @@ def hub(monkeypatch):
 @pytest.fixture(scope="module")
 def timm():
     import_extras()
-    return pytest.importorskip("timm")
+    import timm
+
+    return timm
 
 
 def pictures(count, side, seed):
@@ -179,7 +181,7 @@ def test_flowers_are_embedded_once_and_anew_for_each_epoch(settings, hub, timm, 
     assert (task.x.shape, len(task.y), task.form) == ((24, 1024), 8, Form((1024,), (3,)))
     assert torch.allclose(task.x.mean(0), torch.zeros(1024), atol=1e-3)
     copies = task.x.view(3, 8, 1024)
-    assert not torch.allclose(copies[0], copies[1], atol=0.1)
+    assert all((copies[a] != copies[b]).any(1).all() for a, b in ((0, 1), (0, 2), (1, 2)))
     torch.manual_seed(0)
     net = build("densenet121.tv_in1k", num_classes=0).eval()
     prepare = transforms.Compose(
@@ -255,9 +257,9 @@ def test_pictures_are_flipped_and_moved_as_the_paper_has_it(timm):
     shift = torch.stack([x[:, 0], y[:, 0]])
     assert 18 < float(shift.abs().max()) < 21.5
     across, down = x[:, 1] - x[:, 0], y[:, 1] - y[:, 0]
-    assert 0.4 < float((across > 0).float().mean()) < 0.6
-    length = torch.hypot(across, down) / away
-    assert 0.75 < float(length.min()) < 0.85
-    assert 1.15 < float(length.max()) < 1.25 * 1.03  # a shear by 0.2 makes it at most 2 % longer
+    assert abs(float((across > 0).float().mean()) - 0.5) < 4 * 0.5 / len(seen) ** 0.5
+    length, pixel = torch.hypot(across, down) / away, 1 / away
+    assert abs(float(length.min()) - 0.8) < pixel
+    assert abs(float(length.max()) - 1.2 * 1.02) < pixel  # a shear by 0.2 makes it at most 2 % longer
     angle = torch.atan2(down, across.abs()).rad2deg().abs()
-    assert 35 < float(angle.max()) < 40 + 12.5  # and turns it by up to 11.3°
+    assert 35 < float(angle.max()) < 40 + 11.4 + 57.3 * pixel  # and turns it by up to 11.3°

@@ -89,7 +89,7 @@ def second_moments(model, plan, draws=40, rows=16, shape=(WIDTH,)):
     return values.mean(dim=0), values.std(dim=0) / math.sqrt(draws)
 
 
-def agree(model, plan, theory, bias=0.0, **kwargs):
+def assert_agrees(model, plan, theory, bias=0.0, **kwargs):
     """Within four standard errors, and ``bias``: what the theory of wide nets leaves out at this width, relative."""
     mean, error = second_moments(model, plan, **kwargs)
     off = (mean - torch.tensor(theory, dtype=torch.float64)).abs()
@@ -107,18 +107,18 @@ NARROW = 2 / WIDTH
 @pytest.mark.parametrize("act", [torch.relu, torch.tanh, functional.gelu, functional.silu])
 def test_target_degree_keeps_sums_before_activations(act):
     model = Dag(DENSE, act)
-    agree(model, made(model), [1.0] * 5, bias=NARROW)
+    assert_agrees(model, made(model), [1.0] * 5, bias=NARROW)
 
 
 def test_source_degree_grows_with_the_in_degree():
     """Eq. 4: every edge brings second moment 1, so that a vertex has its in-degree."""
     model = Dag(DENSE)
-    agree(model, made(model, degree="source"), [1.0, 1.0, 2.0, 3.0, 4.0])
+    assert_agrees(model, made(model, degree="source"), [1.0, 1.0, 2.0, 3.0, 4.0])
 
 
 def test_target_degree_keeps_sums_after_activations():
     model = Dag(DENSE, post=True)
-    agree(model, made(model), [1.0] * 5, bias=NARROW)
+    assert_agrees(model, made(model), [1.0] * 5, bias=NARROW)
 
 
 def test_source_degree_after_activations_adds_means():
@@ -130,13 +130,13 @@ def test_source_degree_after_activations_adds_means():
         theory.append(sum(seconds) + sum(means) ** 2 - sum(m * m for m in means))
     assert theory[-1] > 9
     model = Dag(DENSE, post=True)
-    agree(model, made(model, degree="source"), theory, bias=2 * NARROW)
+    assert_agrees(model, made(model, degree="source"), theory, bias=2 * NARROW)
 
 
 def test_target_degree_grows_on_residual_chains():
     model = Residual()
     plan = made(model)
-    agree(model, plan, [1.5**k for k in range(9)])
+    assert_agrees(model, plan, [1.5**k for k in range(9)])
     assert any("grow beyond second moment 4" in warning for warning in plan.warnings)
 
 
@@ -150,7 +150,7 @@ def test_target_degree_grows_to_hundreds_after_activations():
         theory.append(square)
     assert theory[-1] > 100
     model = Residual(post=True)
-    agree(model, made(model), theory, bias=8 * NARROW)
+    assert_agrees(model, made(model), theory, bias=8 * NARROW)
 
 
 @pytest.mark.parametrize("post", [False, True], ids=["before", "after"])
@@ -158,27 +158,27 @@ def test_target_degree_grows_to_hundreds_after_activations():
 def test_preserve_ends_every_stream_at_one(act, post):
     model = Residual(act=act, post=post)
     plan = made(model, merge="preserve")
-    agree(model, plan, [0.5 + 0.5 * k / 8 for k in range(9)], bias=NARROW)
+    assert_agrees(model, plan, [0.5 + 0.5 * k / 8 for k in range(9)], bias=NARROW)
     assert plan.warnings == ()
 
 
 def test_room_is_what_residual_branches_make():
     model = Residual()
-    agree(model, made(model, merge="preserve", room=0.2), [0.8 + 0.2 * k / 8 for k in range(9)])
+    assert_agrees(model, made(model, merge="preserve", room=0.2), [0.8 + 0.2 * k / 8 for k in range(9)])
 
 
 @pytest.mark.parametrize("post", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("act", [torch.relu, functional.gelu])
 def test_preserve_without_identities_is_exact(act, post):
     model = Dag(DENSE, act, post)
-    agree(model, made(model, merge="preserve"), [1.0] * 5, bias=NARROW)
+    assert_agrees(model, made(model, merge="preserve"), [1.0] * 5, bias=NARROW)
 
 
 def test_preserve_counts_the_ways_of_identities():
     """Vertex 0 reaches the last one along three identity ways, which add coherently: 9 times its second moment."""
     model = Dag("1_22_120_1121")
     start = 0.5 / 9
-    agree(model, made(model, merge="preserve"), [start, start, 1.0, start + 0.25, 1.0])
+    assert_agrees(model, made(model, merge="preserve"), [start, start, 1.0, start + 0.25, 1.0])
     grown, _ = second_moments(model, made(model), draws=8)
     assert grown[-1] > 8
 
@@ -186,7 +186,7 @@ def test_preserve_counts_the_ways_of_identities():
 def test_preserve_grows_by_its_share_where_nothing_can_be_scaled():
     model = Residual(blocks=4, stem=False)
     plan = made(model, merge="preserve")
-    agree(model, plan, [1.0 + 0.5 * k / 4 for k in range(5)])
+    assert_agrees(model, plan, [1.0 + 0.5 * k / 4 for k in range(5)])
     assert "too little room" in plan.prescriptions["blocks.0.weight"].reason
 
 
@@ -210,7 +210,7 @@ class Pooled(nn.Module):
 def test_preserve_fills_what_pooled_identities_leave():
     model = Pooled()
     plan = made(model, torch.zeros(2, 16, 8, 8), merge="preserve", inputs=wp.Input.white())
-    agree(model, plan, [1.0], draws=120, rows=8, shape=(16, 8, 8))
+    assert_agrees(model, plan, [1.0], draws=120, rows=8, shape=(16, 8, 8))
     ratio = plan.prescriptions["inner.weight"].std / plan.prescriptions["other.weight"].std
     assert ratio == pytest.approx(1.0)  # one factor for all; the model's own -2 and -0.5 are kept
 
@@ -230,8 +230,8 @@ class Stacked(nn.Module):
 
 def test_branches_that_are_stacked_and_summed():
     model = Stacked()
-    agree(model, made(model), [1.0, 1.0 + 2 / 3])
-    agree(model, made(model, merge="preserve"), [0.5, 1.0])
+    assert_agrees(model, made(model), [1.0, 1.0 + 2 / 3])
+    assert_agrees(model, made(model, merge="preserve"), [0.5, 1.0])
 
 
 # ---- constants ------------------------------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ def test_flat_shards_are_refused(process_group, original):
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 
-def refused(model, plan, error, message, **options):
+def assert_refused(model, plan, error, message, **options):
     before = snapshot(model)
     with pytest.raises(error, match=message):
         plan.apply_(model, **options)
@@ -389,27 +389,29 @@ def test_missing_and_extra_parameters_and_other_shapes_are_named():
     plan = plan_for(net())
     model = net()
     model[3] = nn.Linear(6, 4)
-    refused(model, plan, PlanError, r"does not fit Sequential: '3.weight' has shape \(4, 6\), planned as \(5, 6\); ")
+    assert_refused(
+        model, plan, PlanError, r"does not fit Sequential: '3.weight' has shape \(4, 6\), planned as \(5, 6\); "
+    )
     model = net()
     model.append(nn.Linear(5, 5))
-    refused(model, plan, PlanError, r"2 parameter\(s\) that the plan does not know: '4.weight', '4.bias'")
+    assert_refused(model, plan, PlanError, r"2 parameter\(s\) that the plan does not know: '4.weight', '4.bias'")
     model = net()[:3]
-    refused(model, plan, PlanError, r"2 parameter\(s\) that the model lacks: '3.weight', '3.bias'")
-    refused(nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)]), plan, PlanError, "12 parameter.*and 7 more")
+    assert_refused(model, plan, PlanError, r"2 parameter\(s\) that the model lacks: '3.weight', '3.bias'")
+    assert_refused(nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)]), plan, PlanError, "12 parameter.*and 7 more")
 
 
 @pytest.mark.parametrize("option", ["only", "skip"])
 def test_patterns_that_match_nothing_are_refused(option):
     model = net()
     message = rf"{option}='3.weigth' matches no parameter; did you mean '3.weight'"
-    refused(model, plan_for(model), PlanError, message, **{option: ["0.*", "3.weigth"]})
+    assert_refused(model, plan_for(model), PlanError, message, **{option: ["0.*", "3.weigth"]})
 
 
 def test_frozen_parameters_are_written_only_when_asked():
     model = net()
     model[0].requires_grad_(False)
     plan = plan_for(model)
-    refused(model, plan, PlanError, r"2 parameter\(s\) .*are frozen .*'0.weight', '0.bias'; pass frozen=True")
+    assert_refused(model, plan, PlanError, r"2 parameter\(s\) .*are frozen .*'0.weight', '0.bias'; pass frozen=True")
     plan.apply_(model, skip="0.*")
     plan.apply_(model, frozen=True)
     assert_same(values(model), draw(plan))
@@ -420,8 +422,12 @@ def test_ties_must_be_those_of_the_plan():
     loose = Tied()
     plan = plan_for(loose)
     loose.head.weight = nn.Parameter(loose.head.weight.clone())
-    refused(loose, plan, PlanError, "'head.weight' is planned as tied to 'embed.weight', but they are two tensors")
-    refused(Tied(), plan_for(loose), PlanError, "'embed.weight' and 'head.weight' are one tensor .*planned apart")
+    assert_refused(
+        loose, plan, PlanError, "'head.weight' is planned as tied to 'embed.weight', but they are two tensors"
+    )
+    assert_refused(
+        Tied(), plan_for(loose), PlanError, "'embed.weight' and 'head.weight' are one tensor .*planned apart"
+    )
 
 
 def one(parameter, shape=None):
@@ -461,7 +467,7 @@ def test_two_parameters_in_one_memory_are_refused():
     model = nn.Module()
     model.a = nn.Parameter(torch.zeros(4, 4))
     model.b = nn.Parameter(model.a.data[2:])
-    refused(model, plan_for(model), PlanError, "'a' and 'b' share memory but are two parameters")
+    assert_refused(model, plan_for(model), PlanError, "'a' and 'b' share memory but are two parameters")
     plan_for(model).apply_(model, skip="b")
     model.b = nn.Parameter(torch.zeros(8, 4)[4:])
     plan_for(model).apply_(model)
@@ -471,7 +477,7 @@ def test_one_memory_under_two_storages_is_seen():
     model, numbers = nn.Linear(4, 3), np.zeros(12, dtype=np.float32)
     model.weight = nn.Parameter(torch.from_numpy(numbers).view(3, 4))
     model.bias = nn.Parameter(torch.from_numpy(numbers[4:7]))
-    refused(model, plan_for(model), PlanError, "'weight' and 'bias' share memory but are two parameters")
+    assert_refused(model, plan_for(model), PlanError, "'weight' and 'bias' share memory but are two parameters")
 
 
 @pytest.mark.parametrize(
@@ -534,17 +540,17 @@ def test_nothing_is_written_of_a_plan_that_cannot_be_carried_out(what):
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     of_bias = {**({"constant": None} if "weight" in of_bias else {}), **of_bias}
     plan = plan_for(model, **{"2.weight": of_weight, "2.bias": of_bias})
-    refused(model, plan, PlanError, message)
+    assert_refused(model, plan, PlanError, message)
 
 
 def test_a_dtype_sets_its_own_limit():
     model = nn.Linear(4, 3)
     plan = plan_for(model, weight={"std": 3e4}, bias={"constant": 7e4})
     plan.apply_(model)
-    refused(
+    assert_refused(
         model.half(), plan, PlanError, r"'weight' is planned with .*, which float16 does not hold \(up to 6.55e\+04\)"
     )
-    refused(model, plan, PlanError, "'bias' is planned with constant 7e\\+04", skip="weight")
+    assert_refused(model, plan, PlanError, "'bias' is planned with constant 7e\\+04", skip="weight")
 
 
 @pytest.mark.parametrize(
