@@ -20,7 +20,7 @@ from common import markdown, write
 from mechanisms import tangent_shares
 from rated_families import Case, families
 from rates import Data, mean_loss, stored, told
-from wellposed.signals.structure.scale_free import scale_free
+from wellposed.structure.scale_free import scale_free
 
 FAMILIES = ("residual64", "residual512")
 TIMES = (1, 4)

@@ -26,7 +26,7 @@ from nets.small import SMALL, Small
 from wellposed.checks import Verdict
 from wellposed.checks.batches import Batches
 from wellposed.checks.check import AGAIN, Trial
-from wellposed.signals.operators.levers import parameter_values
+from wellposed.operators.scale_parameters import parameter_values
 
 Rows = list[dict[str, Any]]
 

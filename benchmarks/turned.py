@@ -23,7 +23,7 @@ from rates import stored, told
 from rates_tables import correlation
 from wellposed.rates import kernel as rule
 from wellposed.rates.passes import body, find_readout
-from wellposed.signals.structure.scale_free import scale_free
+from wellposed.structure.scale_free import scale_free
 
 FAMILIES = ("residual64", "residual256", "residual512", "mixer", "vit", "vit128", "gpt", "gpt128")
 CONSTANTS = (math.inf, 4000, 2000, 1000, 500, 250, 0)

@@ -17,23 +17,23 @@ from collections.abc import Callable
 
 from wellposed.graphs import Graph, Node, Parameter, Ref, Value, trace
 from wellposed.methods import Draft, Request, method
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.scale_parameters import Lever, levers
+from wellposed.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
 from wellposed.plans import Centering, Constant, Default, Drawn, Kept, Prescription, Rescaled, Tied, keep
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.gradient_terms import Adjoint, Term, reduced, settled, times
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.terms import Adjoint, Term, reduced, settled, times
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.distributions.views import expand, permute, reshape
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import Lever, levers
-from wellposed.signals.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
 from wellposed.signals.registry import Overload, Rule, adjoint, operators, overloads, rule, unregister
 from wellposed.signals.rules.shape import backward, forward
-from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
-from wellposed.signals.structure.widths import Widths, widths
+from wellposed.structure.streams import ResidualBranch, Stream, residual_streams
+from wellposed.structure.widths import Widths, widths
 
 __all__ = [
     "Adjoint",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.checks.batches import stream
 from wellposed.errors import OptionError, UnsupportedError
-from wellposed.signals.algebra.terms import Term
+from wellposed.signals.algebra.gradient_terms import Term
 from wellposed.signals.registry import ADJOINTS
 
 WHITE = wp.Input.white()

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
+from wellposed.checks import measured_states
 from wellposed.checks.batches import Batches
 from wellposed.checks.explain import explain_nodes
 from wellposed.checks.explanation import Explanation
 from wellposed.checks.intervals import student
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
-from wellposed.signals.context import measured
 from wellposed.signals.registry import RULES
 
 aten = torch.ops.aten
@@ -216,7 +216,7 @@ def test_dependence_of_two_operands_is_measured(monkeypatch: pytest.MonkeyPatch)
 
     graph = wp.trace(Dependent(), torch.zeros(64, 64))
     assert explained(graph, ["add"])[0].leaving[0].rule_error == pytest.approx(0.0, abs=0.01)
-    monkeypatch.setattr(measured.SampledDependence, "_between", lambda *_: None)
+    monkeypatch.setattr(measured_states.SampledDependence, "_between", lambda *_: None)
     assert explained(graph, ["add"])[0].leaving[0].rule_error == pytest.approx(-1.0, abs=0.1)
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.context.weights import state_of_tensor
+from wellposed.signals.context.parameters import state_of_tensor
 
 WIDTH, MODES = 8, 5
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import OptionError, PlanError
 from wellposed.methods import directions
-from wellposed.signals.operators.contraction import contractions
+from wellposed.operators.contraction import contractions
 
 WHITE = wp.Input.white()
 X = torch.zeros(32, 48)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.errors import PlanError
-from wellposed.signals.structure.streams import residual_streams
+from wellposed.structure.streams import residual_streams
 
 
 class Block(nn.Module):

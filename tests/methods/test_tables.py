@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.signals.structure.tables import tables
+from wellposed.structure.tables import tables
 
 WORDS, LONG, WIDTH = 100, 32, 64
 

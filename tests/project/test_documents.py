@@ -24,7 +24,7 @@ from tests.versions import PINNED
 
 import wellposed as wp
 from wellposed import checks, methods, zoo
-from wellposed.signals.operators import views
+from wellposed.operators import views
 from wellposed.signals.registry import ADJOINTS, RULES
 from wellposed.signals.rules import backward  # registers the backward rules, which are else loaded when needed
 

@@ -19,8 +19,8 @@ from wellposed.graphs import trace
 from wellposed.rates import relative
 from wellposed.rates.kernel import TURNED, Kernel, kernel, rate_of
 from wellposed.rates.passes import before, find_readout
-from wellposed.signals.structure.branches import _Reader
-from wellposed.signals.structure.scale_free import scale_free
+from wellposed.structure.branches import _Reader
+from wellposed.structure.scale_free import scale_free
 from wellposed.zoo import import_library
 
 

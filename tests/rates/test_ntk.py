@@ -12,7 +12,7 @@ import wellposed as wp
 from wellposed import rates
 from wellposed.errors import OptionError, RateError
 from wellposed.plans import Drawn, Plan, keep
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.backward import back_propagate
 
 WIDTH, OUT = 128, 5

@@ -26,9 +26,9 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import Interpreter, seeded
 from wellposed.signals import registry
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.sampling import repetitions
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.passes.backward import Gradients, gradients_of
+from wellposed.signals.sampling.samples import repetitions
 
 SHARE = 4
 """A case is run this many times less often than forward,"""

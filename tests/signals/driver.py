@@ -26,11 +26,11 @@ from torch import nn
 from wellposed.graphs import Graph, Node, trace
 from wellposed.signals import Input, registry
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.sampling import repetitions
-from wellposed.signals.context.weights import PrescribedWeights
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.passes.forward import run_pass
+from wellposed.signals.sampling.samples import repetitions
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 ERRORS = 5.0
 """Standard errors of the sample within which a prediction must lie (two-sided chance of a false alarm: 6e-7)."""

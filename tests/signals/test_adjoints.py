@@ -14,7 +14,7 @@ from tests.signals.backward_driver import verify_adjoint
 from tests.signals.driver import Back, Case, Source, Weight
 from tests.signals.specs import SPECS
 
-from wellposed.signals.algebra.terms import Adjoint, Term, settled
+from wellposed.signals.algebra.gradient_terms import Adjoint, Term, settled
 from wellposed.signals.registry import ADJOINTS
 
 aten = torch.ops.aten

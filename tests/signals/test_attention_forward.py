@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.context.weights import PrescribedWeights
 from wellposed.signals.passes.forward import run_pass
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 TOKENS, WIDTH, HEAD, DRAWS = 24, 64, 16, 40
 

@@ -11,9 +11,9 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import OptionError
 from wellposed.signals import Input, adjoint
-from wellposed.signals.context.sampling import repetitions
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.backward import Gradients, back_propagate
+from wellposed.signals.sampling.samples import repetitions
 
 WHITE = Input.white()
 

@@ -8,7 +8,7 @@ from tests.signals.driver import Case, Source, Weight, examine, verify
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.forward import run_pass
 
 aten = torch.ops.aten

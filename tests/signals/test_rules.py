@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from wellposed.signals import operators, rule, unregister
 from wellposed.signals.algebra.arithmetic import linear
-from wellposed.signals.context import joint
 from wellposed.signals.registry import RULES
+from wellposed.signals.sampling import joint_sampling
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
@@ -278,7 +278,7 @@ DECAYS = [
 @pytest.mark.parametrize("case", DECAYS, ids=lambda case: case.label)
 def test_decay(case, monkeypatch):
     """What lies between 0 and 1 stays there, and is known by position, where a scan is too large to be drawn."""
-    monkeypatch.setattr(joint, "WIDEST", 0)
+    monkeypatch.setattr(joint_sampling, "WIDEST", 0)
     for state in verify(None, case).states:
         mean, var = dense_moments(state)
         assert (mean**2 + var).max() <= 1.0 + 1e-6 or "factors" in case.label or "masked" in case.label

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from wellposed.signals.context.sampling import state_of_samples
+from wellposed.signals.sampling.samples import state_of_samples
 
 
 def draws(count, rows, scale=1.0):

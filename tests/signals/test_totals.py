@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wellposed.signals.context.totals import MANY, totals_of
+from wellposed.signals.sampling.totals import MANY, totals_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from scipy import special
 from wellposed.checks.intervals import ERROR_RATE
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
-from wellposed.signals.operators.norms import NORMS
-from wellposed.signals.operators.schema import named_arguments, plain_name
+from wellposed.operators.norms import NORMS
+from wellposed.operators.schema import named_arguments, plain_name
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12

@@ -13,7 +13,7 @@ from wellposed.errors import UnsupportedError
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import Interpreter
 from wellposed.random_states import seeded
-from wellposed.signals.structure.reach import Added, cancelling
+from wellposed.structure.reach import Added, cancelling
 
 
 def there_and_back(

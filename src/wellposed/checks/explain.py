@@ -18,26 +18,27 @@ from wellposed.checks.explanation import Entering, Explanation, Facts, Fan, Find
 from wellposed.checks.infinities import Infinities
 from wellposed.checks.intervals import student
 from wellposed.checks.measure import drawing
-from wellposed.checks.moments import Accumulator
-from wellposed.errors import InputError, OptionError, RuleError, near_matches
-from wellposed.graphs import Graph, Node, Ref, graph_of, run
-from wellposed.graphs.operators import uninitialised
-from wellposed.options import check_not_negative
-from wellposed.plans import Plan
-from wellposed.signals.context.call import Pass
-from wellposed.signals.context.measured import (
+from wellposed.checks.measured_states import (
     MeasuredStates,
     mean_correlations,
     values_needed,
 )
-from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.checks.moments import Accumulator
+from wellposed.errors import InputError, OptionError, RuleError, near_matches
+from wellposed.graphs import Graph, Node, Ref, graph_of, run
+from wellposed.graphs.operators import uninitialised
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.options import check_not_negative
+from wellposed.plans import Plan
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import parameter_values
-from wellposed.signals.operators.product import describe
 from wellposed.signals.passes.forward import apply_rule, run_pass
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Signals, Tag
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 LARGEST = 2**27
 """Elements that are kept of the real passes for one node; of larger signals fewer passes are kept."""

@@ -91,7 +91,7 @@ class Fan:
 
     Attributes:
         parameter: the parameter that scales it linearly, or None.
-        kind: as in `wellposed.signals.operators.contraction.Contraction`.
+        kind: as in `wellposed.operators.contraction.Contraction`.
         fan_in, fan_out: products in one output, and outputs that one input reaches, for each consumer.
         output_axis: axis of the parameter that indexes outputs.
         groups: of a convolution.

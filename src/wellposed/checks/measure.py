@@ -17,18 +17,18 @@ from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, RunError
 from wellposed.graphs import Graph, Node, graph_of, run
 from wellposed.graphs.graph import once
+from wellposed.operators.contraction import contractions
 from wellposed.plans import Plan
 from wellposed.signals import Signals
-from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
-from wellposed.signals.structure.reach import (
+from wellposed.structure.reach import (
     added_parameters,
     depending,
     input_entries,
     node_entries,
     parameter_entries,
 )
-from wellposed.signals.structure.roles import roles
+from wellposed.structure.roles import roles
 
 Drawing: TypeAlias = Callable[[int], Mapping[str, Tensor]]
 """The parameters of each pass by name, from the pass's index."""

@@ -15,7 +15,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import uninitialised
 from wellposed.graphs.run import dense
 from wellposed.signals.signal import Signal, Signals
-from wellposed.signals.structure.reach import Entry
+from wellposed.structure.reach import Entry
 
 # Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
 _CANCELLATION = 1e-3

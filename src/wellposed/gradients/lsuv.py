@@ -22,14 +22,14 @@ from wellposed.gradients.scales import Scales, completed
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import levers
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
-from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.inputs import Described
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import levers
-from wellposed.signals.operators.product import describe
 from wellposed.signals.passes.forward import describe_inputs
+from wellposed.signals.sampling.drawing import draw_inputs
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 

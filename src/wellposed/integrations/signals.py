@@ -14,8 +14,8 @@ from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.signals import Signals, propagate
-from wellposed.signals.operators.levers import parameter_values
 
 Patterns = str | Sequence[str] | None
 

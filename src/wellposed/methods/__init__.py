@@ -19,10 +19,10 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
+from wellposed.operators.contraction import contractions
 from wellposed.options import check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
-from wellposed.signals.operators.contraction import contractions
-from wellposed.signals.structure.widths import Widths, widths
+from wellposed.structure.widths import Widths, widths
 
 __all__ = [
     "Draft",

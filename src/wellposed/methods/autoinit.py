@@ -18,14 +18,14 @@ from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.methods.unscaled import Unscaled, beside, unscaled
+from wellposed.operators.contraction import Contraction
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.weights import Decision, PlannedWeights
-from wellposed.signals.operators.contraction import Contraction
-from wellposed.signals.structure.reach import depending
-from wellposed.signals.structure.tables import tables
+from wellposed.signals.weights.planned import Decision, PlannedWeights
+from wellposed.structure.reach import depending
+from wellposed.structure.tables import tables
 
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale

@@ -25,8 +25,8 @@ from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import RULES
-from wellposed.signals.structure.branches import Step
-from wellposed.signals.structure.vertices import Branch, Vertex, Vertices
+from wellposed.structure.branches import Step
+from wellposed.structure.vertices import Branch, Vertex, Vertices
 
 _WIDEST = 7.0
 """|ln c| up to which a factor is sought: bounded activations do not reach every second moment."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from wellposed.errors import OptionError, PlanError, listed
 from wellposed.graphs import Graph
 from wellposed.graphs.naming import numberless
+from wellposed.operators.scores import attention_scores
 from wellposed.options import check_positive
-from wellposed.signals.operators.scores import attention_scores
-from wellposed.signals.structure.streams import Stream, residual_streams
-from wellposed.signals.structure.widths import Widths, widths
+from wellposed.structure.streams import Stream, residual_streams
+from wellposed.structure.widths import Widths, widths
 
 _SEPARATOR = re.compile(r"[./]")  # of PyTorch's names, and of paths in other frameworks
 

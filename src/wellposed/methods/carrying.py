@@ -11,7 +11,7 @@ from torch import Tensor
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
-from wellposed.signals.structure.carriers import offset_of
+from wellposed.structure.carriers import offset_of
 
 
 def times(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:

@@ -14,9 +14,9 @@ from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constant_factor, constants, left_alone, op_of, weight_norm_length
 from wellposed.methods.unscaled import unscaled
+from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Default, Drawn, Prescription, RandomDistribution, keep
-from wellposed.signals.operators.contraction import Contraction, contractions
 
 Random = Literal["normal", "truncated_normal", "uniform"]
 Mode = Literal["fan_in", "fan_out"]

@@ -2,7 +2,7 @@
 
 Source: Dey et al. 2025, *Don't be lazy: CompleteP enables compute-efficient deep transformers* (arXiv 2505.01618),
 table 1; for α = ½ Yang et al. 2023, *Tensor Programs VI* (arXiv 2310.02244). They multiply each residual branch by
-c = m^-α in the forward pass. Here the parameters at its end carry c (`wellposed.signals.structure.carriers`), which
+c = m^-α in the forward pass. Here the parameters at its end carry c (`wellposed.structure.carriers`), which
 trains the same function where rates, decay and ε follow (Yang & Hu 2021, arXiv 2011.14522): they come with
 `Plan.param_groups`.
 """
@@ -25,7 +25,7 @@ from wellposed.methods.mup import by_width, check_scheme
 from wellposed.methods.options import Draft, Request, method
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription
-from wellposed.signals.structure.streams import ResidualBranch, Stream, residual_streams
+from wellposed.structure.streams import ResidualBranch, Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
 

@@ -14,10 +14,10 @@ from typing import Literal
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
-from wellposed.signals.algebra.terms import Adjoint, second_moment
+from wellposed.signals.algebra.gradient_terms import Adjoint, second_moment
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.weights import PlannedWeights
 from wellposed.signals.passes.backward import Sent, gradients_of
+from wellposed.signals.weights.planned import PlannedWeights
 
 MOST = 50
 """Passes, forward and back, in which the scales must settle."""

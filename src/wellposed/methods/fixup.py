@@ -12,11 +12,11 @@ from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.methods.roles import zero
+from wellposed.operators.contraction import contractions
 from wellposed.plans import Constant, Prescription
-from wellposed.signals.operators.contraction import contractions
-from wellposed.signals.structure.branches import branches
-from wellposed.signals.structure.streams import residual_streams
-from wellposed.signals.structure.vertices import vertices
+from wellposed.structure.branches import branches
+from wellposed.structure.streams import residual_streams
+from wellposed.structure.vertices import vertices
 
 Random = Literal["normal", "truncated_normal", "uniform"]
 _PAPER = "Zhang et al. 2019"
@@ -29,7 +29,7 @@ def fixup(
     """Scale weights in each of L residual branches of m layers by L^(-1/(2m-2)); their last layers and readouts are 0.
 
     Everything else is drawn as by ``kaiming``, with ``distribution`` and ``mode``. What a residual branch is stands in
-    `wellposed.signals.structure.streams`; m counts the layers of its longest chain, and branches inside a branch are
+    `wellposed.structure.streams`; m counts the layers of its longest chain, and branches inside a branch are
     scaled by their own.
 
     What else Fixup does changes the model, and no plan can: a scalar bias before each layer and activation, and one

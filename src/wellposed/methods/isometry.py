@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
 from wellposed.methods.directions import Scale
-from wellposed.signals.algebra.terms import derivative, source_of
+from wellposed.operators.contraction import Contraction
+from wellposed.operators.norms import NORMS
+from wellposed.signals.algebra.gradient_terms import derivative, source_of
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
-from wellposed.signals.context.weights import PlannedWeights
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import gaussian_moments
-from wellposed.signals.operators.contraction import Contraction
-from wellposed.signals.operators.norms import NORMS
 from wellposed.signals.registry import RULES
+from wellposed.signals.weights.planned import PlannedWeights
 
 WIDTH = 0.05
 """Largest variance of the squared singular values that signals are made small for, where κ can be made small."""

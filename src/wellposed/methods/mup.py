@@ -1,7 +1,7 @@
 """Maximal update parametrisation: initialisation for rates that hold at every width, on the model as it is.
 
 Source: Yang et al. 2022, *Tensor Programs V* (arXiv 2203.03466), Table 3. Which fans are widths is read off the graph
-(`wellposed.signals.structure.widths`), so that there is no base model; the rates come with `Plan.param_groups`.
+(`wellposed.structure.widths`), so that there is no base model; the rates come with `Plan.param_groups`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from wellposed.methods.options import Draft, Request, find_method, method, optio
 from wellposed.methods.readouts import scale_readouts
 from wellposed.methods.roles import left_alone
 from wellposed.methods.unscaled import unscaled
+from wellposed.operators.scores import Scores, attention_scores
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Centering, Prescription
 from wellposed.plans.groups import BASE_WIDTH
-from wellposed.signals.operators.scores import Scores, attention_scores
-from wellposed.signals.structure.widths import Widths, widths
+from wellposed.structure.widths import Widths, widths
 
 
 @method("mup")

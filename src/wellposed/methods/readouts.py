@@ -15,13 +15,13 @@ from wellposed.graphs import Graph
 from wellposed.methods.carrying import can_carry, times
 from wellposed.methods.options import Request
 from wellposed.methods.roles import zero
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.plans import Drawn, Prescription
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import parameter_values
-from wellposed.signals.structure.carriers import Carriers, carriers_of
-from wellposed.signals.structure.streams import other_use
-from wellposed.signals.structure.tables import factor_between, tables
-from wellposed.signals.structure.widths import Widths, widths
+from wellposed.structure.carriers import Carriers, carriers_of
+from wellposed.structure.streams import other_use
+from wellposed.structure.tables import factor_between, tables
+from wellposed.structure.widths import Widths, widths
 
 TABLE = "Yang et al. 2022, Table 3"
 

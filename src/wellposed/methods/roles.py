@@ -10,10 +10,10 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
+from wellposed.operators.contraction import RECURRENT, Contraction
+from wellposed.operators.norms import NORMS, WEIGHT_NORMS
+from wellposed.operators.views import view_of
 from wellposed.plans import Constant, Drawn, Prescription, Role, keep
-from wellposed.signals.operators.contraction import RECURRENT, Contraction
-from wellposed.signals.operators.norms import NORMS, WEIGHT_NORMS
-from wellposed.signals.operators.views import view_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 

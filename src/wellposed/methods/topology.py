@@ -19,16 +19,16 @@ from wellposed.graphs import Graph, Node
 from wellposed.methods.balance import Balancer
 from wellposed.methods.options import Draft, Request, find_method, method
 from wellposed.methods.roles import weight_norm_length, zero
+from wellposed.operators.contraction import Contraction
 from wellposed.options import check_choice, check_share
 from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.context.call import Call, Pass
-from wellposed.signals.context.weights import Decision, PlannedWeights
 from wellposed.signals.distributions.state import State
-from wellposed.signals.operators.contraction import Contraction
-from wellposed.signals.structure.branches import branches
-from wellposed.signals.structure.vertices import Branch, Vertices, vertices
+from wellposed.signals.weights.planned import Decision, PlannedWeights
+from wellposed.structure.branches import branches
+from wellposed.structure.vertices import Branch, Vertices, vertices
 
 GROWN = 2.0
 """Octaves by which a vertex may grow beyond second moment 1 before the plan warns of it."""

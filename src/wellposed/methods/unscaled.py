@@ -11,9 +11,9 @@ import torch
 from wellposed.errors import UnsupportedError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.levers import levers, parameter_values
-from wellposed.signals.operators.product import describe
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import levers, parameter_values
 
 LARGEST = 1 << 24
 """Elements of the largest weight that is computed to see how it follows its parameter's scale."""

@@ -63,7 +63,7 @@ class Prescription(BaseModel):
             the first, else the first axis.
         lr_multiplier: factor on the learning rate, whatever the optimizer.
         width_in: channels summed into one output, where that is a width; None where data or task give their number
-            (`wellposed.signals.structure.widths`).
+            (`wellposed.structure.widths`).
         width_out: channels that the parameter makes or has, where that is a width; None as above.
         absorbed: constant that the parameter carries in the place of a factor in the model's forward pass.
         base_in: what ``width_in`` is in the model that rates are tuned on; None where the plan does not say.

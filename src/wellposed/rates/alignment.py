@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
-from wellposed.signals.operators.levers import parameter_values
-from wellposed.signals.structure.streams import residual_streams
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.structure.streams import residual_streams
 
 _NUMBER = re.compile(r"(?:^|(?<=[.#@]))(\d+)(?=$|[.:#@])")
 

@@ -20,12 +20,12 @@ from torch import nn
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph, Node, run, trace
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.alignment import Layout, Place, aligned, layout
 from wellposed.rates.ensemble import copy_of
 from wellposed.showing import ROWS, Shown, Summary, cell
-from wellposed.signals.operators.levers import parameter_values
 from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]

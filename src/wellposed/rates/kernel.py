@@ -3,7 +3,7 @@
 Derived here. Residuals of a cross-entropy are bounded, so that features and readout grow together, as the square of the
 rate times the kernel: the rate goes as the kernel's power -1/2. What inputs share of the kernel corrects itself from
 step to step, what they do not share is noise to one another. Weights whose scale a norm takes away
-(`wellposed.signals.structure.scale_free`) are only turned by a step, and however large it is, by no more than half a
+(`wellposed.structure.scale_free`) are only turned by a step, and however large it is, by no more than half a
 turn: they count in full where steps are small beside them, as in wide nets, and for less the larger steps are. The
 kernel is that of Jacot, Gabriel & Hongler 2018 (arXiv 1806.07572), of the net below a random readout and of the readout
 itself.
@@ -19,6 +19,7 @@ import torch
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
+from wellposed.operators.norms import over_the_batch
 from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.rates.passes import (
@@ -28,10 +29,10 @@ from wellposed.rates.passes import (
 )
 from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.inputs import Described
-from wellposed.signals.operators.norms import over_the_batch
-from wellposed.signals.structure import scale_free as structure
+from wellposed.signals.weights.prescribed import PrescribedWeights
+from wellposed.structure import scale_free as structure
 
 NAME = "kernel"
 ALIKE = 0.95

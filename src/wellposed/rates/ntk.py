@@ -10,14 +10,15 @@ import math
 
 from wellposed.errors import RateError
 from wellposed.graphs import Graph
+from wellposed.operators.contraction import contractions
 from wellposed.options import check_positive
 from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.inputs import Described
-from wellposed.signals.operators.contraction import contractions
 from wellposed.signals.passes.backward import Gradients, back_propagate
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 NAME = "ntk"
 

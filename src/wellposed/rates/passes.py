@@ -18,10 +18,10 @@ from wellposed.errors import RateError, TraceError
 from wellposed.graphs import Graph, Node, graph_of, run, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.norms import over_the_batch
 from wellposed.random_states import seeded
 from wellposed.signals import Input
-from wellposed.signals.operators.contraction import Contraction, contractions
-from wellposed.signals.operators.norms import over_the_batch
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 COUPLED = 8

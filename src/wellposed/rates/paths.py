@@ -15,7 +15,7 @@ from wellposed.errors import RateError
 from wellposed.graphs import Graph
 from wellposed.options import check_choice, check_positive
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.structure.branches import END, branches, kernel_sizes
+from wellposed.structure.branches import END, branches, kernel_sizes
 
 MANY = 100
 """Paths above which the rule says little: it counts shared and weak ones in full."""
@@ -82,7 +82,7 @@ def moments(edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, s
 def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> RelativeRate:
     """Return the relative rate (Σ_p L_p³)^(-1/2) q⁻¹ of a graph (eq. 8 and 9), to the power ``exponent``.
 
-    Paths are counted as `wellposed.signals.structure.branches` says: every way from an input to an output is one,
+    Paths are counted as `wellposed.structure.branches` says: every way from an input to an output is one,
     identity edges included, dead ones and those times a constant 0 left out; L_p is the number of activations on it.
 
     Args:

@@ -26,13 +26,14 @@ from wellposed.rates.passes import (
     rows_of_samples,
     white_inputs,
 )
-from wellposed.signals.context.weights import PrescribedWeights, Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.drawing import draw_inputs
 from wellposed.signals.inputs import Described, Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.passes.backward import Gradients, gradients_of
 from wellposed.signals.passes.forward import describe_inputs, run_pass
+from wellposed.signals.sampling.drawing import draw_inputs
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 SAMPLES = 24
 """Random inputs by default."""

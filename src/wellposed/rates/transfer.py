@@ -18,8 +18,8 @@ from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
 from wellposed.rates.rate import Conditions, Rate
 from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
-from wellposed.signals.structure.branches import END, Branches, branches, kernel_sizes
-from wellposed.signals.structure.widths import widths
+from wellposed.structure.branches import END, Branches, branches, kernel_sizes
+from wellposed.structure.widths import widths
 
 AXES = ("depth", "topology", "kernel", "width", "operators")
 """Along what two models can differ."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wellposed.graphs import Graph, Node, run
 from wellposed.reports.record import Differing
-from wellposed.signals.structure.roles import roles
+from wellposed.structure.roles import roles
 
 _ALIKE = 1e-3
 """Share below which the inputs of a pass are alike themselves, and tell nothing of the net."""

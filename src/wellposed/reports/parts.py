@@ -18,11 +18,11 @@ from wellposed.checks.moments import moments
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph
 from wellposed.limit import OutOfTime, until
+from wellposed.operators.contraction import contractions
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.ranks import is_held
 from wellposed.rates.relative import find_rate_rule
 from wellposed.reports.record import Label, ParameterRow, RateRow
-from wellposed.signals.operators.contraction import contractions
 
 if TYPE_CHECKING:
     from wellposed.gradients import Agreement

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
+from wellposed.operators.contraction import contractions
+from wellposed.operators.norms import NORMS
 from wellposed.showing import Shown, Summary
-from wellposed.signals.operators.contraction import contractions
-from wellposed.signals.operators.norms import NORMS
 
 GROUP = 40
 """Children of one module that are shown at once; more are folded into runs of this many."""

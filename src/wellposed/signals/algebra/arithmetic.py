@@ -11,17 +11,15 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.signals.algebra.chance import alike_by_chance, alike_of_product
-from wellposed.signals.algebra.maps import difference, of_pairs, times_known
+from wellposed.signals.algebra.finite_width import alike_by_chance, alike_of_product
+from wellposed.signals.algebra.linear_maps import difference, of_pairs, times_known
+from wellposed.signals.algebra.local_scales import STEADY as STEADY_SIZES
+from wellposed.signals.algebra.local_scales import sizes_by_factor, sizes_of_product, sizes_of_sum
 from wellposed.signals.algebra.pointwise import apply_pointwise
-from wellposed.signals.algebra.sizes import STEADY as STEADY_SIZES
-from wellposed.signals.algebra.sizes import sizes_by_factor, sizes_of_product, sizes_of_sum
 from wellposed.signals.algebra.softmax import summed
 from wellposed.signals.algebra.statistics import jointly, plus_statistic, times_statistic
 from wellposed.signals.context.arguments import MASKED, known_state
 from wellposed.signals.context.call import Call, PartCall, Unknown
-from wellposed.signals.context.joint import can_run
-from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import (
     MOST_PARTS,
@@ -54,6 +52,8 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import times
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
+from wellposed.signals.sampling.joint_sampling import can_run
+from wellposed.signals.sampling.samples import outside
 
 SINGLE = float(np.finfo(np.float32).max)
 """Largest number in single precision."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.axes import alike_of_one_size
-from wellposed.signals.algebra.sizes import sizes_of_filters
+from wellposed.signals.algebra.effective_dims import alike_of_one_size
+from wellposed.signals.algebra.local_scales import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.spread import STEADY

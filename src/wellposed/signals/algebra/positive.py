@@ -8,7 +8,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import marginal
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.transport import of_log_normal
-from wellposed.signals.structure.bounds import bounds
+from wellposed.structure.bounds import bounds
 
 RELATIVE = (0.02, 1e4)
 """Relative variances between which the shape is followed: below, a Gaussian does not reach 0 either."""

@@ -8,11 +8,12 @@ import math
 import numpy as np
 import torch
 
+from wellposed.operators.product import Product
 from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.causal_queries import Seen, common_of_seen, grouped, levels_of_seen, with_pairs
+from wellposed.signals.algebra.local_scales import sizes_after_attention
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.seen import Seen, common_of_seen, grouped, levels_of_seen, with_pairs
-from wellposed.signals.algebra.sizes import sizes_after_attention
 from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, varied
 from wellposed.signals.algebra.tokens import Tokens, likeness, relatedness, shared_size, tokens_of
 from wellposed.signals.context.call import Call
@@ -21,9 +22,8 @@ from wellposed.signals.distributions.state import Pointwise, Softmax, State, mak
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.operators.product import Product
-from wellposed.signals.structure.patches import positions
-from wellposed.signals.structure.widths import channels
+from wellposed.structure.patches import positions
+from wellposed.structure.widths import channels
 
 
 def product_of_signals(call: Call, left: State, right: State, product: Product) -> State:

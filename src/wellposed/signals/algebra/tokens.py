@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.sizes import LARGEST
+from wellposed.signals.algebra.local_scales import LARGEST
 from wellposed.signals.algebra.weighted import features_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import Sources, source

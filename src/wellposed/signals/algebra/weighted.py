@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.axes import note_terms
+from wellposed.signals.algebra.effective_dims import note_terms
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.structure.patches import unviewed
+from wellposed.structure.patches import unviewed
 
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:

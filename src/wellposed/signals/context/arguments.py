@@ -13,13 +13,13 @@ from wellposed.graphs import Graph, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import dense
+from wellposed.operators.norms import NORMS
+from wellposed.operators.schema import ref_of
 from wellposed.signals.context.call import Pass, Unknown
-from wellposed.signals.context.weights import state_of_tensor
+from wellposed.signals.context.parameters import state_of_tensor
 from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
-from wellposed.signals.operators.norms import NORMS
-from wellposed.signals.operators.schema import ref_of
 
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax."""

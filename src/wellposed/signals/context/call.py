@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import Dims, State

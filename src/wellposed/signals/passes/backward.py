@@ -22,18 +22,18 @@ from wellposed.errors import RuleError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.limit import go_on
 from wellposed.random_states import seeded
-from wellposed.signals.algebra.terms import Adjoint, Term, gathered, settled, total, white
+from wellposed.signals.algebra.gradient_terms import Adjoint, Term, gathered, settled, total, white
 from wellposed.signals.context.arguments import resolve
 from wellposed.signals.context.call import OVERFLOW, Outcome, Pass, Unknown
-from wellposed.signals.context.sampling import LIMIT, repetitions, sample_state, state_of_samples
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.passes.forward import require_none, run_pass
 from wellposed.signals.registry import ADJOINTS
 from wellposed.signals.rules import backward as backward  # importing it registers the rules
+from wellposed.signals.sampling.samples import LIMIT, repetitions, sample_state, state_of_samples
 from wellposed.signals.signal import Signal, Signals, Tag
-from wellposed.signals.structure.reach import (
+from wellposed.structure.reach import (
     Entry,
     added_parameters,
     cancelling,

@@ -16,23 +16,30 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.limit import go_on
-from wellposed.signals.algebra.sizes import average_of_sizes
+from wellposed.operators.norms import NORMS
+from wellposed.operators.spectral import holds_for_complex, is_complex
+from wellposed.signals.algebra.local_scales import average_of_sizes
 from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of, unmade
 from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
-from wellposed.signals.context.held import held
-from wellposed.signals.context.joint import can_run, draw_together, forget_read, is_drawn, last_needed, states_of_draws
-from wellposed.signals.context.sampling import sample_operator
-from wellposed.signals.context.twins import remember
-from wellposed.signals.context.weights import Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
-from wellposed.signals.operators.norms import NORMS
-from wellposed.signals.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.registry import RULES, Rule
+from wellposed.signals.sampling.constant_folding import held
+from wellposed.signals.sampling.joint_sampling import (
+    can_run,
+    draw_together,
+    forget_read,
+    is_drawn,
+    last_needed,
+    states_of_draws,
+)
+from wellposed.signals.sampling.samples import sample_operator
 from wellposed.signals.signal import Signal, Signals, Tag
+from wellposed.signals.weights.shared_weights import remember
 from wellposed.threads import one_thread
 
 Assumptions = Literal["full", "independent"]

@@ -11,10 +11,12 @@ import torch
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph
 from wellposed.options import check_not_negative
-from wellposed.signals.context.weights import PlannedWeights, Prescribed, PrescribedWeights, Weights
+from wellposed.signals.context.parameters import Weights
 from wellposed.signals.inputs import Input
 from wellposed.signals.passes.forward import Assumptions, run_pass
 from wellposed.signals.signal import Signals
+from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.signals.weights.prescribed import Prescribed, PrescribedWeights
 
 if TYPE_CHECKING:
     from wellposed.signals.passes.backward import Gradients

@@ -16,8 +16,7 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import broadcast, chosen, is_shut_out, mixture, operand, shut_out, within
-from wellposed.signals.algebra.products import alike_after_attention, tilt
-from wellposed.signals.algebra.seen import (
+from wellposed.signals.algebra.causal_queries import (
     common_of_seen,
     flat_weights,
     grouped,
@@ -25,7 +24,8 @@ from wellposed.signals.algebra.seen import (
     levels_of_seen,
     with_pairs,
 )
-from wellposed.signals.algebra.sizes import sizes_after_attention
+from wellposed.signals.algebra.local_scales import sizes_after_attention
+from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.softmax import (
     Logits,
     Places,
@@ -47,7 +47,7 @@ from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.structure.widths import channels
+from wellposed.structure.widths import channels
 
 
 @rule(

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Ref
+from wellposed.operators.product import Product, describe
 from wellposed.signals.algebra.arithmetic import multiply
-from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.terms import (
+from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,
     Sent,
@@ -25,9 +25,9 @@ from wellposed.signals.algebra.terms import (
     times_output,
     white,
 )
+from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.operators.product import Product, describe
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
 from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped

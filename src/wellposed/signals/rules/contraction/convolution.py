@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.boxes import box, filtered
+from wellposed.operators.product import Product, Window
+from wellposed.signals.algebra.box_filters import box, filtered
 from wellposed.signals.algebra.weighted import (
     Likeness,
     Pairs,
@@ -28,7 +29,6 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.margins import margin
 from wellposed.signals.integration.quadratic import Inverse, excess, inverse_variance, likeness_left
 from wellposed.signals.integration.windows import Axis
-from wellposed.signals.operators.product import Product, Window
 
 
 class _Sliding(NamedTuple):

@@ -18,24 +18,24 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
+from wellposed.operators.product import GROUPED, Product, describe
 from wellposed.signals.algebra.arithmetic import combine, linear
-from wellposed.signals.algebra.boxes import filtered
-from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.box_filters import filtered
+from wellposed.signals.algebra.linear_maps import mapped
+from wellposed.signals.algebra.local_scales import weighted_sizes
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.sizes import weighted_sizes
 from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
-from wellposed.signals.context.held import numbers
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.state import Layout, State, make_state, read, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.operators.product import GROUPED, Product, describe
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.contraction.convolution import WIDE, convolve, energy_kernel, steps_of
+from wellposed.signals.sampling.constant_folding import numbers
 
 PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",

@@ -8,7 +8,17 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.signals.algebra.arithmetic import operand
-from wellposed.signals.algebra.terms import IDENTITY, Adjoint, Gradients, Sent, Term, reduced, settled, source_of, times
+from wellposed.signals.algebra.gradient_terms import (
+    IDENTITY,
+    Adjoint,
+    Gradients,
+    Sent,
+    Term,
+    reduced,
+    settled,
+    source_of,
+    times,
+)
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Unknown
 from wellposed.signals.distributions.state import Pointwise, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, scaled_state, settled
+from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, scaled_state, settled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import RULES, adjoint, overloads
 from wellposed.signals.rules.merge.backward import _send

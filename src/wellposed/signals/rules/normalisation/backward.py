@@ -11,10 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.schema import plain_name
 from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.gradient_terms import (
+    Adjoint,
+    Gradients,
+    Sent,
+    Term,
+    reduced,
+    settled,
+    times_output,
+    white,
+)
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, reduced, settled, times_output, white
 from wellposed.signals.distributions.alignment import Aligned, align_many
 from wellposed.signals.distributions.blocks import concatenate, select
 from wellposed.signals.distributions.state import Dims, Link, State
@@ -22,9 +34,6 @@ from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.quadratic import Inverse
-from wellposed.signals.operators.norms import NORMS
-from wellposed.signals.operators.product import describe
-from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
 from wellposed.signals.rules.contraction.convolution import inverse_of_filters

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.algebra.terms import (
+from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,
     Sent,

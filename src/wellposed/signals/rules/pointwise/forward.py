@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.operators.elementwise import FUNCTIONS, OTHERS
+from wellposed.operators.schema import plain_name
 from wellposed.signals.algebra.arithmetic import function_within, multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
-from wellposed.signals.context.joint import can_run
 from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
-from wellposed.signals.operators.elementwise import FUNCTIONS, OTHERS
-from wellposed.signals.operators.schema import plain_name
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.sampling.joint_sampling import can_run
 
 ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
 """Functions for which it matters that what is positive stays so."""

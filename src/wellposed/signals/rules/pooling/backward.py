@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import adaptive_step, pool_steps, prepared, window_links
-from wellposed.signals.algebra.maps import mapped
-from wellposed.signals.algebra.terms import (
+from wellposed.signals.algebra.box_filters import adaptive_step, pool_steps, prepared, window_links
+from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,
     Sent,
@@ -22,6 +21,7 @@ from wellposed.signals.algebra.terms import (
     source_of,
     times,
 )
+from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.distributions.state import Pointwise, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels

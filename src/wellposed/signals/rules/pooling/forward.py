@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.boxes import adaptive_step, filtered, pool_steps
-from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.box_filters import adaptive_step, filtered, pool_steps
+from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import State

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from scipy.special import ndtri
 
-from wellposed.signals.algebra.boxes import (
+from wellposed.signals.algebra.box_filters import (
     adaptive_step,
     box,
     pool_steps,

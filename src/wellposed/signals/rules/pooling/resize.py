@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
+from wellposed.operators.product import pair_of
+from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
@@ -18,7 +19,6 @@ from wellposed.signals.distributions.views import expand, merge_atoms, permute, 
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices, output_size
-from wellposed.signals.operators.product import pair_of
 from wellposed.signals.registry import overloads, rule
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, broadcast, scaled_state, settled
+from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.reduction import axes_of
-from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, broadcast, scaled_state, settled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import adjoint, overloads

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
-from wellposed.signals.algebra.maps import mapped
+from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call
-from wellposed.signals.context.sampling import sample_state, state_of_samples
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.structure.bounds import ANY, bounds
+from wellposed.signals.sampling.samples import sample_state, state_of_samples
+from wellposed.structure.bounds import ANY, bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 LONGEST = 1024

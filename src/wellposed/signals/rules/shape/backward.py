@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.terms import Adjoint, Gradients, Sent, Term, broadcast, reduced, settled, source_of
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.distributions.views import permute, pooled, reshape
-from wellposed.signals.operators.views import (
+from wellposed.operators.views import (
     Cut,
     Expand,
     Permute,
@@ -24,7 +20,20 @@ from wellposed.signals.operators.views import (
     view_of,
     views,
 )
-from wellposed.signals.operators.writes import box_of
+from wellposed.operators.writes import box_of
+from wellposed.signals.algebra.gradient_terms import (
+    Adjoint,
+    Gradients,
+    Sent,
+    Term,
+    broadcast,
+    reduced,
+    settled,
+    source_of,
+)
+from wellposed.signals.distributions.blocks import select
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.views import permute, pooled, reshape
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import picked_along, reordered

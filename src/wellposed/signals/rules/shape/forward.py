@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
-from wellposed.signals.algebra.dispatched import remember_pick
-from wellposed.signals.algebra.maps import from_sources, mapped, picked_links
-from wellposed.signals.algebra.sizes import sizes_of_picks
-from wellposed.signals.algebra.skewed import followed
+from wellposed.signals.algebra.expert_dispatch import remember_pick
+from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
+from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.skewed_views import followed
 from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.context.sampling import outside
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
 from wellposed.signals.distributions.expansion import own_chance
 from wellposed.signals.distributions.spread import Spread, source
@@ -28,9 +28,9 @@ from wellposed.signals.distributions.views import expand, merge_atoms, permute, 
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices
-from wellposed.signals.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.structure.patches import merged_positions
+from wellposed.signals.sampling.samples import outside
+from wellposed.structure.patches import merged_positions
 
 _SPECIAL = overloads("unfold.default")
 """Views in some cases alone, with rules of their own."""

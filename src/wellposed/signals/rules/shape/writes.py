@@ -9,22 +9,22 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.operators.writes import Box, Stretch, box_of
 from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
-from wellposed.signals.algebra.dispatched import put_back
-from wellposed.signals.algebra.maps import mapped
-from wellposed.signals.algebra.sizes import sizes_of_picks
+from wellposed.signals.algebra.expert_dispatch import put_back
+from wellposed.signals.algebra.linear_maps import mapped
+from wellposed.signals.algebra.local_scales import sizes_of_picks
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.context.sampling import sample_operator
 from wellposed.signals.distributions.blocks import MOST_TIMES, concatenate, one_after_another, select
 from wellposed.signals.distributions.state import Layout, State, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
-from wellposed.signals.operators.writes import Box, Stretch, box_of
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.shape.forward import names_along, picked_along, reordered
+from wellposed.signals.sampling.samples import sample_operator
 
 BLOCKS = 8
 """Most parts of a tensor that are kept apart; beyond them its positions are told apart by their moments alone."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
@@ -20,7 +21,6 @@ from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Mo
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import reordered

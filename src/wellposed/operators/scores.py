@@ -1,0 +1,120 @@
+"""Attention scores in a graph: where queries meet keys, and which parameters set the scale of the queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import parameter_values
+
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+_SOFTMAXES = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
+_NORMS = {op: norm for op, norm in NORMS.items() if not norm.by_channel}
+"""Norms along the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One product of queries and keys.
+
+    Attributes:
+        node: index of the node that multiplies them.
+        head_dim: terms summed into one score.
+        query: parameters that scale the queries linearly and nothing else (a weight and its bias, or the gain and shift
+            of a norm of the queries); empty where there are none, as in a fused projection.
+    """
+
+    node: int
+    head_dim: int
+    query: tuple[str, ...]
+
+
+def attention_scores(graph: Graph) -> tuple[Scores, ...]:
+    """Return every product of two signals that a softmax takes in, in execution order."""
+    fixed = parameter_values(graph)
+    users = graph.users()
+    uses: dict[int, Contraction] = {use.node: use for use in contractions(graph)}
+    products = []
+    for node in graph.nodes:
+        if node.op is aten.scaled_dot_product_attention.default:
+            query, key = node.args[0].value, node.args[1].value
+        else:
+            product = describe(graph, node)
+            if product is None or {product.left, product.right} & fixed or product.window is not None:
+                continue
+            if not _enters_softmax(graph, node.outputs[0], users):
+                continue
+            query, key = product.left, product.right
+        mine, others = _sources(graph, query, fixed, uses), _sources(graph, key, fixed, uses)
+        alone = len(mine) == 1 and not mine & others and _feeds_only(graph, min(mine, default=0), node, users)
+        names = _scale(graph, graph.nodes[min(mine)], uses) if alone else ()
+        products.append(Scores(node.index, graph.values[query].shape[-1], names))
+    return tuple(products)
+
+
+def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]) -> bool:
+    """Whether ``value`` reaches a softmax through operators that keep its shape (scale, mask, bias, cast)."""
+    size = graph.values[value].shape[-2:]
+    todo, seen = [value], set()
+    while todo:
+        at = todo.pop()
+        for index in users.get(at, ()):
+            node = graph.nodes[index]
+            if node.op in _SOFTMAXES:
+                return True
+            if index not in seen and describe(graph, node) is None:
+                seen.add(index)
+                todo += [out for out in node.outputs if graph.values[out].shape[-2:] == size]
+    return False
+
+
+def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Contraction]) -> set[int]:
+    """Return the nodes that set the scale of ``value``: the first weights, or norms with a gain, on every path back."""
+    nodes: set[int] = set()
+    todo, seen = [value], set()
+    while todo:
+        at = todo.pop()
+        index = graph.values[at].node
+        if index is None or at in fixed or index in seen:
+            continue
+        seen.add(index)
+        node = graph.nodes[index]
+        if index in uses or node.op in _NORMS:
+            nodes.add(index)
+        else:
+            todo.extend(node.inputs)
+    return nodes
+
+
+def _feeds_only(graph: Graph, source: int, target: Node, users: Mapping[int, Sequence[int]]) -> bool:
+    """Whether what the node ``source`` makes is used on paths to ``target`` alone."""
+    todo, seen = list(graph.nodes[source].outputs), set()
+    while todo:
+        for index in users.get(todo.pop(), ()):
+            if index == target.index or index in seen:
+                continue
+            if index > target.index:
+                return False
+            seen.add(index)
+            if not users.get(graph.nodes[index].outputs[0]) and graph.nodes[index].outputs[0] in graph.outputs:
+                return False
+            todo += graph.nodes[index].outputs
+    return True
+
+
+def _scale(graph: Graph, node: Node, uses: dict[int, Contraction]) -> tuple[str, ...]:
+    """Return the parameters that scale the output of ``node`` linearly, when all of them are scaled."""
+    if node.op in _NORMS:
+        names = {parameter.value: name for name, parameter in graph.parameters.items()}
+        norm = _NORMS[node.op]
+        return tuple(names[value] for value in (norm.gain_of(node), norm.shift_of(node)) if value in names)
+    use = uses[node.index]
+    own = [name for name in (use.parameter, use.bias) if name is not None]
+    return tuple(own) if use.parameter is not None and use.kind != "embedding" else ()

@@ -1,0 +1,178 @@
+"""Rows that are picked in an order that nobody knows, worked on, and put back to where they came from (experts)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from wellposed.graphs import Graph
+from wellposed.operators.views import is_view
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.state import Layout, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.views import pooled, reshape
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+LEAST = 1e-9
+"""Average correlation of rows below which nothing is shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Rows ``i // copies`` of a tensor's axis, in the order of an index i of which nothing is known.
+
+    Attributes:
+        node: the node that picks them.
+        whole, axis: the tensor.
+        picked: what is picked.
+        copies: how many entries of the index name one row.
+    """
+
+    node: int
+    whole: State
+    axis: int
+    picked: State
+    copies: int
+
+
+def remember_pick(call: Call, index: int, whole: State, axis: int, picked: State) -> None:
+    """Keep what was picked by an index (a value of the graph), for when it is put back."""
+    name, copies = _order(call.graph, index)
+    picks: dict[int, list[Pick]] = call.run.memo.setdefault("picks", {})
+    if whole.lever is None:
+        picks.setdefault(name, []).append(Pick(call.node.index, whole, axis, picked, copies))
+
+
+def _order(graph: Graph, value: int) -> tuple[int, int]:
+    """Return the index that an index is made of by views and whole divisions, and the product of the divisors."""
+    copies = 1
+    while (at := graph.values[value].node) is not None:
+        node = graph.nodes[at]
+        divides = node.op in (aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default)
+        if divides and isinstance(node.args[1], int):
+            copies *= node.args[1]
+        elif not is_view(node.op):
+            break
+        value = node.inputs[0]
+    return value, copies
+
+
+def put_back(call: Call, index: int, source: int, rows: State, sums: State, axis: int) -> State:
+    """Return sums of ``rows`` (the value ``source``) by an index that nobody knows, where the index has picked what
+    the rows were made of.
+
+    Two positions share of the sums what they shared of the tensor that was picked from, as far as rows share anything
+    on average; and where rows still follow those that were picked, so do the sums.
+    """
+    name, divisor = _order(call.graph, index)
+    for pick in reversed(call.run.memo.get("picks", {}).get(name, ())):
+        fits = len(pick.whole.axes) == len(sums.axes) and pick.axis == axis and len(sums.axes[axis]) == 1
+        fits = fits and pick.whole.shape[axis] * pick.copies == sums.shape[axis] * divisor
+        merged, copies = (n // math.gcd(divisor, pick.copies) for n in (divisor, pick.copies))
+        if fits and 1 in (merged, copies) and _leads(call.graph, pick.node, source):
+            break
+    else:
+        return sums
+    whole = pooled(pick.whole)
+    if merged > 1:
+        shape = whole.shape
+        whole = reshape(whole, (*shape[:axis], shape[axis] // merged, merged, *shape[axis + 1 :]))
+    shared = _shared(whole, whole.axes[axis], whole.axes[axis + 1] if merged > 1 else (), copies)
+    if math.prod(shared[1]) != sums.shape[axis]:
+        return sums
+    made = _laid_out(sums, axis, *shared)
+    return _following(call, made, pick, rows, axis) if merged == copies == 1 else made
+
+
+def _leads(graph: Graph, first: int, value: int) -> bool:
+    """Whether a value is made of what a node makes."""
+    todo, seen = [value], set[int]()
+    while todo:
+        at = graph.values[todo.pop()].node
+        if at == first:
+            return True
+        if at is not None and at > first and at not in seen:
+            seen.add(at)
+            todo += graph.nodes[at].inputs
+    return False
+
+
+def _shared(whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copies: int) -> tuple[Array, list[int]]:
+    """Return what two positions share, 0 for a position and itself, and the sizes of its atoms: of positions that are
+    ``merged`` the mean, of ``copies`` of one position nothing.
+    """
+    corr = kernels.at_zero(whole.corr, [i for i in range(whole.corr.ndim) if i not in (*atoms, *merged)])
+    corr = kernels.pair_mean(corr, whole.sizes, merged) if merged else corr
+    corr = kernels.rearranged(corr, list(atoms))
+    sizes = [whole.sizes[i] for i in atoms]
+    corr = kernels.promote(corr, [min(2, size) for size in sizes])
+    corr = kernels.with_diagonal(corr.copy(), 0.0)
+    return (np.stack([corr, corr], axis=-1), [*sizes, copies]) if copies > 1 else (corr, sizes)
+
+
+def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
+    """Return sums whose positions have these atoms, and share what they share on average as ``shared`` says."""
+    (atom,) = sums.axes[axis]
+    count, new = math.prod(sizes), len(sizes)
+    mean = float(kernels.pair_mean(shared, sizes).ravel()[0]) * count / max(count - 1, 1)
+    if mean < LEAST or sums.corr.shape[atom] != 2:
+        return sums
+    equal = kernels.with_diagonal(np.zeros(shared.shape))
+
+    def spread_out(kernel: Array, others: Array) -> Array:
+        ends = (np.asarray(np.take(kernel, i, axis=atom)) for i in (0, kernel.shape[atom] - 1))
+        same, other = (end[(..., *(None,) * new)] for end in ends)
+        return np.asarray(same * equal + other * others * (1.0 - equal))
+
+    kept = [i for i in range(len(sums.sizes)) if i != atom]
+    where = {old: at for at, old in enumerate(kept)}
+    fresh = tuple(range(len(kept), len(kept) + new))
+    axes = tuple(fresh if a == axis else tuple(where[i] for i in own) for a, own in enumerate(sums.axes))
+    mean_by, var_by = (_at(array, atom, sizes) for array in (sums.mean, sums.var))
+    marginal = Marginal(sums.gauss)
+    if sums.scales is not None:
+        flat = np.ones(shared.shape)
+        scales = sums.scales.then(lambda kernel: spread_out(kernel, flat))
+        marginal = Marginal(sums.gauss, scales=scales, sizes_by=sums.sizes_by)
+    return sums.with_moments(
+        layout=Layout((*(sums.sizes[i] for i in kept), *sizes), axes),
+        mean=mean_by,
+        var=var_by,
+        corr=np.clip(spread_out(sums.corr, shared / mean), -1.0, 1.0),
+        marginal=marginal,
+    )
+
+
+def _at(array: Array, atom: int, sizes: list[int]) -> Array:
+    """Return a map by position with the atoms of these sizes last, in the place of one."""
+    moved = np.moveaxis(array, atom, -1)
+    return moved.reshape(*moved.shape[:-1], *(sizes if moved.shape[-1] > 1 else (1,) * len(sizes)))
+
+
+def _following(call: Call, made: State, pick: Pick, rows: State, axis: int) -> State:
+    """Return sums with a link to the tensor that was picked from, if the rows follow what was picked."""
+    whole = pooled(pick.whole)
+    if call.independent or not rows.roots & pick.picked.roots or rows.shape != pick.picked.shape:
+        return made
+    one, other, _ = align(rows, pick.picked)
+    if one.dims is None or other.dims is None:
+        return made
+    covariance = call.covariance(rows, pick.picked, one.dims, other.dims)
+    level = kernels.average(pick.picked.var)
+    share = 0.0 if covariance is None or level <= 0.0 else float(covariance.ravel()[0]) / level
+    dims: dict[int, int] = {}
+    for own, theirs in zip(made.axes, whole.axes, strict=True):
+        if [made.sizes[i] for i in own] != [whole.sizes[i] for i in theirs]:
+            return made
+        dims |= dict(zip(own, theirs, strict=True))
+    if share == 0.0:
+        return made
+    load = pick.picked.shape[axis] / whole.shape[axis]
+    link = Link(whole, Scaled(load * share), tuple(dims[i] for i in range(len(made.sizes))))
+    return made.amended(links=(link,), roots=made.roots | whole.roots)

@@ -1,0 +1,152 @@
+"""Views whose axes end inside those of the tensor that they were made of (rows pushed on by one each)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellposed.operators.views import Cut, Permute, Regroup, Shape, Steps, shapes_along
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.views import merge_atoms, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+LARGEST = 1 << 22
+"""Most elements of the axes whose boundaries are crossed that are followed one by one."""
+PAIRS = 64
+"""Pairs of positions that the correlation at one displacement is averaged over."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Views one after another: the state that they began with, all steps from there, and whether axes ended inside
+    others on the way.
+    """
+
+    base: State
+    steps: Steps
+    crossed: bool = False
+
+    def result(self) -> State | None:
+        """Return what the whole chain makes, axes of which end inside others; None where that is not known."""
+        self.crossed = True
+        return skewed(self.base, self.steps)
+
+
+def followed(call: Call, x: State, steps: Steps) -> Chain:
+    """Return the chain of views that a node ends; it is kept for the views behind it from the first regrouping on that
+    neither splits nor merges axes.
+    """
+    chain = Chain(x, steps)
+    if call.run.weights.repeated:  # rules are asked again, for other states than those that were met here
+        return chain
+    known: dict[int, Chain] = call.run.memo.setdefault("views", {})
+    source = call.value_of(0)
+    before = None if source is None else known.get(source)
+    if before is not None:
+        chain = Chain(before.base, (*before.steps, *steps), before.crossed)
+    elif not any(map(_crosses, steps, shapes_along(steps, x.shape))):
+        return chain
+    if x.lever is None and all(isinstance(step, (Regroup, Cut, Permute)) for step in steps):
+        known[call.node.outputs[0]] = chain
+        return chain
+    return Chain(x, steps)
+
+
+def _crosses(step: Any, before: Shape) -> bool:
+    """Whether a step is a regrouping that neither splits axes nor merges them."""
+    if not isinstance(step, Regroup):
+        return False
+    old, new = (set(itertools.accumulate(shape, operator.mul)) for shape in (before, step.shape))
+    return not (old <= new or new <= old)
+
+
+def skewed(x: State, steps: Steps) -> State | None:
+    """Return what a chain of views makes of x where axes end inside others: every element is the one that it was, and
+    two of them have the correlation that they had, averaged over the pairs at each displacement.
+
+    Axes on the left that no step touches stay as they are. None where the others are too large.
+    """
+    lead = min(map(_untouched, steps, shapes_along(steps, x.shape)), default=0)
+    rest = math.prod(x.shape[lead:])
+    x = pooled(x)
+    for axis in range(lead):
+        x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else x
+    inner = [atom for axis in x.axes[lead:] for atom in axis]
+    if x.mask is not None or not 1 < rest <= LARGEST:
+        return None
+    outer = [atom for axis in x.axes[:lead] for atom in axis]
+    sizes = [x.sizes[atom] for atom in inner]
+    mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))
+    places = np.arange(rest).reshape(x.shape[lead:])
+    for step in steps:
+        places = _taken(places, step, lead)
+    long = [n for n in places.shape if n > 1]
+    flat = places.reshape(long)
+    mean, var = (_picked(array, flat, len(outer), sizes) for array in (mean, var))
+    corr = _by_displacement(corr, flat, len(outer), sizes)
+    new = itertools.count(len(outer))
+    untouched = [tuple(outer.index(atom) for atom in axis) for axis in x.axes[:lead]]
+    axes = (*untouched, *((next(new),) if n > 1 else () for n in places.shape))
+    all_sizes = (*(x.sizes[atom] for atom in outer), *long)
+    made = x.with_moments(sizes=all_sizes, axes=axes, mean=mean, var=var, corr=kernels.with_diagonal(corr))
+    return made.amended(tag=weakest(x.tag, "approximate"))
+
+
+def _untouched(step: Any, before: Shape) -> int:
+    """Return how many axes on the left a step leaves as they are."""
+    if isinstance(step, Cut):
+        return step.axis
+    after = step.shape if isinstance(step, Regroup) else step.order
+    same = before if isinstance(step, Regroup) else range(len(before))
+    return sum(itertools.takewhile(bool, map(operator.eq, after, same)))
+
+
+def _taken(places: NDArray[Any], step: Any, lead: int = 0) -> NDArray[Any]:
+    """Return an array after a step, whose first ``lead`` axes it lacks."""
+    if isinstance(step, Regroup):
+        return places.reshape(step.shape[lead:])
+    if isinstance(step, Permute):
+        return places.transpose([axis - lead for axis in step.order[lead:]])
+    index: list[Any] = [slice(None)] * places.ndim
+    index[step.axis - lead] = step.start if step.drop else slice(step.start, step.stop, step.step)
+    cut: NDArray[Any] = places[tuple(index)]
+    return cut
+
+
+def _picked(array: Array, places: NDArray[np.int64], lead: int, sizes: list[int]) -> Array:
+    """Return means or variances by new positions."""
+    if all(n == 1 for n in array.shape[lead:]):
+        return array.reshape(*array.shape[:lead], *(1,) * places.ndim)
+    full = np.broadcast_to(array, (*array.shape[:lead], *sizes)).reshape(*array.shape[:lead], -1)
+    return np.asarray(full[..., places])
+
+
+def _by_displacement(corr: Array, places: NDArray[np.int64], lead: int, sizes: list[int]) -> Array:
+    """Return the correlation by displacement of new positions, each of which is one of the old ones."""
+    profiles = any(length > 2 for length in corr.shape[lead:])
+    lags = [min(n, kernels.lag_cap(places.ndim) if profiles else 2) for n in places.shape]
+    rows = np.indices(lags).reshape(len(lags), -1, 1)
+    chance = np.random.default_rng(0).random((3, len(lags), rows.shape[1], PAIRS))
+    first, second = [], []
+    for n, length, lag, (far, start, turn) in zip(places.shape, lags, rows, np.moveaxis(chance, 1, 0), strict=True):
+        # the last entry stands for all larger displacements, each with as many pairs as it has
+        beyond = np.cumsum(np.arange(n - length + 1, 0, -1))
+        apart = np.where(lag == length - 1, length - 1 + np.searchsorted(beyond, far * beyond[-1], "right"), lag)
+        low = (start * (n - apart)).astype(np.int64)
+        first.append(np.where(turn < 0.5, low, low + apart))
+        second.append(np.where(turn < 0.5, low + apart, low))
+    one, other = (np.unravel_index(places[tuple(at)], sizes) for at in (first, second))
+    index, same = [], np.ones((), dtype=np.bool_)
+    for n, length, p, q in zip(sizes, corr.shape[lead:], one, other, strict=True):
+        index.append(p * n + q if kernels.positions(length) else np.minimum(np.abs(p - q), length - 1))
+        same = same & ((p == q) | (length > 1))
+    found = np.where(same, corr[(..., *index)], 0.0).mean(axis=-1)
+    return np.asarray(found.reshape(*corr.shape[:lead], *lags))

@@ -1,0 +1,149 @@
+"""What a model computes of its parameters alone, where it is no linear map of one: run, rather than followed.
+
+A spectral norm (sigma = uᵀ W v, where u and v come from W) is a function of one draw: rules that take its factors for
+strangers are off by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Node, Ref
+from wellposed.graphs.run import call
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import is_random
+from wellposed.signals.context.arguments import is_masked, known_state
+from wellposed.signals.context.call import Pass
+from wellposed.signals.context.parameters import state_of_tensor, state_of_values
+from wellposed.signals.distributions.state import State
+from wellposed.signals.registry import RULES
+from wellposed.signals.signal import Tag
+
+LARGEST = 1 << 24
+"""Elements of the largest tensor that is computed."""
+REMEMBERED = 1 << 18
+"""Elements of the largest that is kept; others are computed again where they are read."""
+
+
+def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
+    """Return what a node makes of parameters alone, by its values; None where it is left to its rule.
+
+    Parameters that keep their values have them. Of those that a plan draws, one draw is taken, where two factors of a
+    product depend on the same one, or where no rule knows the operator; rules follow the rest.
+    """
+    weights = run.weights
+    drawn = any(map(run.drawn.__contains__, node.inputs))
+    scaled = not drawn and all(out in weights.levers for out in node.outputs) and describe(run.graph, node) is None
+    if not weights.fixed.issuperset(node.outputs) or scaled:
+        return None
+    if not any(_parameters(run, value) for value in node.inputs):
+        return None
+    tag: Tag = "exact"
+    values = _values(run, node, drawn=False)
+    if values is None and (drawn or _meets_itself(run, node) or _is_sampled(node)):
+        values, tag = _values(run, node, drawn=True), "sampled"
+        run.drawn.update(node.outputs if values is not None else ())
+    if values is None:
+        return None
+    return [_state(run, out, value) for out, value in zip(node.outputs, values, strict=True)], tag
+
+
+def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
+    """Return the state of numbers: by position, unless something sums over them."""
+    if not run.graph.values[out].is_followed:
+        return None
+    if any(use.weight == out for use in run.weights.uses):
+        return state_of_tensor(value, run.root())
+    if is_masked(value):
+        return known_state(value, run.root())
+    return state_of_values(value, run.root(), value.ndim == 1)
+
+
+def _parameters(run: Pass, value: int) -> frozenset[str]:
+    """Return the parameters that a value is made of."""
+    key = ("parameters", value)
+    if key not in run.memo:
+        info = run.graph.values[value]
+        if info.kind == "parameter":
+            run.memo[key] = frozenset({run.graph.aliases.get(info.name, info.name)})
+        elif info.node is None or value not in run.weights.fixed:
+            run.memo[key] = frozenset()
+        else:
+            run.memo[key] = frozenset().union(*(_parameters(run, v) for v in run.graph.nodes[info.node].inputs))
+    found: frozenset[str] = run.memo[key]
+    return found
+
+
+def _meets_itself(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies two values that depend on one parameter."""
+    product = describe(run.graph, node)
+    if product is None:
+        return False
+    return bool(_parameters(run, product.left) & _parameters(run, product.right))
+
+
+def _is_sampled(node: Node) -> bool:
+    """Whether a function of one tensor has no better rule than samples; a draw keeps what goes with it."""
+    rule = RULES.get(node.op)
+    return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not is_random(node)
+
+
+def _values(run: Pass, node: Node, drawn: bool) -> list[torch.Tensor] | None:
+    found = [_value(run, out, drawn) for out in node.outputs]
+    return None if any(value is None for value in found) else [value for value in found if value is not None]
+
+
+def numbers(run: Pass, value: int) -> torch.Tensor | None:
+    """Return the numbers of a value that parameters which keep theirs decide; None of all others."""
+    return _value(run, value, drawn=False) if value in run.weights.fixed else None
+
+
+def _value(run: Pass, value: int, drawn: bool) -> torch.Tensor | None:
+    """Return the numbers of a value that depends on parameters, buffers and constants alone; None where it has none."""
+    key = ("held", value, drawn)
+    if key not in run.memo:
+        graph, info = run.graph, run.graph.values[value]
+        result: torch.Tensor | None = None
+        if math.prod(info.shape) > LARGEST:
+            pass
+        elif info.kind == "parameter":
+            result = run.weights.values(graph.parameters[graph.aliases.get(info.name, info.name)], drawn)
+        elif value in graph.known:
+            result = graph.known[value]
+        elif info.kind == "buffer":
+            buffer = graph.buffer_tensors[info.name]
+            result = buffer.detach().cpu() if not buffer.is_meta else _normal(buffer, value) if drawn else None
+        elif info.node is not None and value in run.weights.fixed and not is_random(graph.nodes[info.node]):
+            result = _computed(run, graph.nodes[info.node], value, drawn)
+        if result is not None and info.node is not None and result.numel() > REMEMBERED:
+            return result
+        run.memo[key] = result
+    numbers: torch.Tensor | None = run.memo[key]
+    return numbers
+
+
+def _normal(buffer: torch.Tensor, seed: int) -> torch.Tensor:
+    return torch.randn(buffer.shape, generator=torch.Generator().manual_seed(seed)).to(buffer.dtype)
+
+
+def _computed(run: Pass, node: Node, value: int, drawn: bool) -> torch.Tensor | None:
+    given = {v: _value(run, v, drawn) for v in node.inputs}
+    if any(numbers is None for numbers in given.values()):
+        return None
+
+    def resolved(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return given[argument.value]
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(resolved(item) for item in argument)
+        return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+    try:
+        with torch.no_grad():
+            results = call(node.op, [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()})
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):  # an operator refuses the numbers
+        return None
+    return results[node.outputs.index(value)]

@@ -1,0 +1,325 @@
+"""Scales of weights that are chosen while a pass runs, so that what they make has the wanted second moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from wellposed.errors import PlanError
+from wellposed.graphs import Graph, Node, Parameter
+from wellposed.operators.contraction import Contraction
+from wellposed.operators.spectral import inverse_after
+from wellposed.signals.context.parameters import Weights, unit_draw
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.weights.composite_scales import Joined
+from wellposed.structure.tables import tables
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A scale that was chosen for a parameter.
+
+    ``scale`` multiplies the parameter's unit state (its std; its value for a weight norm's gain). ``incoming`` is the
+    sum of the second moments that meet in one output element, ``before`` the second moment of one incoming element,
+    ``after`` that of the output.
+    """
+
+    parameter: str
+    node: int
+    scale: float
+    incoming: float
+    before: float
+    after: float
+
+
+def _own_level(parameter: Parameter) -> float:
+    """Return the number that all elements of a parameter are, or 1."""
+    if parameter.values is None or not parameter.values.numel():
+        return 1.0
+    low, high = torch.aminmax(parameter.values.detach())
+    return float(low) if bool(low == high) else 1.0
+
+
+class PlannedWeights(Weights):
+    """Scales chosen on the way so that each contraction's output has mean 0 and the target second moment (AutoInit).
+
+    Source: AutoInit (arXiv 2109.08958), Algorithm 1 and Appendix A: Var(W) = ν / Σ E x².
+
+    Attributes:
+        decisions: what was chosen, by parameter name.
+        centred: for each bias that cancels a mean, that mean.
+        unmet: the weights that met a signal of zeros first, with the first node at which they did.
+        scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: float = 1.0,
+        *,
+        center: bool = False,
+        write_zeros: bool = False,
+        zero_signal: Literal["error", "fan_in"] = "fan_in",
+        kept: Collection[str] = (),
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(graph)
+        self.target = target
+        self.scales: dict[str, float] = dict(scales or {})
+        self.center = center
+        self.zero_signal = zero_signal
+        self.kept: frozenset[str] = frozenset(kept)
+        self.centred: dict[str, float] = {}
+        self.unmet: dict[str, int] = {}
+        self.gains: dict[str, float] = {
+            name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
+        }
+        self.decisions: dict[str, Decision] = {}
+        self.contractions: dict[str, list[Contraction]] = {}
+        for contraction in self.uses:
+            if contraction.parameter is not None:
+                self.contractions.setdefault(contraction.parameter, []).append(contraction)
+        self.joined = Joined(graph, self.fixed, self.uses, self.roles, self.kept)
+        self.levers |= self.joined.levers
+        self.joins = self.joined.joins
+        self.spectra: dict[int, int] = {}
+        self.waiting: dict[int, list[str]] = {}
+        users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
+        for use in self.uses:
+            if use.data in self.fixed or not graph.values[use.data].dtype.is_complex:
+                continue
+            inverse = inverse_after(graph, graph.nodes[use.node].outputs[0], users)
+            if inverse is not None:
+                self.spectra[use.node] = inverse.index
+        self.zero_kept: set[str] = (
+            set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
+        )
+
+    def _is_zero(self, parameter: Parameter) -> bool:
+        drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
+        if parameter.values is None or not (drawn or parameter.name in self.joined.leaves):
+            return False
+        flat = parameter.values.detach().flatten()
+        return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
+
+    def state(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a parameter."""
+        role = self.roles[parameter.name]
+        name = parameter.name
+        if name in self.kept:
+            return super().state(parameter, root)
+        if name in self.zero_kept:
+            return make_state(parameter.shape, 0.0, 0.0)
+        if role == "other" and name in self.joined.leaves:
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
+        if role == "weight":
+            uses = self.contractions.get(name, [])
+            if any(use.kind == "embedding" for use in uses):
+                # the same table looks tokens up and scores them: scoring decides, taking normalised features
+                scoring = next(use for use in uses if use.kind != "embedding")
+                scale = self._scale_of_scoring(name) or 1.0
+                self.decisions.setdefault(
+                    name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
+                )
+                return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
+        if role == "weight_norm":
+            return make_state(parameter.shape, 1.0, 0.0, lever=name)
+        if role == "embedding":
+            use, scale = self.contractions[name][0], self._scale_of_table(name)
+            self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
+            return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
+        if role in ("bias", "shift"):
+            return make_state(parameter.shape, 0.0, 0.0)
+        if role == "gain":
+            return make_state(parameter.shape, self.gain(parameter), 0.0)
+        return super().state(parameter, root)
+
+    def _scale_of_scoring(self, name: str) -> float | None:
+        """Return the scale of a weight that is looked up as a table and scores as well; None for any other."""
+        uses = self.contractions.get(name, [])
+        if self.roles[name] != "weight" or all(use.kind != "embedding" for use in uses):
+            return None
+        return math.sqrt(self.target / next(use.fan_in for use in uses if use.kind != "embedding"))
+
+    def _scale_of_table(self, name: str) -> float:
+        """Return the scale with which a table's rows, times what they are multiplied by, have the target variance.
+
+        Rows that are added to those of a table whose scale is another's matter, since it scores or is kept, have the
+        variance of these: tokens would not be seen beside positions of 1/fan-in of their variance, or fifty times it.
+        """
+        factors, leader = tables(self.graph).factors, self.leader_of(name)
+        if leader is None:
+            return math.sqrt(self.target) / factors[name]
+        return (self._leading(leader) or 1.0) * factors[leader] / factors[name]
+
+    def leader_of(self, table: str) -> str | None:
+        """Return the first of the tables added to this one whose scale it follows; None where it follows none."""
+        return next((one for one in tables(self.graph).added.get(table, ()) if self._leading(one) is not None), None)
+
+    def _leading(self, table: str) -> float | None:
+        """Return the scale of a table whose scale is not chosen for its rows, since it is kept or scores too."""
+        if table in self.kept:
+            held = self.graph.parameters[table].values
+            level = 0.0 if held is None or not held.numel() else float(held.detach().double().square().mean() ** 0.5)
+            return level or None
+        return None if table in self.zero_kept else self._scale_of_scoring(table)
+
+    def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
+        """Return the numbers of a parameter that keeps them; None of those whose scale is chosen on the way."""
+        role = self.roles[parameter.name]
+        if parameter.name in self.kept:
+            return super().values(parameter, drawn)
+        if parameter.name in self.zero_kept or role in ("bias", "shift"):
+            return torch.zeros(parameter.shape, dtype=parameter.tensor.dtype)
+        if role == "gain":
+            return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
+        if self.is_open(parameter.name):
+            return unit_draw(parameter) if drawn and role != "weight_norm" else None
+        return super().values(parameter, drawn) if role in ("other", "recurrent") else None
+
+    def centres(self, bias: str, mean: float) -> bool:
+        """Record the mean that a bias is to cancel; only where ``center`` asks for it and there is a mean."""
+        if not self.center or mean == 0.0 or bias not in self.roles or bias in self.kept or self.roles[bias] != "bias":
+            return False
+        return self.centred.setdefault(bias, mean) == mean
+
+    def gain(self, parameter: Parameter) -> float:
+        """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
+        return self.gains.get(parameter.name, 1.0)
+
+    def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
+        total = incoming * unit
+        if name in self.joined.open:
+            return self._choose_joined(name, node, incoming, before, unit)
+        if name in self.unmet and 0.0 < total < math.inf:
+            return self._met_later(name, node, incoming, before, total)
+        if name in self.decisions:
+            return self.decisions[name].scale
+        if name in self.scales and total > 0.0:
+            scale = self.scales[name]
+            self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+            return scale
+        if not math.isfinite(total):
+            raise PlanError(
+                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
+                "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
+            )
+        if total <= 0.0:
+            if self.zero_signal == "error":
+                raise PlanError(
+                    f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale "
+                    "of the weight can bring its output to the target. A zero constant or a zero-initialised gate "
+                    "before it makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in "
+                    "for it, or what a later use of it asks for, with zero_signal='fan_in'"
+                )
+            self.unmet[name] = node.index
+            use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
+            total, before = float(use.fan_in if use is not None else 1), 0.0
+            incoming = total
+        scale = self.scales.get(name, math.sqrt(self.target / total))
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+        return scale
+
+    def defer(self, key: str, node: Node) -> None:
+        """Note a weight that acts on a spectrum: its scale is chosen where that leads back."""
+        if node.index in self.spectra and self.known_scale(key) is None:
+            self.waiting.setdefault(self.spectra[node.index], []).append(key)
+
+    def arrived(self, node: Node, result: State) -> State:
+        """Choose the scale of the weights that act on a spectrum: what that leads back to has the target variance."""
+        keys, second = self.waiting.pop(node.index, []), result.second_moment
+        if not keys or not 0.0 < second < math.inf:
+            return result
+        scale = 1.0
+        for key in dict.fromkeys(keys):
+            leaves = self.joined.open[key].join.members if key in self.joined.open else (key,)
+            self.joined.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
+            scale = self.choose(key, node, second, second, 1.0)
+        return result.changed(mean=result.mean * scale, var=result.var * scale**2)
+
+    def _choose_joined(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
+        """Choose the scale of a weight that several parameters make."""
+        if key in self.joined.effective:
+            return self.joined.effective[key]
+        if not math.isfinite(incoming * unit):
+            raise PlanError(
+                f"{node.name}: the signal that meets the weight made at {self._made_at(key)} has the second moment "
+                f"{before}; it overflowed before this node, so no scale can be given. Look at wp.propagate(graph) for "
+                "where it grows"
+            )
+        met = incoming > 0.0
+        if not met:
+            if self.zero_signal == "error":
+                raise PlanError(
+                    f"{node.name}: the signal that meets the weight made at {self._made_at(key)} is 0, so no scale of "
+                    "it can bring its output to the target; take 1/fan-in for it with zero_signal='fan_in'"
+                )
+            incoming, before = float(next(use.fan_in for use in self.uses if use.node == node.index)), 0.0
+        given: dict[str, float] = {}
+
+        def give(name: str, scale: float) -> float:
+            return given.setdefault(name, self.scales.get(name, scale))
+
+        effective = self.joined.choose(key, math.sqrt(self.target / (incoming * unit)), give)
+        for name, scale in given.items():
+            after = incoming * unit * effective**2
+            self.decisions[name] = Decision(name, node.index, scale, incoming, before, after)
+            if not met:
+                self.unmet[name] = node.index
+        return effective
+
+    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
+        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        return self.joined.meet(self.joins[key], key, state, result)
+
+    def _made_at(self, key: str) -> str:
+        return self.graph.values[self.joins[key].value].name
+
+    def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
+        """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
+
+        The decision names what it meets last, which `settling` compares.
+        """
+        new = self.waits(name)
+        scale = self.scales.get(name, math.sqrt(self.target / total)) if new else self.decisions[name].scale
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+        return scale
+
+    def settling(self) -> dict[str, float]:
+        """Return the scales that bring what weights make of the last state of their loop to the target, by name.
+
+        They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
+        so that a pass with these scales given may ask for others.
+        """
+        met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
+        return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
+
+    def known_scale(self, name: str) -> float | None:
+        """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
+        if name in self.joins:
+            return self.joined.effective.get(name)
+        return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
+
+    def is_open(self, name: str) -> bool:
+        """Whether a parameter's state is of unit scale, until one is chosen."""
+        role = self.roles.get(name)
+        drawn = role in ("weight", "weight_norm") or name in self.joined.leaves
+        return drawn and name not in self.kept and name not in self.zero_kept
+
+    def defers(self, node: Node) -> bool:
+        """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
+        return node.index in self.joined.deferred or node.index in self.spectra
+
+    def decided(self, name: str) -> float | None:
+        """Return the scale that a parameter has been given so far."""
+        return None if name not in self.decisions else self.decisions[name].scale
+
+    def waits(self, name: str) -> bool:
+        """Whether a weight has met nothing but zeros so far."""
+        return name in self.unmet and self.decisions[name].before == 0.0

@@ -1,0 +1,77 @@
+"""The states that a plan prescribes for parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from wellposed.errors import PlanError
+from wellposed.graphs import Graph, Parameter
+from wellposed.signals.context.parameters import Weights, unit_draw
+from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.integration.transport import of_draws
+
+
+class Prescribed(Protocol):
+    """What the signals need to know of a prescription."""
+
+    @property
+    def distribution(self) -> str:
+        """What it is drawn from; ``constant``, ``centering``, ``keep`` and ``default`` are not drawn."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the elements."""
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of the elements."""
+
+    @property
+    def constant(self) -> float | None:
+        """The value of every element of a constant."""
+
+
+class PrescribedWeights(Weights):
+    """The states that a plan prescribes; parameters that it leaves alone keep their current values."""
+
+    def __init__(self, graph: Graph, prescriptions: Mapping[str, Prescribed]) -> None:
+        super().__init__(graph)
+        missing = [name for name in graph.parameters if name not in prescriptions]
+        if missing:
+            raise PlanError(
+                f"the plan has no prescription for {missing[0]!r}"
+                + (f" and {len(missing) - 1} more parameters" if len(missing) > 1 else "")
+                + f" of {graph.model}; it was made for another model"
+            )
+        self.prescriptions = prescriptions
+
+    def state(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a parameter."""
+        p = self.prescriptions[parameter.name]
+        if p.distribution == "constant" and p.constant is not None:
+            return make_state(parameter.shape, p.constant, 0.0)
+        if p.distribution == "centering":  # `centres` makes the contraction's rule cancel the mean
+            return make_state(parameter.shape, 0.0, 0.0)
+        if p.distribution in ("keep", "default") or p.std is None:
+            return super().state(parameter, root)
+        transport = of_draws(p.distribution)
+        drawn = make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=transport is None)
+        return drawn if transport is None else drawn.amended(transport=transport)
+
+    def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
+        """Return the numbers of a parameter: those that it keeps, or with ``drawn`` one draw of those that it gets."""
+        p = self.prescriptions[parameter.name]
+        if p.distribution == "constant" and p.constant is not None:
+            return torch.full(parameter.shape, p.constant, dtype=parameter.tensor.dtype)
+        if p.distribution == "centering":
+            return None
+        if p.distribution in ("keep", "default") or p.std is None:
+            return super().values(parameter, drawn)
+        return (p.mean or 0.0) + p.std * unit_draw(parameter, p.distribution) if drawn else None
+
+    def centres(self, bias: str, mean: float) -> bool:
+        """Whether the plan makes a bias cancel the incoming mean."""
+        return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"

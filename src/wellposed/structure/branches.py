@@ -1,0 +1,348 @@
+"""How signals branch: what every value is made of, and the paths from the inputs to the outputs.
+
+A value is either a *junction* or a function of one junction, element by element. Junctions are inputs, results of
+contractions, sums, concatenations, gates (products of signals, attention), normalisations and pools. Everything in
+between is one function of the junction before it: ``x * sigmoid(x)`` written out is one activation and one path, as
+`silu` is. Conventions, in full:
+
+- **Sums and concatenations** carry the paths of each of their terms; two terms that are the same function of the same
+  junction (``x + x``) count twice, two that differ (``x + sin(x)²``) are one function of it.
+- **Gates** have one path for each operand, and count as one activation together with whatever pointwise functions
+  enter and leave them: ``silu(g) * u`` is one activation on the path through g and one on that through u; attention is
+  one on the paths through query, key and value, written out or not.
+- **Normalisations**, also written out (``x * rsqrt(mean(x²))``), and pools carry the paths along.
+- **Slices** of one tensor are paths of their own (fused query, key and value count as separate ones), unless they are
+  put together again (rotary positions, patch merging).
+- A value times a constant 0 carries nothing, and neither does what depends on parameters alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.graphs.operators import VIEW_WRITE, traits
+from wellposed.operators.contraction import contractions
+from wellposed.operators.elementwise import FUNCTIONS
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.schema import plain_name
+from wellposed.operators.views import is_cut, is_view
+
+Kind = Literal["start", "contraction", "sum", "concatenation", "gate", "normalisation", "pool", "function"]
+
+END = -1
+"""Target of the edges that leave the graph."""
+
+_LINEAR = {
+    "dropout", "feature_dropout", "native_dropout", "alpha_dropout", "feature_alpha_dropout", "neg", "deg2rad",
+    "nan_to_num", "mul", "div", "add", "sub", "rsub", "lerp", "masked_fill", "where", "addcmul", "addcdiv", "real",
+    "imag", "conj", "fill_diagonal", "rrelu_with_noise", "copy",
+}  # fmt: skip
+_ACTIVATIONS = ({*FUNCTIONS} - _LINEAR) | {
+    "prelu", "rrelu", "softmax", "_softmax", "log_softmax", "_log_softmax", "pow", "gt", "lt", "ge", "le", "eq", "ne",
+    "logical_not", "bitwise_not", "isnan", "remainder", "fmod", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot",
+    "logaddexp", "xlogy",
+}  # fmt: skip
+_STATISTICS = {
+    "mean", "sum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax", "amin", "max", "min",
+    "aminmax", "prod", "logsumexp", "median", "cumsum",
+}  # fmt: skip
+_PICKS = {"index", "index_select", "gather", "take", "take_along_dim"}
+_SUMS = {"add", "sub", "rsub", "lerp"}
+_SIDE_BY_SIDE = {
+    "cat", "stack", "hstack", "vstack", "index_put", "scatter", "scatter_add", "index_add", "index_copy",
+    "slice_scatter", "select_scatter", "masked_scatter", "where",
+}  # fmt: skip
+_ELEMENTWISE = _SUMS | {
+    "mul", "div", "where", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "addcmul", "addcdiv",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "gt", "lt", "ge", "le", "eq", "ne",
+    "hypot", "logaddexp", "remainder", "fmod", "masked_fill", "xlogy", "clamp", "clamp_min", "clamp_max",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one value is made of.
+
+    Attributes:
+        kind: of the junction, or ``"function"`` for a function of one.
+        operands: the values that a junction is made of (with repetitions); empty for a start.
+        base: the junction that the value is a function of; itself for a junction.
+        active: whether that function is non-linear.
+        statistic: whether it is a reduction over axes (a mean, a norm).
+        key: equal for values that are the same function of the base, up to constant factors and shifts.
+        part: which slice of the base's elements it holds; None for all of them.
+        whole: the value that it is a slice of, as long as nothing else has been done to it.
+        node: index of the node that makes it; None for inputs.
+    """
+
+    kind: Kind
+    operands: tuple[int, ...]
+    base: int
+    key: int
+    active: bool = False
+    statistic: bool = False
+    part: int | None = None
+    whole: int | None = None
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The part of a path from one junction to the next.
+
+    Attributes:
+        source: the junction that it leaves.
+        target: the junction that it enters, or `END` where it leaves the graph.
+        value: the function of the source that the target receives.
+        activations: how many activations it counts (0 or 1).
+    """
+
+    source: int
+    target: int
+    value: int
+    activations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The paths of a graph: every value's `Step`, and the edges between junctions that lie on a path to an output.
+
+    Attributes:
+        graph: the graph.
+        steps: by value id; values that no input reaches, or only times 0, have none.
+        edges: in execution order of their targets, those that leave the graph last.
+        starts: junctions where paths begin, in order.
+    """
+
+    graph: Graph
+    steps: Mapping[int, Step]
+    edges: tuple[Edge, ...]
+    starts: tuple[int, ...]
+
+
+@once
+def branches(graph: Graph) -> Branches:
+    """Return what every value of ``graph`` is made of, and the edges that lie on paths from inputs to outputs."""
+    steps = _Reader(graph).steps
+    entering: dict[int, list[Edge]] = {}
+    pending: list[int] = []
+
+    def enter(target: int, values: tuple[int, ...]) -> None:
+        entering[target] = [_edge(steps, value, target) for value in values if value in steps]
+        pending.extend(edge.source for edge in entering[target])
+
+    enter(END, graph.outputs)
+    while pending:
+        junction = pending.pop()
+        if junction not in entering:
+            enter(junction, steps[junction].operands)
+    order = [value for value in steps if value in entering]
+    edges = tuple(edge for target in (*order, END) for edge in entering[target])
+    return Branches(graph, steps, edges, tuple(value for value in order if steps[value].kind == "start"))
+
+
+def _edge(steps: Mapping[int, Step], value: int, target: int) -> Edge:
+    step = steps[value]
+    # a gate and the functions around it are one activation, which was counted on the way into it
+    counted = steps[step.base].kind == "gate"
+    gate = target != END and steps[target].kind == "gate"
+    return Edge(step.base, target, value, int(not counted and (gate or step.active)))
+
+
+def kernel_sizes(structure: Branches, *, taps: bool = False) -> tuple[float, ...]:
+    """Return the kernel size of every convolution on a path: the geometric mean over its axes, or its taps.
+
+    Convolutions whose windows do not overlap (patch embeddings) are matrix products, and left out; those with a
+    kernel of 1 count as 1.
+    """
+    sizes = []
+    for target in dict.fromkeys(edge.target for edge in structure.edges):
+        step = structure.steps.get(target)
+        if step is None or step.kind != "contraction" or step.node is None:
+            continue
+        product = describe(structure.graph, structure.graph.nodes[step.node])
+        window = product.window if product is not None else None
+        if window is None:
+            continue
+        if window.taps > 1 and all(s >= k for s, k in zip(window.stride, window.kernel, strict=True)):
+            continue
+        sizes.append(float(window.taps) if taps else window.taps ** (1.0 / len(window.kernel)))
+    return tuple(sizes)
+
+
+# ---- reading the graph ----------------------------------------------------------------------------------------------
+
+
+def _refs(tree: Any) -> Iterator[int]:
+    if isinstance(tree, Ref):
+        yield tree.value
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _refs(item)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One pass over the nodes."""
+
+    graph: Graph
+    steps: dict[int, Step] = field(default_factory=dict)
+    reached: set[int] = field(default_factory=set)
+    zeros: set[int] = field(default_factory=set)
+    stacked: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        contracted = {use.node for use in contractions(self.graph) if use.kind != "recurrent"}
+        for value in self.graph.inputs:
+            self.reached.add(value)
+            if self.graph.values[value].is_signal:
+                self._junction((value,), "start", (), None)
+        for node in self.graph.nodes:
+            self._read(node, node.index in contracted)
+
+    def _junction(self, outputs: tuple[int, ...], kind: Kind, operands: tuple[int, ...], node: Node | None) -> None:
+        for out in outputs:
+            self.steps[out] = Step(kind, operands, out, out, node=None if node is None else node.index)
+
+    def _function(self, node: Node, of: int, **changes: Any) -> None:
+        """Record the node's outputs as functions of what ``of`` is a function of; the key is their own unless kept."""
+        for out in node.outputs:
+            own: dict[str, Any] = {"key": out, **changes}
+            self.steps[out] = replace(self.steps[of], kind="function", operands=(of,), node=node.index, **own)
+
+    def _read(self, node: Node, contracted: bool) -> None:
+        graph = self.graph
+        if traits(node.op).fills or node.op._schema.name.endswith("_like"):
+            return
+        read = list(_refs((node.args, tuple(node.kwargs.values()))))
+        if not any(value in self.reached for value in read):
+            return
+        self.reached.update(node.outputs)
+        if all(out in graph.known for out in node.outputs) or not any(map(self._carries, node.outputs)):
+            return
+        name = plain_name(node.op)
+        if name == "copy":
+            read = read[-1:]
+        elif is_view(node.op) or name in _PICKS:  # which take no more than shape, type or places from further tensors
+            read = read[:1]
+        operands = tuple(value for value in read if value in self.steps)
+        if not operands:
+            if any(value in self.zeros for value in read):
+                self.zeros.update(node.outputs)
+            else:
+                self._junction(node.outputs, "start", (), node)
+            return
+        if self._times_zero(node, name):
+            self.zeros.update(node.outputs)
+        elif contracted:
+            self._junction(node.outputs, "contraction" if len(operands) == 1 else "gate", operands, node)
+        elif len(operands) == 1:
+            self._one(node, name, operands[0], plain=len(read) == 1)
+        else:
+            self._several(node, name, operands)
+
+    def _carries(self, value: int) -> bool:
+        dtype = self.graph.values[value].dtype
+        return dtype.is_floating_point or dtype.is_complex or dtype == torch.bool
+
+    def _keeps_shape(self, node: Node, x: int) -> bool:
+        return self.graph.values[node.outputs[0]].shape == self.graph.values[x].shape
+
+    def _is_zero(self, argument: Any) -> bool:
+        if isinstance(argument, Ref):
+            if argument.value in self.zeros:
+                return True
+            known = self.graph.known.get(argument.value)
+            return known is not None and known.numel() > 0 and not bool(known.any())
+        return isinstance(argument, int | float) and argument == 0
+
+    def _times_zero(self, node: Node, name: str) -> bool:
+        if name == "mul":
+            return any(map(self._is_zero, node.args[:2]))
+        return name in ("dropout", "feature_dropout", "alpha_dropout") and node.args[1] == 1.0 and bool(node.args[2])
+
+    def _one(self, node: Node, name: str, x: int, *, plain: bool) -> None:
+        step = self.steps[x]
+        if node.op in NORMS:
+            self._junction(node.outputs, "normalisation", (x,), node)
+        elif name == "glu":
+            self._junction(node.outputs, "gate", (x, x), node)
+        elif name in _ACTIVATIONS or (name == "div" and node.args[1] == Ref(x)):
+            self._function(node, x, active=True, whole=None)
+        elif name in _STATISTICS:
+            if x in self.stacked and name in ("sum", "mean") and list(node.args[1]) == [self.stacked[x]]:
+                self._junction(node.outputs, "sum", step.operands, node)
+            else:
+                self._function(node, x, statistic=True, whole=None)
+        elif (is_cut(node.op) or name in _PICKS) and not self._keeps_shape(node, x):
+            whole = x if step.whole is None else step.whole
+            for out in node.outputs:
+                self.steps[out] = replace(
+                    step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
+                )
+        elif name in _LINEAR or is_view(node.op) or traits(node.op).shape_only:
+            kept: dict[str, Any] = {"key": step.key} if plain or name in _SUMS else {}
+            if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
+                kept["whole"] = x if step.whole is None else step.whole
+            self._function(node, x, **kept)
+        else:  # pools, resizing, whatever else takes one signal
+            kind: Kind = "gate" if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") else "pool"
+            self._junction(node.outputs, kind, (x,), node)
+
+    def _several(self, node: Node, name: str, operands: tuple[int, ...]) -> None:
+        known = [self.steps[value] for value in operands]
+        if name in ("cat", "stack"):
+            whole = known[0].whole
+            if whole is not None and all(step.whole == whole for step in known):
+                self._function(node, whole, whole=None)  # slices of one tensor, put together again
+                return
+        if name == "stack":
+            dim = int(node.args[1]) if len(node.args) > 1 else 0
+            self.stacked[node.outputs[0]] = dim
+        if name in _ELEMENTWISE and self._fused(node, name, operands, known):
+            return
+        chosen = name == "where" and isinstance(node.args[0], Ref) and node.args[0].value in self.steps
+        if name in _SUMS:
+            self._junction(node.outputs, "sum", operands, node)
+        elif (name in _SIDE_BY_SIDE and not chosen) or node.op is VIEW_WRITE:
+            self._junction(node.outputs, "concatenation", operands, node)
+        else:
+            self._junction(node.outputs, "gate", operands, node)
+
+    def _fused(self, node: Node, name: str, operands: tuple[int, ...], known: list[Step]) -> bool:
+        """Record an operator whose operands are functions of one junction; False where they are not."""
+        elements = [(value, step) for value, step in zip(operands, known, strict=True) if not step.statistic]
+        statistics = [step for step in known if step.statistic]
+        if not elements:
+            if len({step.base for step in statistics}) > 1:
+                return False
+            self._function(node, operands[0], active=any(step.active for step in known))
+            return True
+        (first, step), *rest = elements
+        if any((other.base, other.part) != (step.base, step.part) for _, other in rest):
+            return False
+        if statistics:
+            if any(not self._is_of(step.base, other.base) for other in statistics) or rest:
+                return False
+            self._junction(node.outputs, "normalisation", (first,), node)
+            return True
+        same = all(other.key == step.key for _, other in rest)
+        if name in _SUMS:
+            if same:
+                return False  # the same thing twice: two paths
+            self._function(node, first, active=any(other.active for _, other in elements), whole=None)
+        else:
+            self._function(node, first, active=True, whole=None)
+        return True
+
+    def _is_of(self, junction: int, other: int) -> bool:
+        """Whether statistics of ``other`` normalise ``junction``: the same, or what is left of it less its mean."""
+        step = self.steps[junction]
+        return junction == other or (step.kind == "normalisation" and self.steps[step.operands[0]].base == other)

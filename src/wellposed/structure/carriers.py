@@ -1,0 +1,372 @@
+"""Which parameters carry a constant factor of a residual branch: what multiplies all that the branch adds by c.
+
+A branch times c is the same function as the branch with other parameters wherever its end is homogeneous of degree 1 in
+parameters that nothing else uses: the last weight and its bias, the gain and shift of a norm, a scale (Yang & Hu 2021,
+arXiv 2011.14522, the symmetry of abc-parametrisations; CompleteP, arXiv 2505.01618, puts the factor into the model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.norms import NORMS, WEIGHT_NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import levers, parameter_values
+from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
+from wellposed.operators.views import is_view
+from wellposed.structure.reach import stops
+
+_HOMOGENEOUS = {
+    "dropout", "feature_dropout", "native_dropout", "neg", "relu", "leaky_relu", "prelu", "abs", "sum", "mean",
+    "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_pool2d_with_indices", "adaptive_max_pool2d", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa", "upsample_bicubic2d", "_to_copy", "to", "clone", "contiguous", "view_as_real",
+    "view_as_complex", "real", "imag", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2",
+    "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "_fft_r2c", "_fft_c2r", "_fft_c2c",
+    "index", "index_select", "gather", "take_along_dim", "constant_pad_nd", "flip", "roll", "pixel_shuffle",
+    "pixel_unshuffle", "triu", "tril", "im2col", "col2im", "detach", "alias", "lift_fresh",
+}  # fmt: skip
+"""Operators f with f(c x) = c f(x) for c > 0 that take one signal and are no views."""
+_SIDE_BY_SIDE = {
+    "cat", "stack", "hstack", "vstack", "index_put", "scatter", "scatter_add", "index_add", "index_copy",
+    "slice_scatter", "select_scatter", "masked_scatter", "scatter_reduce",
+}  # fmt: skip
+_SUMS = {"add", "sub", "rsub"}
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """What carries the factor of one branch.
+
+    Attributes:
+        parameters: names of the parameters that are multiplied by it, in the order of the branch's end.
+        uses: the nodes at which they are used for that.
+        values: the values that become c times as large.
+        reason: why there are none; empty where there are some.
+    """
+
+    parameters: tuple[str, ...] = ()
+    uses: frozenset[int] = frozenset()
+    values: frozenset[int] = frozenset()
+    reason: str = ""
+
+
+def carriers_of(graph: Graph, value: int, readers: Collection[int]) -> Carriers:
+    """Return the parameters that multiply ``value``, what a branch adds to a sum, by a factor of their own.
+
+    Args:
+        graph: from `wellposed.trace`.
+        value: id of what the branch adds.
+        readers: nodes of the sum; what else reads the value would see the factor too.
+    """
+    return _Walk(graph, _facts(graph)).carriers(value, frozenset(readers))
+
+
+def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int) -> Carriers:
+    """Return the parameters that multiply ``value``, which nodes that undo the factor may read besides.
+
+    Other than for a branch, whatever makes the value is followed: embeddings, and positions that are added. The factor
+    is taken by the weights that come after ``through`` others, on the way back, and by all biases on the way.
+    """
+    return _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through).carriers(value, frozenset())
+
+
+def is_homogeneous(node: Node) -> bool:
+    """Whether a node makes of c x, for c > 0, c times what it makes of x."""
+    return is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS
+
+
+def offset_of(graph: Graph, name: str) -> float:
+    """Return the number that a parameter is added to wherever it is used, as 1 to a gain that is kept without it; or 0.
+
+    Such a parameter w carries a factor c of what is made with the number o in o + w by being c (o + w) - o.
+    """
+    found: set[float] = set()
+    pending = [graph.parameters[name].value]
+    dead = set(graph.dead_nodes)
+    while pending:
+        value = pending.pop()
+        for index in graph.users().get(value, ()):
+            node = graph.nodes[index]
+            if index in dead:
+                continue
+            if is_homogeneous(node) and len(node.inputs) == 1:
+                pending += node.outputs
+                continue
+            source, number = _plus_number(graph, node)
+            found.add(number if source == value else 0.0)
+    return found.pop() if len(found) == 1 else 0.0
+
+
+def _plus_number(graph: Graph, node: Node) -> tuple[int | None, float]:
+    """Return the value that a node adds a number to, and the number; None and 0 for any other node."""
+    if plain_name(node.op) != "add" or float(named_arguments(node).get("alpha") or 1.0) != 1.0:
+        return None, 0.0
+    for one, other in (node.args[:2], node.args[1::-1]):
+        value, number = ref_of(one), number_of(graph, other)
+        if value is not None and number is not None:
+            return value, number
+    return None, 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a walk asks of a graph."""
+
+    fixed: frozenset[int]
+    levers: Mapping[int, str]
+    weights: Mapping[int, Contraction]
+    names: Mapping[int, str]
+    alive: frozenset[int]
+    outputs: frozenset[int]
+
+
+@once
+def _facts(graph: Graph) -> _Facts:
+    uses = {use.node: use for use in contractions(graph) if use.kind not in ("recurrent", "embedding")}
+    scaling = {value: lever.parameter for value, lever in levers(graph).items()}
+    names = {parameter.value: name for name, parameter in graph.parameters.items()}
+    alive = frozenset(range(len(graph.nodes))) - set(graph.dead_nodes)
+    return _Facts(parameter_values(graph), scaling, uses, names, alive, frozenset(graph.outputs))
+
+
+Followed: TypeAlias = "str | list[int]"
+"""What one node says: the values to follow next, or why no factor goes through it."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk back from the end of a branch; of what enters a norm, with the nodes in which the factor may end."""
+
+    graph: Graph
+    facts: _Facts
+    absorbing: frozenset[int] = frozenset()
+    whole: bool = False
+    through: int = 0
+    passed: dict[int, int] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    uses: set[int] = field(default_factory=set)
+    values: set[int] = field(default_factory=set)
+    readers: dict[int, set[int]] = field(default_factory=dict)
+
+    def carriers(self, value: int, readers: frozenset[int]) -> Carriers:
+        """Return what carries the factor of ``value``, which only ``readers`` may read."""
+        self.readers[value] = set(readers)
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            followed = self._value(value)
+            if isinstance(followed, str):
+                return Carriers(reason=followed)
+            node = self.graph.values[value].node
+            for read in reversed(followed):
+                assert node is not None
+                self.readers.setdefault(read, set()).add(node)
+                self.passed[read] = self.passed.get(value, 0) + (node in self.facts.weights)
+                pending.append(read)
+        for value in self.values:
+            reason = self._read_elsewhere(value)
+            if reason:
+                return Carriers(reason=reason)
+        return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
+
+    def _read_elsewhere(self, value: int) -> str:
+        """Return what else sees a value, and with it the factor."""
+        index = self.graph.values[value].node
+        assert index is not None
+        node = self.graph.nodes[index]
+        for out in node.outputs:
+            for other in self.graph.users().get(out, ()):
+                if other in self.readers.get(out, ()) or other not in self.facts.alive or other in self.absorbing:
+                    continue
+                if not stops(self.graph, self.graph.nodes[other]):
+                    return f"what {node.name} makes is also used by {self.graph.nodes[other].name}"
+        if not self.facts.outputs.isdisjoint(node.outputs):
+            return f"what {node.name} makes is also an output of the model"
+        return ""
+
+    def _value(self, value: int) -> Followed:
+        known = self.graph.known.get(value)
+        if value in self.values or (known is not None and not bool(known.any())):
+            return []  # zeros are what parts are written into
+        index = self.graph.values[value].node
+        if index is None:
+            return f"{self.graph.values[value].name or 'an input'} enters the sum as it is"
+        node = self.graph.nodes[index]
+        self.values.add(value)
+        return self._node(node)
+
+    def _node(self, node: Node) -> Followed:
+        if node.op in NORMS:
+            return self._norm(node)
+        if node.index in self.facts.weights:
+            passed = min((self.passed.get(out, 0) for out in node.outputs if out in self.values), default=0)
+            return self._contraction(node, self.facts.weights[node.index], self.through - passed)
+        name = plain_name(node.op)
+        if self.whole and name == "embedding":
+            return [] if self._take(node.inputs[0], node) else self._none(node)
+        signals = [
+            value
+            for value in dict.fromkeys(node.inputs)
+            if not self._is_fixed(value) and self.graph.values[value].is_followed
+        ]
+        if is_homogeneous(node):
+            if signals or not node.inputs:
+                return signals[:1] or self._none(node)
+            # what a signal picks out of a parameter: biases of experts
+            return [] if self._take(node.inputs[0], node) else self._none(node)
+        if name in ("mul", "div"):
+            return self._product(node, name)
+        if name in _SUMS or name in _SIDE_BY_SIDE or name in ("where", "masked_fill", "lerp"):
+            return self._all(node)
+        if describe(self.graph, node) is not None or name == "scaled_dot_product_attention":
+            return self._either(node, list(reversed(signals)))  # of attention the values, which come last
+        return f"{node.op_name} at {node.name} is its last operation, and no factor goes through it"
+
+    def _is_fixed(self, value: int) -> bool:
+        return value in self.facts.fixed or value in self.graph.known
+
+    def _none(self, node: Node) -> str:
+        return f"no signal enters {node.op_name} at {node.name}"
+
+    def _take(self, value: int, node: Node) -> bool:
+        """Add the parameter that a value is, reshaped or cast; whether it is one."""
+        name = self._plain(value)
+        if name is None:
+            return False
+        self.parameters.append(name)
+        self.uses.add(node.index)
+        return True
+
+    def _plain(self, value: int) -> str | None:
+        """Return the parameter whose elements a value holds, reshaped, cast, or picked."""
+        while value not in self.facts.names:
+            index = self.graph.values[value].node
+            if index is None:
+                return None
+            node = self.graph.nodes[index]
+            norm = NORMS.get(node.op)
+            source: int | None = None
+            if node.op in WEIGHT_NORMS:  # w = g v / |v|: the gain carries it
+                source = ref_of(node.args[1])
+            elif norm is not None:  # weights that are standardised
+                source = norm.gain_of(node) if norm.shift_of(node) is None else None
+            elif plain_name(node.op) in ("mul", "div"):
+                source = self._times_constant(node)
+            elif plain_name(node.op) == "add":  # a gain that is kept as its difference from 1
+                source = _plus_number(self.graph, node)[0]
+                if source is not None and (found := self._plain(source)) and offset_of(self.graph, found):
+                    return found
+                source = None
+            elif is_homogeneous(node) or (self.whole and plain_name(node.op) == "embedding"):
+                source = node.inputs[0]
+            if source is None:
+                return None
+            value = source
+        return self.facts.names[value]
+
+    def _times_constant(self, node: Node) -> int | None:
+        """Return what a node multiplies by a constant; None where it does not."""
+        first, second = (ref_of(argument) for argument in node.args[:2])
+        if second is None or second in self.graph.known:
+            return first
+        return second if plain_name(node.op) == "mul" and (first is None or first in self.graph.known) else None
+
+    def _norm(self, node: Node) -> Followed:
+        norm = NORMS[node.op]
+        gain, shift = norm.gain_of(node), norm.shift_of(node)
+        if gain is None:
+            return f"{node.op_name} at {node.name} is a norm without a gain"
+        if not self._take(gain, node):
+            return f"the gain of {node.name} is no parameter itself, but made of one"
+        if shift is not None and not self._take(shift, node):
+            return f"the shift of {node.name} is no parameter itself, but made of one"
+        return []
+
+    def _contraction(self, node: Node, use: Contraction, further: int) -> Followed:
+        if further > 0:
+            pass
+        elif use.parameter is not None and use.parameter in self.graph.parameters:
+            self.parameters.append(use.parameter)
+            self.uses.add(node.index)
+        elif not self._take(use.weight, node):
+            return f"no one parameter scales the weight of {node.name}: it is normalised, or made of several"
+        product = describe(self.graph, node)
+        if product is not None and product.bias is not None and not self._take(product.bias, node):
+            known = self.graph.known.get(product.bias)
+            if known is None or bool(known.any()):
+                return f"what {node.name} adds is no parameter itself"
+        return [use.data] if further > 0 else []
+
+    def _product(self, node: Node, name: str) -> Followed:
+        operands = [
+            value for argument in node.args[: 1 if name == "div" else 2] if (value := ref_of(argument)) is not None
+        ]
+        fixed = [value for value in operands if self._is_fixed(value)]
+        made = [value for value in fixed if value not in self.graph.known]
+        if any(self._take(value, node) for value in made):  # a scale, or the gain of a norm that is written out
+            return []
+        signals = [value for value in operands if value not in fixed]
+        if len(set(signals)) < len(signals):
+            return f"{node.name} squares what it is given"
+        if not made:
+            return signals if len(signals) == 1 else self._either(node, signals)
+        if isinstance(self._either(node, signals), str):
+            return f"the gain at {node.name} is no parameter itself, but made of one"
+        return []
+
+    def _either(self, node: Node, values: list[int]) -> Followed:
+        """Follow the first of several factors that carries; the product is homogeneous in each."""
+        reasons = []
+        for value in values:
+            trial = _Walk(self.graph, self.facts, absorbing=self.absorbing, whole=self.whole)
+            found = trial.carriers(value, frozenset((node.index,)))
+            if not found.reason:
+                self.parameters += trial.parameters
+                self.uses |= trial.uses
+                self.values |= trial.values
+                for read, nodes in trial.readers.items():
+                    self.readers.setdefault(read, set()).update(nodes)
+                return []
+            reasons.append(found.reason)
+        if not reasons:
+            return self._none(node)
+        return f"no factor of the product at {node.name} can carry it: {reasons[0]}"
+
+    def _all(self, node: Node) -> Followed:
+        """Follow all terms."""
+        followed = []
+        for argument in _operands(node):
+            value = ref_of(argument)
+            if value is None:
+                if isinstance(argument, int | float) and argument:
+                    return f"{node.name} adds a constant"
+            elif not self.graph.values[value].is_followed:
+                continue  # masks, indices
+            elif value in self.graph.known:
+                if bool(self.graph.known[value].any()):
+                    return f"{node.name} adds a constant"
+            elif value not in self.facts.fixed:
+                followed.append(value)
+            elif not self._take(value, node):
+                return f"what {node.name} adds is no parameter itself"
+        return followed
+
+
+def _operands(node: Node) -> list[object]:
+    """Return what an operator adds up or puts side by side."""
+    name = plain_name(node.op)
+    if name in ("cat", "stack", "hstack", "vstack"):
+        return list(node.args[0])
+    if name == "where":
+        return list(node.args[1:3])
+    if name in _SUMS | {"lerp"}:
+        return list(node.args[:2])
+    tensors = [argument for argument in node.args if isinstance(argument, Ref)]
+    return list(tensors) if name != "masked_fill" else [tensors[0], node.args[2]]

@@ -1,0 +1,77 @@
+"""The value with which a parameter leaves a signal as it is: what is assumed of one whose values nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from wellposed.graphs import Graph, Node, Parameter
+from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
+from wellposed.operators.views import view_of
+
+
+def neutral_value(graph: Graph, parameter: Parameter, fixed: Collection[int]) -> float | None:
+    """Return the value of a parameter's elements with which it multiplies by 1, or adds 0, where it meets a signal.
+
+    Sums and products with numbers on the way there are taken into account: of ``x * (1 + p)`` it is 0. A table that is
+    added, varying along more than one axis, has none.
+
+    Args:
+        graph: from `wellposed.trace`.
+        parameter: one of its parameters.
+        fixed: ids of the values that no input reaches (`parameter_values`).
+
+    Returns:
+        The value for the first signal that is met; None where the parameter meets none in this way.
+    """
+    forms = {parameter.value: (1.0, 0.0)}  # slope and offset of what is an affine function of the parameter
+    for node in graph.nodes:
+        met = next((value for value in node.inputs if value in forms), None)
+        if met is None:
+            continue
+        slope, offset = forms[met]
+        if node.outputs and node.outputs[0] in fixed:
+            form = _followed(graph, node, met, slope, offset)
+            if form is not None and form[0] != 0.0:
+                forms[node.outputs[0]] = form
+            continue
+        level = _level(node, met)
+        if level == 0.0 and sum(size > 1 for size in parameter.shape) > 1:
+            return None
+        if level is not None:
+            return (level - offset) / slope
+    return None
+
+
+def _followed(graph: Graph, node: Node, value: int, slope: float, offset: float) -> tuple[float, float] | None:
+    """Return slope and offset of what a node makes of a value, where it is an affine function with one number each."""
+    name = plain_name(node.op)
+    if name == "neg":
+        return -slope, -offset
+    if name not in ("add", "sub", "rsub", "mul", "div"):
+        return (slope, offset) if view_of(graph, node) is not None else None
+    first, other = node.args[:2]
+    reverse = ref_of(other) == value
+    number = number_of(graph, first if reverse else other)
+    if number is None or (name == "div" and (reverse or number == 0.0)):
+        return None
+    if name in ("mul", "div"):
+        factor = number if name == "mul" else 1.0 / number
+        return slope * factor, offset * factor
+    alpha = float(named_arguments(node).get("alpha") or 1.0)
+    minus = name != "add"
+    if (name == "rsub") != reverse:  # the number is what the value, times alpha, is added to or taken from
+        sign = -alpha if minus else alpha
+        return sign * slope, number + sign * offset
+    return slope, offset + (-alpha if minus else alpha) * number
+
+
+def _level(node: Node, value: int) -> float | None:
+    """Return with what a value has no effect at a node that takes a signal as well: 1 as a factor, 0 as a summand."""
+    name = plain_name(node.op)
+    if name == "mul" or (name == "div" and ref_of(node.args[1]) == value):
+        return 1.0
+    if name in ("add", "sub"):
+        return 0.0
+    if name == "addcmul":
+        return 0.0 if ref_of(node.args[0]) == value else 1.0
+    return None

@@ -1,0 +1,117 @@
+"""Which axes are positions, and where these become features: merged patches, pixels moved into channels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.operators.indices import Axes, Axis, Dimension, is_made
+from wellposed.operators.views import is_cut, is_view
+from wellposed.structure.widths import axes_of
+
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+
+@once
+def positions(graph: Graph) -> dict[int, tuple[bool, ...]]:
+    """Return for each value which of its axes are positions alone: indices that no weight makes."""
+    return {value: tuple(not _features(axis) for axis in own) for value, own in axes_of(graph).items()}
+
+
+@once
+def merged_positions(graph: Graph) -> dict[int, int]:
+    """Return of each node that makes features of neighbouring positions, by index, of how many; other positions are
+    left.
+    """
+    axes = axes_of(graph)
+    stacked = {
+        atom.dimension.root()
+        for node in graph.nodes
+        if (dim := _stacked(graph, node, axes)) is not None
+        for atom in axes[node.outputs[0]][dim]
+    }
+    merged = {node.index: _merged(graph, node, axes, stacked) for node in graph.nodes}
+    return {index: count for index, count in merged.items() if count > 1}
+
+
+def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimension]) -> int:
+    if node.op is aten.cat.default:
+        return _slices(graph, node)
+    if not is_view(node.op) or len(node.outputs) != 1:
+        return 1
+    made = axes[node.outputs[0]]
+    if not any(axis and not _features(axis) for axis in made[1:]):
+        return 1
+    return _within_features(made, stacked) // _within_features(axes[node.inputs[0]], stacked)
+
+
+def _stacked(graph: Graph, node: Node, axes: dict[int, Axes]) -> int | None:
+    """Return which axis of a result tells parts of a feature apart, real and imaginary ones or those of a stack; None
+    of others, and where a stack is one of neighbouring positions: of cuts of one tensor with as many features as it.
+    """
+    if node.op is aten.view_as_real.default:
+        return -1
+    if node.op is not aten.stack.default:
+        return None
+    parts = [ref.value for ref in node.args[0]]
+    sources = {_cut_from(graph, part) for part in parts}
+    whole = sources.pop() if len(sources) == 1 else None
+    return None if whole is not None and _made(axes[whole]) == _made(axes[parts[0]]) else _dim(node)
+
+
+def _made(axes: Axes) -> int:
+    """Return how many features that weights made axes hold."""
+    return math.prod(atom.size for axis in axes for atom in axis if is_made(atom.dimension))
+
+
+def _dim(node: Node) -> int:
+    return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
+
+
+def unviewed(graph: Graph, value: int) -> int:
+    """Return the tensor that a value holds the same elements of, all of them, in another order or under other axes."""
+    while (index := graph.values[value].node) is not None:
+        node = graph.nodes[index]
+        before = node.inputs[0] if is_view(node.op) and len(node.outputs) == 1 else None
+        if before is None or math.prod(graph.values[before].shape) != math.prod(graph.values[value].shape):
+            break
+        value = before
+    return value
+
+
+def _features(axis: Axis) -> bool:
+    return any(is_made(atom.dimension) for atom in axis)
+
+
+def _within_features(axes: Axes, stacked: set[Dimension]) -> int:
+    """Return how many positions lie in one axis with features that weights made; a stack of parts is none of them.
+
+    Heads that are put beside the samples, in the first axis, are no features there.
+    """
+    atoms = [atom for axis in axes[1:] if _features(axis) for atom in axis if not is_made(atom.dimension)]
+    return math.prod(atom.size for atom in atoms if atom.dimension.root() not in stacked)
+
+
+def _slices(graph: Graph, node: Node) -> int:
+    """Return of how many different cuts of one tensor, along other axes than theirs, a concatenation is made."""
+    parts = [ref.value for ref in node.args[0]]
+    dim = _dim(node)
+    sources = {_cut_from(graph, part) for part in parts}
+    if len(sources) != 1 or None in sources or len(set(parts)) < len(parts):
+        return 1
+    (source,) = sources
+    shape = graph.values[source].shape if source is not None else ()
+    last = graph.values[parts[0]].shape
+    alike = len(shape) == len(last) and shape[dim] == last[dim]
+    return len(parts) if alike and any(n > 1 for i, n in enumerate(last) if i not in (0, dim % len(last))) else 1
+
+
+def _cut_from(graph: Graph, value: int) -> int | None:
+    """Return the tensor that a value was cut out of, None of what is no cut."""
+    at, cut = value, False
+    while (index := graph.values[at].node) is not None and is_cut(graph.nodes[index].op):
+        at, cut = graph.nodes[index].inputs[0], True
+    return at if cut else None

@@ -1,0 +1,55 @@
+"""Which contractions meet a weight that others meet as well: cells in a loop, shared layers, solvers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from wellposed.graphs import Graph, Ref
+from wellposed.operators.contraction import Contraction
+from wellposed.operators.scale_parameters import is_random
+
+_SUMS = ("linear", "conv", "conv_transpose", "matmul")
+
+
+class Same:
+    """Tells values that are made of parameters and constants by the same operators in the same way."""
+
+    def __init__(self, graph: Graph, fixed: Collection[int]) -> None:
+        self._graph, self._fixed = graph, fixed
+        self._keys: dict[int, object] = {}
+        self._numbers: dict[object, int] = {}
+
+    def number(self, arguments: tuple[Any, ...]) -> int:
+        """Return a number that equal arguments share (see `key`)."""
+        return self._numbers.setdefault(self.key(arguments), len(self._numbers))
+
+    def key(self, argument: Any) -> object:
+        """Return an operator's argument as what equal ones have in common; signals are left open."""
+        if isinstance(argument, Ref):
+            value = argument.value
+            known = value in self._fixed or value in self._graph.known
+            return self._of_value(value) if known else Ref
+        if isinstance(argument, (list, tuple)):
+            return tuple([self.key(item) for item in argument])
+        return repr(argument)
+
+    def _of_value(self, value: int) -> object:
+        if value not in self._keys:
+            info = self._graph.values[value]
+            found: object = self._graph.aliases.get(info.name, info.name)
+            node = None if info.node is None else self._graph.nodes[info.node]
+            if node is not None and node.inputs and not is_random(node):
+                made = (node.op, info.index, self.key((*node.args, *node.kwargs.values())))
+                # a number in its place: tuples of tuples of tuples would be hashed as trees
+                found = ("made", self._numbers.setdefault(made, len(self._numbers)))
+            self._keys[value] = found
+        return self._keys[value]
+
+
+def repeated(graph: Graph, uses: Iterable[Contraction], same: Same) -> frozenset[int]:
+    """Return the nodes at which a weight is met that the same operator meets at other nodes too."""
+    keys = {use.node: (graph.nodes[use.node].op, same.key(Ref(use.weight))) for use in uses if use.kind in _SUMS}
+    counts = Counter(keys.values())
+    return frozenset(node for node, key in keys.items() if counts[key] > 1)

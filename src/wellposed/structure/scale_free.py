@@ -1,0 +1,164 @@
+"""Parameters whose scale norms take away: what they make is normalised before anything else sees it.
+
+Scaling all of such a group leaves the function as it is. Its gradient is then orthogonal to it (Euler's identity), so
+that every step makes it longer, and the next one smaller in proportion (van Laarhoven 2017, arXiv 1706.05350; Arora, Li
+& Lyu 2019, arXiv 1812.03981): it finds a rate of its own, whatever the optimizer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.operators.norms import NORMS, WEIGHT_NORMS, over_the_batch
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.schema import plain_name, ref_of
+from wellposed.structure.branches import branches
+from wellposed.structure.carriers import is_homogeneous, scaling_of
+from wellposed.structure.streams import other_use
+
+_FARTHEST = 64
+"""Weights that a factor is followed through at most."""
+aten: torch._ops._OpNamespace = torch.ops.aten
+
+
+@once
+def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
+    """Return groups of parameters whose common scale leaves all outputs as they are.
+
+    What enters a norm is followed back to the parameters that multiply it: one weight with its bias; in a stream that
+    is only read by norms all that adds to it; and, where only functions f(c x) = c f(x) lie in between, the weights
+    before these, with the biases on the way. Each weight is in one group. Batch norms count in training mode. A
+    parameter that is used elsewhere too, or a signal that the scale would reach otherwise, leaves the group out.
+    """
+    inside = _absorbing(graph)
+    fixed, dead = parameter_values(graph), frozenset(graph.dead_nodes)
+    groups: list[frozenset[str]] = []
+    weights: set[str] = set()
+    scaled: set[int] = set()
+    for value in _normalised(graph):
+        if value in scaled:  # of a stream whose last norm has been met
+            continue
+        for through in range(_FARTHEST):
+            found = scaling_of(graph, value, inside, through)
+            names = frozenset(found.parameters)
+            if found.reason or not names:
+                break
+            scaled |= found.values
+            mine = {name for name in names if graph.parameters[name].tensor.ndim > 1}
+            elsewhere = any(other_use(graph, name, found.uses, fixed, dead) is not None for name in names)
+            if elsewhere or not mine.isdisjoint(weights) or names in groups:
+                break
+            groups.append(names)
+            weights |= mine
+    for node in graph.nodes:
+        direction = ref_of(node.args[0]) if node.op in WEIGHT_NORMS else None
+        names = frozenset(name for name, parameter in graph.parameters.items() if parameter.value == direction)
+        if names and names not in groups:
+            groups.append(names)
+    return tuple(groups)
+
+
+def _normalised(graph: Graph) -> Iterator[int]:
+    """Yield what enters norms, from the last one to the first."""
+    entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
+    yield from dict.fromkeys(value for value in reversed(entering) if value is not None)
+
+
+def _removes_scale(node: Node) -> bool:
+    return over_the_batch(node) if node.op is aten.batch_norm.default else node.op in NORMS
+
+
+def _divided(graph: Graph, node: Node) -> int | None:
+    """Return what a node divides by its own size: the end of a norm that is written out; None for others.
+
+    That may lie before a gain, or before the mean is taken off, as what the size is taken of.
+    """
+    name = plain_name(node.op)
+    steps = branches(graph).steps
+    step = next((steps[out] for out in node.outputs if out in steps), None)
+    if name not in ("mul", "div") or step is None or step.kind != "normalisation" or step.node != node.index:
+        return None
+    (above,) = step.operands
+    by = [value for value in node.inputs if value != above]
+    base = steps[above].base
+    for value in dict.fromkeys((above, base, *steps[base].operands[:1])):
+        degrees = _degrees(graph, value, node)
+        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [1.0 if name == "div" else -1.0]:
+            return value
+    return None
+
+
+_POWERS = {"square": 2.0, "var": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+"""Operators that raise the scale of what they are given to a power."""
+_SIZES = {"mul", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
+"""Operators that keep it, lower bounds aside."""
+
+
+def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
+    """Return by which power each value before a node follows the scale of one value, where it follows one."""
+    first = graph.values[entering].node
+    degrees = {entering: 1.0}
+    for node in graph.nodes[0 if first is None else first + 1 : last.index]:
+        found = [degrees[value] for value in node.inputs if value in degrees]
+        if not found:
+            continue
+        name = plain_name(node.op)
+        degree: float | None = None
+        if len(found) > 1:
+            if name == "mul":
+                degree = sum(found)
+            elif name in ("add", "sub") and len(set(found)) == 1:
+                degree = found[0]
+        elif name == "pow":
+            exponent = node.args[1]
+            degree = found[0] * exponent if isinstance(exponent, int | float) else None
+        elif name in _POWERS:
+            degree = found[0] * _POWERS[name]
+        elif name == "div":
+            degree = found[0] if ref_of(node.args[0]) in degrees else -found[0]
+        elif name in ("add", "sub"):  # eps, and nothing that has a scale of its own
+            degree = found[0] if all(value in degrees or value in graph.known for value in node.inputs) else None
+        elif name in _SIZES or is_homogeneous(node):
+            degree = found[0]
+        if degree is not None:
+            degrees.update(dict.fromkeys(node.outputs, degree))
+    return degrees
+
+
+def _absorbing(graph: Graph) -> frozenset[int]:
+    """Return the nodes that may read a scaled value: norms, what belongs to one, and what only leads to them."""
+    absorbing = set[int]()
+    for node in graph.nodes:
+        if _removes_scale(node):
+            absorbing.add(node.index)
+        elif (entering := _divided(graph, node)) is not None:
+            absorbing |= _written_out(graph, node, entering)
+    users, outputs = graph.users(), set(graph.outputs)
+    dead = set(graph.dead_nodes)
+    steps = branches(graph).steps
+    for node in reversed(graph.nodes):
+        centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
+        passes = is_homogeneous(node) or (centred and plain_name(node.op) in ("sub", "add"))
+        if node.index in absorbing or not passes or not outputs.isdisjoint(node.outputs):
+            continue
+        readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
+        if readers and all(reader in absorbing for reader in readers):
+            absorbing.add(node.index)
+    return frozenset(absorbing)
+
+
+def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:
+    """Return the nodes of a norm that is written out: those between what enters and the last one."""
+    degrees = _degrees(graph, entering, last)
+    found, pending = {last.index}, [last]
+    while pending:
+        for value in pending.pop().inputs:
+            index = graph.values[value].node
+            if index is not None and index not in found and value != entering and value in degrees:
+                found.add(index)
+                pending.append(graph.nodes[index])
+    return found

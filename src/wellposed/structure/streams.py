@@ -1,0 +1,420 @@
+"""Residual streams: sums along which a signal is carried on, and the branches that add to it.
+
+A sum is *residual* where one of its terms leads back to a value, its *fork*, from which others come by more
+contractions: the term carries the signal on, through norms, pools and at most one projection, and the others are
+branches. Sums that the trunk of a model passes one after another, through whatever lies between them, are one stream;
+so a stream goes on through norms after its sums, projection shortcuts, downsampling and concatenations. What lies in
+branches alone is not on the trunk: residual sums in there are streams of their own, *nested* where they lie in the
+branches of one sum, and side by side with the first where several sums read them (an encoder, beside its decoder).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from wellposed.graphs import Graph
+from wellposed.graphs.graph import once
+from wellposed.graphs.naming import numberless
+from wellposed.operators.contraction import contractions
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.structure.branches import Branches, branches
+from wellposed.structure.carriers import Carriers, carriers_of
+from wellposed.structure.sums import ResidualSum, ResidualSums
+
+_SHARED = "is used elsewhere too"
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualBranch:
+    """What one branch adds to a stream.
+
+    Attributes:
+        value: id of what it adds.
+        readers: the nodes that add it.
+        sum: id of the sum.
+        weights: nodes of its contractions, without those of streams inside it, in execution order.
+        last: those after which no other comes before the sum.
+        depth: contractions on its longest chain.
+        carriers: names of the parameters that multiply all that it adds by what they are multiplied by.
+        reason: why there are none; empty where there are some.
+    """
+
+    value: int
+    readers: tuple[int, ...]
+    sum: int
+    weights: tuple[int, ...]
+    last: frozenset[int]
+    depth: int
+    carriers: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The residual sums that a signal passes one after another.
+
+    Attributes:
+        sums: their ids, in execution order.
+        branches: what is added, in execution order of the sums.
+        inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
+            that are nested in them are among them.
+        across: likewise those that act through branches of several sums at once, where each block has its own: what
+            modulates a block, joint attention of two streams. Of what all blocks read (a time, an encoder) none are
+            among them.
+        parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
+        place: the index of that sum in its stream, and of the stream among those that are nested there.
+    """
+
+    sums: tuple[int, ...]
+    branches: tuple[ResidualBranch, ...]
+    inside: Mapping[str, frozenset[int]]
+    across: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    parent: int | None = None
+    place: tuple[int, int] = (0, 0)
+
+    @property
+    def nested(self) -> bool:
+        """Whether it lies in the branches of one sum of another."""
+        return self.parent is not None
+
+
+@once
+def residual_streams(graph: Graph) -> tuple[Stream, ...]:
+    """Return the residual streams of a graph: that of the outputs first, and each before those nested in it."""
+    return tuple(_Finder(graph, branches(graph)).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What is looked through at once: the values, where to begin, and the sum in whose branches they lie."""
+
+    roots: tuple[int, ...]
+    within: frozenset[int] | None
+    fork: int | None = None
+    parent: int | None = None
+    sum: int = 0
+
+
+class _Finder:
+    def __init__(self, graph: Graph, structure: Branches) -> None:
+        self.graph = graph
+        self.sums = ResidualSums(graph, structure)
+        self.residual: Mapping[int, ResidualSum] = self.sums.found()
+        self.fixed = parameter_values(graph)
+        self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
+        self.live: set[int] = set()  # what leads to the ends
+        self.found: list[Stream] = []
+
+    def run(self) -> list[Stream]:
+        """Look through the graph from its outputs, then through what lies in branches."""
+        ends = self._ends()
+        for value in ends:
+            self.live |= self.sums.leading(value, 0)
+        levels = [_Level(ends, None)]
+        for level in levels:
+            levels += self._level(level)
+        outer = [index for index, stream in enumerate(self.found) if not stream.nested]
+        for name, sums in self._across(ends, [self.found[index] for index in outer]).items():
+            index = max(outer, key=lambda i: len(sums.intersection(self.found[i].sums)))
+            stream = self.found[index]
+            self.found[index] = replace(stream, across={**stream.across, name: sums.intersection(stream.sums)})
+        return self.found
+
+    def _across(self, ends: Collection[int], streams: Sequence[Stream]) -> dict[str, frozenset[int]]:
+        """Return the parameters that each block has for itself, and that act through branches of several sums."""
+        sums = [value for stream in streams for value in stream.sums]
+        bits = {value: 2 << place for place, value in enumerate(sums)}
+        entered = {
+            (branch.value, reader): bits[branch.sum]
+            for stream in streams
+            for branch in stream.branches
+            for reader in branch.readers
+        }
+        reached = dict.fromkeys(ends, 1)  # by value, the sums whose branches it enters first; 1 for the outputs
+        for node in reversed(self.graph.nodes):
+            beyond = 0
+            for out in node.outputs:
+                beyond |= reached.get(out, 0)
+            for value in node.inputs:
+                if self.graph.values[value].is_followed:
+                    reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
+        alike: dict[str, list[int]] = defaultdict(list)
+        for name, parameter in self.graph.parameters.items():
+            alike[numberless(name)].append(reached.get(parameter.value, 0))
+        held = {name for stream in streams for name in stream.inside}
+        found = {}
+        for name, parameter in self.graph.parameters.items():
+            own = reached.get(parameter.value, 0)
+            others = alike[numberless(name)]
+            if name not in held and own and not own & 1 and any(other and not other & own for other in others):
+                found[name] = frozenset(value for value, bit in bits.items() if bit & own)
+        return found
+
+    def _ends(self) -> tuple[int, ...]:
+        """Return the outputs, without those on the way to others: caches of keys, hidden states.
+
+        More weights lead to another output than to these, and the same ones among them.
+        """
+        if len(self.graph.outputs) < 2:
+            return self.graph.outputs
+        leading: dict[int, int] = {}
+        weights: dict[str | int, int] = {}
+        for node in self.graph.nodes:
+            before = 0
+            for value in node.inputs:
+                before |= leading.get(value, 0)
+            if node.index in self.weighted:
+                before |= 1 << weights.setdefault(self.weighted[node.index], len(weights))
+            leading.update(dict.fromkeys(node.outputs, before))
+        ends = [value for value in dict.fromkeys(self.graph.outputs) if value in self.sums.steps]
+        met = {value: leading.get(value, 0) for value in ends}
+        return tuple(
+            value for value in ends if not any(own | met[value] == own and own != met[value] for own in met.values())
+        )
+
+    # ---- one level --------------------------------------------------------------------------------------------------
+
+    def _level(self, level: _Level) -> list[_Level]:
+        """Add the streams of one level; return the levels in their branches, and beside them."""
+        trunk, passed = self._trunk(level)
+        if not passed:
+            return []
+        streams = self._joined(passed, trunk)
+        readers = {one.value: self._inside(one, trunk, level) for one in passed}
+        counts = Counter(value for inside in readers.values() for value in inside)
+        beside = frozenset(value for value, count in counts.items() if count > 1)
+        own = {value: frozenset(inside - beside) for value, inside in readers.items()}
+        holding = self._parameters(own)
+        levels = []
+        for number, sums in enumerate(streams):
+            index = len(self.found)
+            carried = [branch for one in sums for branch in self._branches(one, own[one.value])]
+            places = {one.value for one in sums}
+            mine = {name: at for name, at in holding.items() if at <= places}
+            self.found.append(
+                Stream(
+                    tuple(one.value for one in sums),
+                    tuple(_unshared(self.graph, carried)),
+                    mine,
+                    parent=level.parent,
+                    place=(level.sum, number) if level.parent is not None else (0, 0),
+                )
+            )
+            levels += [_Level(one.added, own[one.value], one.fork, index, i) for i, one in enumerate(sums)]
+        if beside:
+            roots = tuple(
+                value
+                for value in sorted(beside)
+                if any(out not in beside for node in self.graph.users().get(value, ()) for out in self.sums.made(node))
+            )
+            levels.append(_Level(roots, beside))
+        return levels
+
+    def _trunk(self, level: _Level) -> tuple[set[int], list[ResidualSum]]:
+        """Return the values that are reached without entering a branch, and the residual sums among them."""
+        trunk: set[int] = set()
+        passed = []
+        pending = list(level.roots)
+        while pending:
+            value = pending.pop()
+            if value in trunk or value in self.fixed or (level.within is not None and value not in level.within):
+                continue
+            if not self.graph.values[value].is_followed:
+                continue  # which rows are chosen: no gradient goes there
+            trunk.add(value)
+            one = self.residual.get(value)
+            if one is not None and self._is_of(one, level):
+                passed.append(one)
+                trunk |= one.inner
+                pending += one.skips
+                continue
+            index = self.graph.values[value].node
+            if index is not None:
+                pending += self.graph.nodes[index].inputs
+        return trunk, sorted(passed, key=lambda one: self.sums.order[one.value])
+
+    def _is_of(self, one: ResidualSum, level: _Level) -> bool:
+        """Whether a sum's fork lies in the level too."""
+        return level.within is None or one.fork is None or one.fork in level.within or one.fork == level.fork
+
+    def _joined(self, passed: list[ResidualSum], trunk: Collection[int]) -> list[list[ResidualSum]]:
+        """Return the sums by stream: those that the trunk leads to from one another."""
+        head = {one.value: one.value for one in passed}
+
+        def find(value: int) -> int:
+            while head[value] != value:
+                head[value] = head[head[value]]
+                value = head[value]
+            return value
+
+        at = {one.value: one for one in passed}
+        leading: dict[int, frozenset[int]] = {}  # the last sums of the trunk before a value
+        for value in sorted(trunk, key=self.sums.made_at):
+            one = at.get(value)
+            index = self.graph.values[value].node
+            read = one.skips if one is not None else () if index is None else self.graph.nodes[index].inputs
+            before = frozenset[int]().union(*(leading.get(v, ()) for v in read))
+            if one is None:
+                leading[value] = before
+                continue
+            leading[value] = frozenset((value,))
+            for other in before:
+                head[find(other)] = find(value)
+        streams: dict[int, list[ResidualSum]] = defaultdict(list)
+        for one in passed:
+            streams[find(one.value)].append(one)
+        # that of the outputs, which ends last, first
+        return sorted(streams.values(), key=lambda sums: -self.sums.order[sums[-1].value])
+
+    def _inside(self, one: ResidualSum, trunk: Collection[int], level: _Level) -> set[int]:
+        """Return the values in the branches of a sum."""
+        inside: set[int] = set()
+        pending = list(one.added)
+        while pending:
+            value = pending.pop()
+            if value in inside or value in trunk or value in self.fixed:
+                continue
+            if level.within is not None and value not in level.within:
+                continue
+            inside.add(value)
+            index = self.graph.values[value].node
+            if index is not None:
+                pending += self.graph.nodes[index].inputs
+        return inside
+
+    def _parameters(self, own: Mapping[int, frozenset[int]]) -> dict[str, frozenset[int]]:
+        """Return for each parameter that is used in branches alone the sums of these."""
+        at = {value: one for one, inside in own.items() for value in inside}
+        holding: dict[str, frozenset[int]] = {}
+        for name, parameter in self.graph.parameters.items():
+            places: set[int | None] = set()
+            pending, seen = [parameter.value], {parameter.value}
+            while pending:
+                for node in self.graph.users().get(pending.pop(), ()):
+                    for out in self.sums.made(node):
+                        if out in self.fixed:
+                            if out not in seen:
+                                seen.add(out)
+                                pending.append(out)
+                        elif out in self.live:
+                            places.add(at.get(out))
+            inside = frozenset(place for place in places if place is not None)
+            if len(inside) == len(places) > 0:
+                holding[name] = inside
+        return holding
+
+    # ---- one branch -------------------------------------------------------------------------------------------------
+
+    def _branches(self, one: ResidualSum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
+        """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
+        found = {value: self._branch(one, value, inside) for value in one.added}
+        if one.fused:
+            node = self.graph.nodes[self.sums.made_at(one.value)]
+            branch = found[one.added[0]][0]
+            whole = replace(
+                branch,
+                weights=tuple(sorted({weight for other, _ in found.values() for weight in other.weights})),
+                depth=max(b.depth for b, _ in found.values()),
+                carriers=(),
+                reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
+            )
+            return [(whole, Carriers(reason=whole.reason))]
+        for partial in one.inner:
+            node = self.graph.nodes[self.sums.made_at(partial)]
+            terms = [value for value in found if value in node.inputs]
+            if len(terms) < 2 or any(found[value][0].carriers for value in terms):
+                continue
+            together = self._branch(one, partial, inside)
+            if together[0].carriers:
+                found = {partial if v == terms[0] else v: b for v, b in found.items() if v not in terms[1:]}
+                found[partial] = together
+        return list(found.values())
+
+    def _branch(self, one: ResidualSum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
+        readers = self._readers(one, value)
+        carriers = carriers_of(self.graph, value, readers)
+        own, last, seen = [], set(), set()
+        pending = [(value, True)]
+        while pending:
+            at, ends = pending.pop()
+            if at not in inside or (at, ends) in seen or (at, True) in seen:
+                continue
+            seen.add((at, ends))
+            index = self.graph.values[at].node
+            if index is None:
+                continue
+            if index in self.weighted:
+                own.append(index)
+                if ends:
+                    last.add(index)
+            inner = self.residual.get(at)
+            nested = inner is not None and inner.fork in inside
+            through = inner.skips if inner is not None and nested else self.graph.nodes[index].inputs
+            pending += [(read, ends and index not in self.weighted) for read in through]
+        depth = len(set(own)) if one.fork is None else self.sums.depth(one.fork, None, value)
+        branch = ResidualBranch(
+            value,
+            readers,
+            one.value,
+            tuple(sorted(set(own))),
+            frozenset(last),
+            depth,
+            carriers.parameters,
+            carriers.reason,
+        )
+        return branch, carriers
+
+    def _readers(self, one: ResidualSum, value: int) -> tuple[int, ...]:
+        """Return the nodes through which a sum reads one of its terms."""
+        nodes: list[int] = []
+        pending = [one.value, *one.inner]
+        seen: set[int] = set()
+        while pending:
+            at = pending.pop()
+            index = self.graph.values[at].node
+            if at in seen or index is None:
+                continue
+            seen.add(at)
+            if value in self.graph.nodes[index].inputs:
+                nodes.append(index)
+            elif at == one.value or at in one.inner:  # terms that were stacked before they are summed
+                pending += [read for read in self.graph.nodes[index].inputs if read not in one.skips]
+        return tuple(sorted(set(nodes)))
+
+
+def _unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> Iterator[ResidualBranch]:
+    """Yield the branches, without carriers where something that is no end of a branch uses these too."""
+    ends = {node for _, carriers in carried for node in carriers.uses}
+    dead = set(graph.dead_nodes)
+    fixed = parameter_values(graph)
+    for branch, carriers in carried:
+        reason = ""
+        for name in carriers.parameters:
+            other = other_use(graph, name, ends, fixed, dead)
+            if other is not None:
+                reason = f"{name} {_SHARED}, by {graph.nodes[other].name}"
+                break
+        yield replace(branch, carriers=(), reason=reason) if reason else branch
+
+
+def other_use(
+    graph: Graph,
+    name: str,
+    ends: Collection[int],
+    fixed: Collection[int],
+    dead: Collection[int],
+) -> int | None:
+    """Return a node that uses a parameter for something else than the ends of branches."""
+    pending, seen = [graph.parameters[name].value], set[int]()
+    while pending:
+        for node in graph.users().get(pending.pop(), ()):
+            if node in ends or node in dead or node in seen:
+                continue
+            seen.add(node)
+            outputs = graph.nodes[node].outputs
+            if not all(out in fixed for out in outputs):
+                return node
+            pending += outputs
+    return None

@@ -1,0 +1,116 @@
+"""Tables whose rows are looked up: what numbers multiply the rows, and which tables' rows are added to each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.operators.contraction import contractions
+from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
+from wellposed.structure.carriers import is_homogeneous
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """How the rows of the tables of one graph, by their parameters' names, enter what follows.
+
+    Attributes:
+        factors: the number that rows are multiplied by before anything else is done to them: 1 for most, √width in
+            some transformers. Of a table that is looked up several times, at the first.
+        added: for each table, those whose rows are added to its own, or to a sum that its own are in, itself included;
+            in the model's order. Tables that are added to nothing are left out.
+    """
+
+    factors: dict[str, float]
+    added: dict[str, tuple[str, ...]]
+
+
+@once
+def tables(graph: Graph) -> Tables:
+    """Return the tables of a graph: one pass over its nodes."""
+    uses = [use for use in contractions(graph) if use.kind == "embedding" and use.parameter in graph.parameters]
+    looked_up = {use.node: use.parameter for use in uses}
+    rows: dict[int, dict[str, float]] = {}  # by value, the tables whose rows it is a sum of, times which number
+    met: dict[str, set[str]] = defaultdict(set)
+    factors: dict[str, float] = {}
+    for node in graph.nodes:
+        name = looked_up.get(node.index)
+        if name is not None:
+            rows[node.outputs[0]] = {name: 1.0}
+            factors.setdefault(name, 1.0)
+            continue
+        made = _made(graph, node, rows)
+        if not made:
+            continue
+        rows[node.outputs[0]] = made
+        for one in made:
+            met[one].update(made)
+        before = next(rows[value] for value in node.inputs if value in rows)
+        if len(made) == 1 and made != before and _alone(graph, node):
+            (table,) = made
+            if before[table] == factors[table]:
+                factors[table] = made[table]
+    order = list(graph.parameters)
+    sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
+    return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
+
+
+def _together(met: dict[str, set[str]], first: str) -> set[str]:
+    """Return all tables that are in sums with ``first``, directly or through others."""
+    found, pending = {first}, [first]
+    while pending:
+        new = met[pending.pop()] - found
+        found |= new
+        pending.extend(new)
+    return found
+
+
+def _alone(graph: Graph, node: Node) -> bool:
+    """Whether a node is the only one that reads what it multiplies: no branch of the model that scales its input."""
+    return all(
+        set(graph.users().get(value, ())) - set(graph.dead_nodes) <= {node.index}
+        for value in node.inputs
+        if value not in graph.known
+    )
+
+
+def _made(graph: Graph, node: Node, rows: dict[int, dict[str, float]]) -> dict[str, float]:
+    """Return the tables whose rows a node's result holds as terms, with the numbers that they are multiplied by."""
+    name = plain_name(node.op)
+
+    def of(argument: object) -> dict[str, float]:
+        value = ref_of(argument)
+        return {} if value is None else rows.get(value, {})
+
+    if name in ("add", "sub"):
+        alpha = float(named_arguments(node).get("alpha") or 1.0)
+        first, second = node.args[:2]
+        return {table: own * alpha for table, own in of(second).items()} | of(first)
+    if name in ("mul", "div"):
+        held, number = of(node.args[0]), number_of(graph, node.args[1])
+        if not held and name == "mul":
+            held, number = of(node.args[1]), number_of(graph, node.args[0])
+        if not number:
+            return {}
+        factor = abs(number) if name == "mul" else 1.0 / abs(number)
+        return {table: own * factor for table, own in held.items()}
+    if is_homogeneous(node) and node.inputs and name not in ("sum", "mean", "cumsum", "relu", "abs"):
+        return rows.get(node.inputs[0], {})
+    return {}
+
+
+def factor_between(graph: Graph, starts: Collection[int], value: int) -> float:
+    """Return the number that what the nodes ``starts`` make is multiplied by before it is ``value``, without its sign.
+
+    1 where more happens to it in between than numbers and what is homogeneous.
+    """
+    held = {out: {"": 1.0} for start in starts for out in graph.nodes[start].outputs}
+    for node in graph.nodes[min(starts, default=0) :]:
+        if value in held:
+            break
+        if node.outputs[0] not in held and (made := _made(graph, node, held)):
+            held[node.outputs[0]] = made
+    return held.get(value, {}).get("", 1.0)
