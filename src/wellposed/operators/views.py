@@ -2,8 +2,8 @@
 
 A view is a chain of five steps: axes are regrouped, permuted, expanded, cut or reordered. Every reader of views derives
 what it needs from the steps: the forward rule and the backward rule (`rules.shape`), the parameter that scales a value
-(`scale_parameters`), the indices of tensors (`indices`), the consumers of a fused weight (`contraction`) and the branches of a
-graph (`wellposed.structure.branches`). An operator is added here, once.
+(`scale_parameters`), the indices of tensors (`indices`), the consumers of a fused weight (`contraction`) and the
+branches of a graph (`wellposed.structure.branches`). An operator is added here, once.
 """
 
 from __future__ import annotations
