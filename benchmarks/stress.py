@@ -66,7 +66,7 @@ class Gated(nn.Module):
         return self.one(x) * torch.sigmoid(self.other(x))
 
 
-class Joined(nn.Module):
+class CompositeScales(nn.Module):
     def __init__(self, parts: list[nn.Module], dim: int) -> None:
         super().__init__()
         self.parts, self.dim = nn.ModuleList(parts), dim
@@ -94,7 +94,7 @@ def block(kind: str, width: int, dice: random.Random, depth: int) -> nn.Module:
         return Gated(block(kind, width, dice, depth - 1), block(kind, width, dice, depth - 1))
     if way == "joined" and width % 2 == 0:
         narrow = [nn.Sequential(layer(kind, width, width // 2, dice), dice.choice(ACTIVATIONS)()) for _ in range(2)]
-        return Joined(narrow, 1 if kind == "image" else -1)
+        return CompositeScales(narrow, 1 if kind == "image" else -1)
     if way == "attention" and kind == "tokens":
         return Residual(nn.Sequential(nn.LayerNorm(width), Attention(width, dice.choice([1, 2, 4]))), 1.0)
     parts: list[nn.Module] = []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from experiments.search.genomes import INPUT, OUTPUT, Genome, Network
-from experiments.search.layers import BuildError, Join, Made, Shape, made, start_
+from experiments.search.layers import BuildError, CompositeScale, Made, Shape, made, start_
 from experiments.search.space import JOIN, SPECIES
 
 AT_MOST = 4
@@ -55,7 +55,7 @@ class Layered(nn.Module):
     in the order in which they are run.
     """
 
-    def __init__(self, steps: Sequence[tuple[Sequence[int], Join | None, nn.Module]]) -> None:
+    def __init__(self, steps: Sequence[tuple[Sequence[int], CompositeScale | None, nn.Module]]) -> None:
         super().__init__()
         self.sources = [tuple(sources) for sources, _, _ in steps]
         self.joins = nn.ModuleList(nn.Identity() if join is None else join for _, join, _ in steps)
@@ -160,14 +160,14 @@ def _graph(
 ) -> tuple[nn.Module, Shape]:
     """Return a graph's module and the shape of its value; ``modules`` stand at the nodes of a blueprint."""
     shapes, numbers = [shape], {INPUT: 0}
-    steps: list[tuple[list[int], Join | None, nn.Module]] = []
+    steps: list[tuple[list[int], CompositeScale | None, nn.Module]] = []
     nodes = genome.by_mark
     for mark in [*genome.order(), OUTPUT]:
         genes = nodes[mark].genes if mark in nodes else genome.genes
         sources = sorted(numbers[source] for source in genome.sources(mark))
         entering, join = shapes[sources[0]], None
         if len(sources) > 1:
-            join = Join([shapes[source] for source in sources], str(genes[JOIN]))
+            join = CompositeScale([shapes[source] for source in sources], str(genes[JOIN]))
             entering = join.shape
             total.add(join, join.work)
         if mark == OUTPUT:

@@ -103,7 +103,7 @@ class SpatialDropout(nn.Module):
         return functional.dropout2d(x, self.rate, self.training)
 
 
-class Join(nn.Module):
+class CompositeScale(nn.Module):
     """What several branches come to: their sum, a sum with learnable weights, or their channels side by side.
 
     Branches of more positions are pooled, by means over windows, to the fewest that any has. For a sum, branches of

@@ -5,7 +5,7 @@
 | a rule | `rule`, `Call`, `State`, and the arithmetic that keeps correlations, dependence and spread right: `apply_pointwise`, `linear`, `combine`, `multiply`, `averaged`, `normalise`, `reshape`, `permute`, `expand`, `select`, `concatenate`, `make_state` |
 | a backward rule | `adjoint`, `Adjoint`, `Term`, `settled`, `times`, `reduced` |
 | a view | `view` with the steps `Regroup`, `Permute`, `Expand`, `Cut`, `Reorder` |
-| a method | `method`, `Draft`, `Request`, `Drawn`, `Constant` and the other kinds of `Prescription`, `keep`, `contractions`, `levers`, `widths`, `residual_streams` |
+| a method | `method`, `Draft`, `Request`, `Drawn`, `Constant` and the other kinds of `Prescription`, `keep`, `contractions`, `scale_parameters`, `widths`, `residual_streams` |
 | a front end | a module that `wellposed.trace` can run, and `Graph`, `Node`, `Value`, `Parameter`, `Ref` |
 
 ``docs/extending.md`` shows each of them at work.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from wellposed.graphs import Graph, Node, Parameter, Ref, Value, trace
 from wellposed.methods import Draft, Request, method
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import Lever, levers
+from wellposed.operators.scale_parameters import ScaleParameter, scale_parameters
 from wellposed.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
 from wellposed.plans import Centering, Constant, Default, Drawn, Kept, Prescription, Rescaled, Tied, keep
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
@@ -48,7 +48,6 @@ __all__ = [
     "Expand",
     "Graph",
     "Kept",
-    "Lever",
     "Node",
     "Parameter",
     "Permute",
@@ -61,6 +60,7 @@ __all__ = [
     "Rescaled",
     "ResidualBranch",
     "Rule",
+    "ScaleParameter",
     "State",
     "Steps",
     "Stream",
@@ -76,7 +76,6 @@ __all__ = [
     "contractions",
     "expand",
     "keep",
-    "levers",
     "linear",
     "make_state",
     "method",
@@ -89,6 +88,7 @@ __all__ = [
     "reshape",
     "residual_streams",
     "rule",
+    "scale_parameters",
     "select",
     "settled",
     "times",

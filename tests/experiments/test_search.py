@@ -19,7 +19,7 @@ from experiments.search.build import Form, Limits, build
 from experiments.search.evolution import WORST, Evolution, advance, assemble, begin
 from experiments.search.fitness import ARMS, evaluate
 from experiments.search.genomes import INPUT, OUTPUT, Genome, Network, Node, between, first_genome
-from experiments.search.layers import INITIALISERS, BuildError, Join, Recurrent, made
+from experiments.search.layers import INITIALISERS, BuildError, CompositeScale, Recurrent, made
 from experiments.search.mutations import Rates, crossed, mutated
 from experiments.search.readers import alphabets, archives
 from experiments.search.search import Search, run_search
@@ -210,7 +210,7 @@ def test_every_random_net_builds_and_runs_forward_and_backward(settings, name, t
     ("how", "shape"), [("add", (5, 2, 3)), ("weighted_sum", (5, 2, 3)), ("concatenate", (9, 2, 3))]
 )
 def test_branches_of_any_shape_are_joined(how, shape):
-    join = Join([(4, 6, 3), (5, 2, 7)], how)
+    join = CompositeScale([(4, 6, 3), (5, 2, 7)], how)
     joined = join(torch.ones(2, 4, 6, 3), torch.ones(2, 5, 2, 7))
     assert join.shape == shape == joined.shape[1:]
     if how != "concatenate":

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import wellposed as wp
 from wellposed.operators.contraction import contractions
-from wellposed.operators.scale_parameters import levers
+from wellposed.operators.scale_parameters import scale_parameters
 from wellposed.structure.roles import roles
 
 
@@ -176,7 +176,7 @@ def test_the_scale_of_a_weight_is_followed_through_views_and_numbers():
     graph = wp.trace(Apply(lambda x, w: F.linear(x, (0.5 * w).view(6, 2, 12).reshape(12, 12)[:5]), w=(12, 12)), TOKENS)
     (contraction,) = contractions(graph)
     assert contraction.parameter == "w"
-    assert levers(graph)[contraction.weight].parameter == "w"
+    assert scale_parameters(graph)[contraction.weight].parameter == "w"
 
 
 def test_a_weight_norm_is_scaled_by_its_gain():

@@ -12,7 +12,7 @@ import wellposed as wp
 from wellposed.checks.comparison import TOLERANCE
 from wellposed.graphs.run import call
 from wellposed.operators.norms import NORMS
-from wellposed.operators.scale_parameters import levers
+from wellposed.operators.scale_parameters import scale_parameters
 from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.distributions import views as views_of_states
 
@@ -147,8 +147,10 @@ def test_a_wrong_axis_would_be_noticed(monkeypatch):
 
 def test_axes_of_the_parameter_are_followed():
     graph = wp.trace(Product((3, WIDTH, WIDTH), lambda w: w.movedim(0, 2)[..., 1].T), torch.zeros(4, WIDTH))
-    (lever,) = {levers(graph)[node.inputs[1]] for node in graph.nodes if node.op_name == "matmul.default"}
-    assert lever.axes == (2, 1)
+    (scale_parameter,) = {
+        scale_parameters(graph)[node.inputs[1]] for node in graph.nodes if node.op_name == "matmul.default"
+    }
+    assert scale_parameter.axes == (2, 1)
 
 
 def test_every_norm_names_its_gain_and_shift():

@@ -266,7 +266,7 @@ def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any)
 
 def dense(state: State, array: Array) -> Array:
     """Write a map by atoms as an array of the tensor's shape."""
-    full = np.broadcast_to(array, state.sizes)
+    full = np.broadcast_to(array, state.lengths)
     order = [i for axis in state.axes for i in axis]
     return np.ascontiguousarray(full.transpose(order)).reshape(state.shape)
 
@@ -352,7 +352,7 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
     groups = [(axis,) for axis in range(rank)] if not case.flat else []
     for group in (*groups, tuple(range(rank))):
         atoms = [i for axis in group for i in state.axes[axis]]
-        expected = float(kernels.pair_mean(covariance, state.sizes, atoms).ravel()[0])
+        expected = float(kernels.pair_mean(covariance, state.lengths, atoms).ravel()[0])
         seen = (centred.mean(axis=tuple(1 + a for a in group)) ** 2).reshape(draws, -1).mean(axis=1)
         # which positions are hit is not random here, as the rule takes it to be: at most var / n of the covariance
         slack = state.pooled_var / values[0].size if case.flat else 0.0

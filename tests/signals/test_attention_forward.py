@@ -213,7 +213,7 @@ def test_how_alike_positions_are_by_chance(activation):
     mean = sum(found) / len(found)
     error = torch.tensor(found).std().item() / len(found) ** 0.5
     # to first order in one over the widths: products of two of them are left out
-    assert state.alike.variance == pytest.approx(mean, abs=mean**2 + 3 * error)
+    assert state.finite_width_correlation.variance == pytest.approx(mean, abs=mean**2 + 3 * error)
 
 
 @pytest.mark.parametrize("written", [False, True])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.state import known, make_state
+from wellposed.signals.distributions.state import Lazy, make_state
 from wellposed.signals.sampling import joint_sampling
 from wellposed.signals.sampling.samples import sample_state
 
@@ -185,7 +185,7 @@ def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
     """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
     told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000
     state = make_state((2, width), gauss=True)
-    state = state.changed(moments=replace(state.moments, corr=told, even=1.0 / features))
+    state = state.changed(moments=replace(state.moments, corr=told, equal_norm_inverse_dim=1.0 / features))
     generator = torch.Generator().manual_seed(0)
     drawn = torch.stack([sample_state(state, generator, torch.float64, (1,)) for _ in range(count)])
     # the expected cosine of rows that correlate by r is r (1 - (1 - r²) / 12) up to 1 / 36: 0.43 for one of 0.4
@@ -268,7 +268,9 @@ def test_the_varying_scale_lasts_through_parts_and_wide_layers() -> None:
 
 def test_a_filter_is_drawn_with_its_size() -> None:
     state = make_state((4, 384, 64), 0.0, 1.0, gauss=True)
-    state = state.amended(chance=known(np.full((2, 1, 2), 0.25)), scales=known(np.array([[[0.5, 0.0]]])))
+    state = state.amended(
+        inverse_dims=Lazy.of(np.full((2, 1, 2), 0.25)), local_scales=Lazy.of(np.array([[[0.5, 0.0]]]))
+    )
     drawn = sample_state(state, torch.Generator().manual_seed(0), torch.float64)
     sizes = drawn.square().mean((0, 2))
     # |w|² of four Gaussian elements, relative to its mean: a Gamma variable of variance 1 / 2 and excess kurtosis 3, to

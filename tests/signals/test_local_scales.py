@@ -448,7 +448,7 @@ def test_rows_that_are_put_somewhere_have_in_common_what_they_had(count):
     level = sums.pooled_mean
     for predicted, squares in (
         (sums.pooled_var, ((found - level) ** 2).mean(1)),
-        (kernels.pair_mean(sums.covariance(), sums.sizes).item(), (found.mean(1) - level) ** 2),
+        (kernels.pair_mean(sums.covariance(), sums.lengths).item(), (found.mean(1) - level) ** 2),
     ):
         assert abs(predicted - squares.mean().item()) < 4 * squares.std().item() / draws**0.5
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import wellposed as wp
 
-from .test_sizes import assert_alike, predicted_and_measured
+from .test_local_scales import assert_alike, predicted_and_measured
 from .test_tokens import Causal
 
 NODES, EDGES, WIDTH = 40, 200, 64

@@ -310,7 +310,7 @@ def test_parts_one_after_another_are_each_divided_by_their_own_statistic() -> No
     assert predicted["mul#2"].log2_std < 1e-3
 
 
-class Joined(nn.Module):
+class CompositeScales(nn.Module):
     """Two maps of a signal, or of one another, one after another along the features of a norm."""
 
     def __init__(self, norm, dependent):
@@ -332,7 +332,7 @@ def test_a_norm_over_a_concatenation(form, dependent) -> None:
         "var": lambda x, d: (x - x.mean(d, keepdim=True)) * torch.rsqrt(x.var(d, keepdim=True, unbiased=False) + 1e-6),
     }
     norm = centred.get(form) or ROOT_MEAN_SQUARE[form]
-    graph = wp.trace(Joined(norm, dependent), torch.randn(8, 16, 32))
+    graph = wp.trace(CompositeScales(norm, dependent), torch.randn(8, 16, 32))
     plan = wp.plan(graph)
     predicted = wp.propagate(graph, weights=plan)
     (weight,) = (node for node in graph if node.name == "last")

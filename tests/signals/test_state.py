@@ -34,11 +34,11 @@ def correlations(state: State) -> np.ndarray:
     places = []
     for axis, members in enumerate(state.axes):
         rest = positions[:, axis]
-        sizes = [state.sizes[i] for i in members]
+        sizes = [state.lengths[i] for i in members]
         for k, i in enumerate(members):
             inner = int(np.prod(sizes[k + 1 :]))
             places.append((i, rest // inner % sizes[k]))
-    index, zero = [None] * len(state.sizes), np.zeros((len(positions),) * 2, dtype=bool)
+    index, zero = [None] * len(state.lengths), np.zeros((len(positions),) * 2, dtype=bool)
     for i, place in places:
         lag = np.abs(place[:, None] - place[None, :])
         length = state.corr.shape[i]
@@ -106,7 +106,7 @@ def test_regrouping_across_boundaries_keeps_pooled_figures():
     mean, var = dense_moments(state)
     std = np.sqrt(var.ravel())
     covariance = correlations(state) * np.outer(std, std)
-    whole = kernels.pair_mean(made.covariance(), made.sizes).ravel()[0]
+    whole = kernels.pair_mean(made.covariance(), made.lengths).ravel()[0]
     rest = (covariance.sum() - np.trace(covariance)) / (24 * 23)
     assert whole == pytest.approx((made.pooled_var + 23 * rest) / 24, rel=0.05)  # the kernel averages s_p s_q by lag
     del mean
@@ -167,13 +167,13 @@ def test_concatenation_of_correlated_elements_keeps_positions():
     np.testing.assert_allclose(dense(both, both.mean), [[1.0] * 3 + [-1.0] * 5] * 2)
     expected = (3 * 4.0 + 6 * 2.0 + 5 * 1.0) / 64
     # one correlation stands for all pairs: their average is kept up to the products of deviations
-    assert kernels.pair_mean(both.covariance(), both.sizes, [1]).ravel()[0] == pytest.approx(expected, rel=0.15)
+    assert kernels.pair_mean(both.covariance(), both.lengths, [1]).ravel()[0] == pytest.approx(expected, rel=0.15)
 
 
 def test_alignment_of_broadcast_shapes():
     x, y = example((4, 6), (2, 1)), example((6,), (1,), seed=1)
     a, b, layout = align(x, y)
-    assert list(layout.sizes) == [4, 6]
+    assert list(layout.lengths) == [4, 6]
     assert layout.axes == ((0,), (1,))
     np.testing.assert_allclose(b.mean, y.mean[None])
     assert b.corr.shape == (2, 1)

@@ -13,7 +13,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.signals.algebra.softmax import participations
-from wellposed.signals.distributions.state import Later, known, read
+from wellposed.signals.distributions.state import Lazy, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.quadratic import excess
 from wellposed.signals.rules import pooling
@@ -131,13 +131,13 @@ def test_what_is_read_later_is_made_once():
         made.append(1)
         return np.ones(2)
 
-    later = Later(make)
+    later = Lazy(make)
     assert not made
-    assert read(later) is read(later)
+    assert evaluated(later) is evaluated(later)
     assert made == [1]
-    assert read(None) is None
-    assert read(Later(lambda: None)) is None
-    np.testing.assert_array_equal(read(known(np.zeros(3))), np.zeros(3))
+    assert evaluated(None) is None
+    assert evaluated(Lazy(lambda: None)) is None
+    np.testing.assert_array_equal(evaluated(Lazy.of(np.zeros(3))), np.zeros(3))
 
 
 def test_a_long_chain_of_convolutions_is_not_worked_out_by_recursion():

@@ -52,7 +52,7 @@ class Samples:
     """
 
     def __init__(self, template: State, tensors: Sequence[Tensor], *, fixed: bool = False) -> None:
-        if sorted(i for axis in template.axes for i in axis) != list(range(len(template.sizes))):
+        if sorted(i for axis in template.axes for i in axis) != list(range(len(template.lengths))):
             template = make_state(tuple(tensors[0].shape), tag="measured")
         self.template = template
         self.values: list[Tensor] = [_in_atoms(tensor, template) for tensor in tensors]
@@ -94,12 +94,13 @@ class Samples:
             corr = np.clip(kernel / level, -1.0, 1.0) if level > 0.0 else np.ones((1,) * kernel.ndim)
             profiles = self.kinds.count("profile")
             caps = [kernels.lag_cap(profiles) if kind == "profile" else 2 for kind in self.kinds]
-            corr = kernels.shorten(corr, template.sizes, caps)
+            corr = kernels.shorten(corr, template.lengths, caps)
         before = kernels.average(template.var)
         ratio = kernels.average(var) / before if before > 0.0 else 1.0
         state = template.changed(
-            mean=(self.centre + shift).numpy(), var=var, corr=corr, excess=template.excess,
-            scales=template.scales, sizes_by=template.sizes_by,
+            mean=(self.centre + shift).numpy(), var=var, corr=corr,
+            channel_norm_correction=template.channel_norm_correction,
+            local_scales=template.local_scales, local_scale_sources=template.local_scale_sources,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
             transport=template.transport, base=None, fn=None, links=(), blocks=(), block_axis=-1, scores=None,
             spread=STEADY, tag="measured",
@@ -131,7 +132,7 @@ class Samples:
 
     def _kinds(self) -> list[Kind]:
         """Return what the kernel holds along each atom: as predicted, and more where the samples show more."""
-        lengths, sizes = self.template.corr.shape, self.template.sizes
+        lengths, sizes = self.template.corr.shape, self.template.lengths
         if self.fixed or not any(value.numel() for value in self.values):
             return ["alone" if n == 1 else "pairs" if n == 2 else "profile" for n in lengths]
         floor = SIGNIFICANT / math.sqrt(sum(value.numel() for value in self.values))
@@ -152,7 +153,7 @@ class Samples:
 
     def _kernel(self, draw: int) -> Array:
         value = self.standardised(draw)
-        return _covariance(value, value, self.template.sizes, self.kinds)
+        return _covariance(value, value, self.template.lengths, self.kinds)
 
 
 class SampledDependence(Dependence):
@@ -172,9 +173,9 @@ class SampledDependence(Dependence):
 
     def _between(self, x: Samples, y: Samples, where: Dims) -> Array | None:
         """Return the covariance kernel of two tensors in the atoms of the first; ``where`` has the second's there."""
-        sizes = x.template.sizes
+        sizes = x.template.lengths
         pairs = [(i, j) for j, i in enumerate(where) if i is not None]
-        if len(where) != len(y.template.sizes) or any(sizes[i] != y.template.sizes[j] for i, j in pairs):
+        if len(where) != len(y.template.lengths) or any(sizes[i] != y.template.lengths[j] for i, j in pairs):
             return None
         kinds: list[Kind] = ["constant"] * len(sizes)
         for i, j in pairs:
@@ -237,7 +238,7 @@ class MeasuredStates:
 
     def samples_of(self, template: State) -> Samples | None:
         """Return the samples of an earlier state: of an operand, or of a value that `values_needed` names."""
-        key = (template.serial, template.sizes)
+        key = (template.serial, template.lengths)
         if key not in self._by_template:
             value = self._made_by.get(key)
             if value is None or value not in self._tensors:
@@ -257,7 +258,7 @@ class MeasuredStates:
         return [value.permute(order).reshape(samples.template.shape) for value in samples.values]
 
     def _sampled(self, template: State, tensors: Sequence[Tensor], fixed: bool = False) -> Samples:
-        key = (template.serial, template.sizes)
+        key = (template.serial, template.lengths)
         if key not in self._by_template:
             self._by_template[key] = Samples(template, tensors, fixed=fixed)
         return self._by_template[key]
@@ -277,16 +278,16 @@ class _Maker:
         if template.mask is not None:  # the numbers of a mask are known; the scores below it are what is measured
             scores = None if template.scores is None else self._earlier(template.scores)
             return template.amended(scores=template.scores if scores is None else scores)
-        key = (template.serial, template.sizes)
+        key = (template.serial, template.lengths)
         if key not in self.made:
             self.made[key] = self._make(template, samples)
         made = self.made[key]
-        return made.amended(axes=template.axes) if made.sizes == template.sizes else made
+        return made.amended(axes=template.axes) if made.lengths == template.lengths else made
 
     def _make(self, template: State, samples: Samples) -> State:
         state = samples.state(self.draws).amended(roots=self.root)
         base = None if template.base is None else self._earlier(template.base)
-        if base is not None and base.sizes == state.sizes:
+        if base is not None and base.lengths == state.lengths:
             state = state.amended(base=base, fn=template.fn)
         if template.blocks:
             axis = template.block_axis
@@ -326,7 +327,7 @@ def values_needed(run: Pass, node: Node) -> list[int]:
     def visit(state: State) -> None:
         for part in (state.base, state.scores, *state.blocks):
             if part is not None:
-                value = made_by.get((part.serial, part.sizes))
+                value = made_by.get((part.serial, part.lengths))
                 if value is not None:
                     values[value] = None
                 visit(part)
@@ -345,7 +346,7 @@ def _values_by_state(run: Pass) -> dict[tuple[int, tuple[int, ...]], int]:
     for value, state in sorted(run.states.items()):
         kind = run.graph.values[value].kind
         if state is not None and kind in ("input", "intermediate") and value not in run.graph.known:
-            makers.setdefault((state.serial, state.sizes), value)
+            makers.setdefault((state.serial, state.lengths), value)
     return makers
 
 
@@ -354,8 +355,8 @@ def mean_correlations(state: State) -> tuple[float, ...]:
     correlations = []
     for axis, atoms in enumerate(state.axes):
         size = state.shape[axis]
-        others = [i for i in range(len(state.sizes)) if i not in atoms]
-        mean = float(kernels.pair_mean(kernels.at_zero(state.corr, others), state.sizes, atoms).ravel()[0])
+        others = [i for i in range(len(state.lengths)) if i not in atoms]
+        mean = float(kernels.pair_mean(kernels.at_zero(state.corr, others), state.lengths, atoms).ravel()[0])
         correlations.append(min(max((mean * size - 1.0) / (size - 1), -1.0), 1.0) if size > 1 else math.nan)
     return tuple(correlations)
 
@@ -363,7 +364,7 @@ def mean_correlations(state: State) -> tuple[float, ...]:
 def _in_atoms(tensor: Tensor, state: State) -> Tensor:
     """Return a tensor with one axis for each atom of its state, in their order."""
     listed = [i for axis in state.axes for i in axis]
-    values = tensor.detach().reshape([state.sizes[i] for i in listed])
+    values = tensor.detach().reshape([state.lengths[i] for i in listed])
     return values.permute([listed.index(i) for i in range(len(listed))])
 
 

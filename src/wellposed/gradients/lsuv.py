@@ -24,7 +24,7 @@ from wellposed.graphs import Graph, Node, trace
 from wellposed.graphs.run import Interpreter
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.product import describe
-from wellposed.operators.scale_parameters import levers
+from wellposed.operators.scale_parameters import scale_parameters
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
 from wellposed.signals.inputs import Described
@@ -240,8 +240,8 @@ class _Walk(Interpreter):
         for name, (use, target) in goals.items():
             self._goals[use.node].append((name, use, target))
         self._carried: dict[str, list[int]] = defaultdict(list)
-        for value, lever in levers(graph).items():
-            self._carried[centred.get(lever.parameter, lever.parameter)].append(value)
+        for value, scale_parameter in scale_parameters(graph).items():
+            self._carried[centred.get(scale_parameter.parameter, scale_parameter.parameter)].append(value)
 
     def run(self) -> bool:
         """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""

@@ -193,7 +193,9 @@ def _prescriptions(
     counted = beside(graph, weights.fixed, weights.uses, weights.decisions) if left else {}
     return prescriptions | {
         name: keep(name, graph.parameters[name].shape, counted[name], "other")
-        if name in counted and weights.roles[name] == "other" and name not in weights.zero_kept | weights.joined.leaves
+        if name in counted
+        and weights.roles[name] == "other"
+        and name not in weights.zero_kept | weights.composite.leaves
         else _kept(graph, weights, name, uses_of[name], why)
         for name in left
     }
@@ -208,7 +210,7 @@ def _kept(
         return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
-    if name in weights.joined.leaves:
+    if name in weights.composite.leaves:
         return keep(name, shape, "what it is multiplied with is 0, so that no scale of it shows", "weight")
     if role == "weight":
         return keep(name, shape, _without_choice(graph, uses), "weight")
@@ -263,8 +265,8 @@ def _weight(
             if weights.waits(name)
             else f"{reason}: what it meets last; at {first} it meets zeros"
         )
-    if name in weights.joined.words:
-        reason += f": {weights.joined.words[name]}"
+    if name in weights.composite.words:
+        reason += f": {weights.composite.words[name]}"
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also used as an embedding: its use as a weight decides its scale"
     role: Role = "embedding" if use.kind == "embedding" else "weight"

@@ -190,7 +190,7 @@ class _Nominal:
         if self.vertices[value].activated:
             size = state.second_moment
             return linear(Call(run, node), state, 1.0 / math.sqrt(size)) if size > 0 else state
-        one = (1,) * len(state.sizes)
+        one = (1,) * len(state.lengths)
         return state.as_new(state.roots).changed(mean=np.zeros(one), var=np.ones(one), gauss=True)
 
 

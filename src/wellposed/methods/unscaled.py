@@ -13,7 +13,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.product import describe
-from wellposed.operators.scale_parameters import levers, parameter_values
+from wellposed.operators.scale_parameters import parameter_values, scale_parameters
 
 LARGEST = 1 << 24
 """Elements of the largest weight that is computed to see how it follows its parameter's scale."""
@@ -41,7 +41,7 @@ def unscaled(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[s
     ``known`` are the graph's contractions, where they are at hand.
     """
     uses = contractions(graph) if known is None else known
-    scaling, fixed = levers(graph), parameter_values(graph)
+    scaling, fixed = scale_parameters(graph), parameter_values(graph)
     scaled = {use.parameter for use in uses}
     read = _Sources(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
     unscaled: dict[str, Unscaled] = {}
@@ -137,7 +137,7 @@ class _Sources:
 
 
 def _between(sources: _Sources, use: Contraction, name: str, scaled: set[int]) -> Unscaled:
-    """Return why a parameter is no lever of the weight that a contraction receives."""
+    """Return why a parameter is no scale parameter of the weight that a contraction receives."""
     graph, nodes = sources.graph, sources.nodes(use.weight)
     lost = next((n for n in nodes if scaled.intersection(n.inputs) and not scaled.intersection(n.outputs)), None)
     where = _named(lost if lost is not None else graph.nodes[use.node])

@@ -15,7 +15,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.operators.product import GROUPED, Product, Window, describe
-from wellposed.operators.scale_parameters import Lever, levers, parameter_values
+from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
 from wellposed.operators.views import Cut, Shape, Steps, carried, is_cut, view_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
@@ -76,15 +76,16 @@ RECURRENT |= {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.
 """Whole recurrent layers, and their cells."""
 
 
-def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tuple[Contraction, ...]:
+def contractions(graph: Graph, found: Mapping[int, ScaleParameter] | None = None) -> tuple[Contraction, ...]:
     """Return every use of a parameter as a weight, in execution order.
 
     Linear layers, convolutions, matrix products and einsum with a parameter-derived operand, embeddings, and the
-    weights of recurrent operators (one entry per parameter). ``found`` is what `levers` returns, where it is at hand.
+    weights of recurrent operators (one entry per parameter). ``found`` is what
+    `scale_parameters` returns, where it is at hand.
     """
-    scaling = levers(graph) if found is None else found
+    scaling = scale_parameters(graph) if found is None else found
     known: _Known | None = graph.remembered.get(contractions)
-    if known is None or known.levers != scaling:  # they depend on values too, and these may change
+    if known is None or known.scale_parameters != scaling:  # they depend on values too, and these may change
         read = _Uses(graph, scaling, parameter_values(graph), graph.users())
         uses = tuple([use for node in graph.nodes for use in read.of_node(node)])
         known = graph.remembered[contractions] = _Known(dict(scaling), uses)
@@ -92,9 +93,9 @@ def contractions(graph: Graph, found: Mapping[int, Lever] | None = None) -> tupl
 
 
 class _Known(NamedTuple):
-    """The uses of weights in a graph, and the levers that they were found with."""
+    """The uses of weights in a graph, and the scale parameters that they were found with."""
 
-    levers: Mapping[int, Lever]
+    scale_parameters: Mapping[int, ScaleParameter]
     uses: tuple[Contraction, ...]
 
 
@@ -103,7 +104,7 @@ class _Uses:
     """What one pass over a graph needs to find the uses of weights."""
 
     graph: Graph
-    levers: Mapping[int, Lever]
+    scale_parameters: Mapping[int, ScaleParameter]
     fixed: frozenset[int]
     users: Mapping[int, Sequence[int]]
 
@@ -120,8 +121,8 @@ class _Uses:
                 yield use
 
     def _name(self, value: int) -> str | None:
-        lever = self.levers.get(value)
-        return None if lever is None else lever.parameter
+        scale_parameter = self.scale_parameters.get(value)
+        return None if scale_parameter is None else scale_parameter.parameter
 
     def _bias(self, product: Product) -> str | None:
         """Return the parameter that a product adds, reshaped or not."""
@@ -136,8 +137,8 @@ class _Uses:
     def _recurrent(self, node: Node) -> Iterator[Contraction]:
         for value in node.inputs:
             shape = self.graph.values[value].shape
-            if value in self.levers and len(shape) >= 2:
-                name = self.levers[value].parameter
+            if value in self.scale_parameters and len(shape) >= 2:
+                name = self.scale_parameters[value].parameter
                 yield Contraction(node.index, node.inputs[0], value, name, None, shape[1], shape[0], 0, 1, "recurrent")
 
     def _product(self, node: Node, product: Product) -> Contraction | None:
@@ -145,8 +146,8 @@ class _Uses:
         if sides is None:
             return None
         weight, data, weight_axes, data_axes = sides
-        lever = self.levers.get(weight)
-        if weight in self.graph.known and lever is None:
+        scale_parameter = self.scale_parameters.get(weight)
+        if weight in self.graph.known and scale_parameter is None:
             return None
         own = [label for label in weight_axes if label in product.out_axes and label not in data_axes]
         kind: Kind = "linear" if node.op is aten.linear.default else "matmul"
@@ -159,12 +160,12 @@ class _Uses:
         else:
             sizes = dict(zip(weight_axes, self.graph.values[weight].shape, strict=True))
             fan_in, fan_out = self._fans(node, product, sizes, own)
-        output_axis = None if lever is None or not own else lever.axes[weight_axes.index(own[-1])]
+        output_axis = None if scale_parameter is None or not own else scale_parameter.axes[weight_axes.index(own[-1])]
         return Contraction(
             node.index,
             data,
             weight,
-            None if lever is None else lever.parameter,
+            None if scale_parameter is None else scale_parameter.parameter,
             self._bias(product),
             fan_in,
             max(1, fan_out),
@@ -180,7 +181,9 @@ class _Uses:
         a weight tell which it is. A learned picture that a convolution with a signal's kernels reads is no weight.
         """
         left, right = product.left in self.fixed, product.right in self.fixed
-        named = product.right in self.levers and (node.op is aten.linear.default or product.window is not None)
+        named = product.right in self.scale_parameters and (
+            node.op is aten.linear.default or product.window is not None
+        )
         if right and (named or not left):
             return product.right, product.left, product.right_axes, product.left_axes
         if left and not right and product.window is None:

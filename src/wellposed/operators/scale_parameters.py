@@ -1,8 +1,8 @@
 """From parameters to effective weights: which parameter scales a value linearly.
 
 A value follows a parameter through views, casts, picks, masks, factors, sums with itself and other linear maps whose
-other operands do not change with that parameter's scale. What is no linear function of one parameter has no lever; a
-product or a sum of several is a `Join`, which has a scale of its own.
+other operands do not change with that parameter's scale. What is no linear function of one parameter has no scale
+parameter. A product or a sum of several is a `CompositeScale`, which has a scale of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ParameterAxes = tuple["int | None", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class ScaleParameter:
     """The parameter whose scale is, linearly, that of a value; ``axes[i]`` is the parameter's axis in axis i."""
 
     parameter: str
@@ -34,14 +34,14 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class CompositeScale:
     """Where values that have scales meet, and become one with a scale of its own.
 
     Attributes:
         value: the result's id.
         kind: ``product`` (low-rank weights), ``sum`` (also with what has no scale to choose: mu + sigma eps), ``parts``
             of a concatenation, or ``made`` by a layer from parameters and constants (hyper-networks).
-        members: what the operands are scaled by: parameters, or `key_of` another join.
+        members: what the operands are scaled by: parameters, or `key_of` another composite.
         operands: ids of the operands' values, in the members' order.
         rest: operands without a scale to choose, with the factors that they are summed with.
         factors: those of the operands.
@@ -56,7 +56,7 @@ class Join:
 
 
 def key_of(value: int) -> str:
-    """Return what stands for a join's scale in the place of a parameter's name."""
+    """Return what stands for a composite's scale in the place of a parameter's name."""
     return f"@{value}"
 
 
@@ -85,7 +85,7 @@ class _ParameterAxes:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Levers of one node's outputs, given those of the values before it."""
+    """Scale parameters of one node's outputs, given those of the values before it."""
 
     found: _Analysis
     node: Node
@@ -95,13 +95,13 @@ class _Reader:
         return self.found.graph
 
     @property
-    def levers(self) -> Mapping[int, Lever]:
-        return self.found.levers
+    def scale_parameters(self) -> Mapping[int, ScaleParameter]:
+        return self.found.scale_parameters
 
-    def of(self, argument: Any) -> Lever | None:
-        """Return the lever of an argument."""
+    def of(self, argument: Any) -> ScaleParameter | None:
+        """Return the scale parameter of an argument."""
         value = ref_of(argument)
-        return None if value is None else self.levers.get(value)
+        return None if value is None else self.scale_parameters.get(value)
 
     def shape(self, value: int) -> Shape:
         return self.graph.values[value].shape
@@ -111,15 +111,15 @@ class _Reader:
         value = ref_of(argument)
         return isinstance(argument, (int, float)) if value is None else value in self.graph.known
 
-    def is_free(self, argument: Any, lever: Lever) -> bool:
-        """Whether an argument does not change with the scale of ``lever``: gates and masks of other parameters."""
+    def is_free(self, argument: Any, scale_parameter: ScaleParameter) -> bool:
+        """Whether an argument does not change with the scale of ``scale_parameter``: gates, masks of others."""
         value = ref_of(argument)
         if value is None:
             return isinstance(argument, (int, float))
         return value in self.graph.known or (
             value in self.found.fixed
-            and value not in self.levers
-            and self.found.leaves(lever.parameter).isdisjoint(self.found.sources[value])
+            and value not in self.scale_parameters
+            and self.found.leaves(scale_parameter.parameter).isdisjoint(self.found.sources[value])
         )
 
     def is_zero(self, argument: Any) -> bool:
@@ -132,85 +132,91 @@ class _Reader:
 
     def is_gain(self, argument: Any, of: Ref) -> bool:
         """Whether an argument is a parameter with fewer elements than that of ``of``, and not 0."""
-        gain, lever = self.of(argument), self.of(of)
-        if gain is None or lever is None or gain.parameter == lever.parameter:
+        gain, scale_parameter = self.of(argument), self.of(of)
+        if gain is None or scale_parameter is None or gain.parameter == scale_parameter.parameter:
             return False
-        if gain.parameter not in self.graph.parameters or lever.parameter not in self.graph.parameters:
+        if gain.parameter not in self.graph.parameters or scale_parameter.parameter not in self.graph.parameters:
             return False
-        small, large = self.graph.parameters[gain.parameter], self.graph.parameters[lever.parameter]
+        small, large = self.graph.parameters[gain.parameter], self.graph.parameters[scale_parameter.parameter]
         if math.prod(small.shape) >= math.prod(large.shape):
             return False
         return small.values is None or bool(small.values.detach().any())
 
-    def is_kept(self, argument: Any, lever: Lever) -> bool:
-        """Whether an argument has no scale that is chosen, and does not change with that of ``lever``."""
+    def is_kept(self, argument: Any, scale_parameter: ScaleParameter) -> bool:
+        """Whether an argument has no scale that is chosen, and does not change with that of ``scale_parameter``."""
         value = ref_of(argument)
-        if value is None or value not in self.levers:
-            return self.is_free(argument, lever)
-        return self.found.leaves(lever.parameter).isdisjoint(self.found.sources[value])
+        if value is None or value not in self.scale_parameters:
+            return self.is_free(argument, scale_parameter)
+        return self.found.leaves(scale_parameter.parameter).isdisjoint(self.found.sources[value])
 
     def joined(
         self,
         kind: Literal["product", "sum", "parts", "made"],
         operands: Sequence[tuple[Any, float]],
         rest: tuple[tuple[int, float], ...] = (),
-    ) -> Lever:
-        """Return the lever of what ``operands`` make together: a join's own where joins are looked for."""
+    ) -> ScaleParameter:
+        """Return the composite scale of what ``operands`` make together."""
         out, values = self.node.outputs[0], [a.value for a, _ in operands]
-        levers = [self.levers[value] for value in values]
+        scale_parameters = [self.scale_parameters[value] for value in values]
         if not self.found.joining:
             return self.followed(values[0], out)
-        members = tuple(lever.parameter for lever in levers)
-        self.found.joins[key_of(out)] = Join(out, kind, members, tuple(values), tuple(f for _, f in operands), rest)
-        return Lever(key_of(out), _no_axes(self))
+        members = tuple(scale_parameter.parameter for scale_parameter in scale_parameters)
+        self.found.composites[key_of(out)] = CompositeScale(
+            out, kind, members, tuple(values), tuple(f for _, f in operands), rest
+        )
+        return ScaleParameter(key_of(out), _no_axes(self))
 
-    def followed(self, source: int, out: int, axes: ParameterAxes | None = None) -> Lever:
-        """Return the lever of ``source`` for an output of the same axes, as far as their lengths agree."""
-        lever, before, after = self.levers[source], self.shape(source), self.shape(out)
+    def followed(self, source: int, out: int, axes: ParameterAxes | None = None) -> ScaleParameter:
+        """Return the scale parameter of ``source`` for an output of the same axes, as far as their lengths agree."""
+        scale_parameter, before, after = self.scale_parameters[source], self.shape(source), self.shape(out)
         if axes is None:
             lead = len(after) - len(before)
             axes = tuple(
-                lever.axes[i - lead] if 0 <= i - lead < len(before) and before[i - lead] == size else None
+                scale_parameter.axes[i - lead] if 0 <= i - lead < len(before) and before[i - lead] == size else None
                 for i, size in enumerate(after)
             )
-        return Lever(lever.parameter, axes)
+        return ScaleParameter(scale_parameter.parameter, axes)
 
-    def joint(self, operands: Iterable[Any]) -> Lever | None:
-        """Return the lever of a sum, a choice or a concatenation: of one parameter, everything else being 0."""
+    def joint(self, operands: Iterable[Any]) -> ScaleParameter | None:
+        """Return the scale parameter of a sum, choice or concatenation: of one parameter, all else being 0."""
         scaled: list[int] = []
         for operand in operands:
             if self.of(operand) is not None:
                 scaled.append(operand.value)
             elif not self.is_zero(operand):
                 return None
-        if not scaled or len({self.levers[value].parameter for value in scaled}) > 1:
+        if not scaled or len({self.scale_parameters[value].parameter for value in scaled}) > 1:
             return None
         out = self.node.outputs[0]
         candidates = [self.followed(value, out).axes for value in scaled]
         agreed = tuple(axes[0] if len(set(axes)) == 1 else None for axes in zip(*candidates, strict=True))
-        return Lever(self.levers[scaled[0]].parameter, agreed)
+        return ScaleParameter(self.scale_parameters[scaled[0]].parameter, agreed)
 
 
-def _alone(read: _Reader) -> Lever | None:
+def _alone(read: _Reader) -> ScaleParameter | None:
     """One operand, taken linearly."""
     source = read.node.inputs[0]
-    return read.followed(source, read.node.outputs[0]) if source in read.levers else None
+    return read.followed(source, read.node.outputs[0]) if source in read.scale_parameters else None
 
 
-def _reduced(read: _Reader) -> Lever | None:
+def _reduced(read: _Reader) -> ScaleParameter | None:
     """Sums and means: the axes that are summed are gone."""
-    lever = read.of(read.node.args[0])
-    if lever is None:
+    scale_parameter = read.of(read.node.args[0])
+    if scale_parameter is None:
         return None
-    named, rank = named_arguments(read.node), len(lever.axes)
+    named, rank = named_arguments(read.node), len(scale_parameter.axes)
     dim = named.get("dim")
     dims = list(dim) if isinstance(dim, (list, tuple)) else [] if dim is None else [dim]
     gone = {int(d) % rank for d in dims} if dims else set(range(rank))
-    axes = [None if i in gone else axis for i, axis in enumerate(lever.axes) if named.get("keepdim") or i not in gone]
-    return Lever(lever.parameter, tuple(axes))
+    axes = [
+        None if i in gone else axis
+        for i, axis in enumerate(scale_parameter.axes)
+        if named.get("keepdim") or i not in gone
+    ]
+    return ScaleParameter(scale_parameter.parameter, tuple(axes))
 
 
-def _summed(read: _Reader) -> Lever | None:
+def _summed(read: _Reader) -> ScaleParameter | None:
     """A sum: of one parameter and nothing else, or of what has a scale and what has none."""
     joint = read.joint(read.node.args[:2])
     if joint is not None:
@@ -221,35 +227,41 @@ def _summed(read: _Reader) -> Lever | None:
     open_ = [(a, factor) for a, factor in operands if read.of(a) is not None and not read.found.is_chosen(a.value)]
     # of what is added to a weight, noise is a choice: its size stays what it is
     open_ = [pair for pair in open_ if pair[0].value not in read.found.noisy] or open_
-    levers = [read.levers[a.value] for a, _ in open_]
+    scale_parameters = [read.scale_parameters[a.value] for a, _ in open_]
     rest = [(a, factor) for a, factor in operands if not any(a is other for other, _ in open_)]
     whole = math.prod(read.shape(read.node.outputs[0]))
     if not open_ or any(math.prod(read.shape(a.value)) < whole for a, _ in open_):
         return None
     for a, _ in rest:
         value = ref_of(a)
-        if value is None or value not in read.found.fixed or not all(read.is_kept(a, lever) for lever in levers):
+        if (
+            value is None
+            or value not in read.found.fixed
+            or not all(read.is_kept(a, scale_parameter) for scale_parameter in scale_parameters)
+        ):
             return None
-    if len({lever.parameter for lever in levers}) < len(levers) or (len(levers) > 1 and not read.found.joining):
+    if len({scale_parameter.parameter for scale_parameter in scale_parameters}) < len(scale_parameters) or (
+        len(scale_parameters) > 1 and not read.found.joining
+    ):
         return None
     return read.joined("sum", open_, tuple((a.value, factor) for a, factor in rest))
 
 
-def _chosen(read: _Reader) -> Lever | None:
+def _chosen(read: _Reader) -> ScaleParameter | None:
     return read.joint(read.node.args[1:3]) if read.is_constant(read.node.args[0]) else None
 
 
-def _filled(read: _Reader) -> Lever | None:
+def _filled(read: _Reader) -> ScaleParameter | None:
     _, mask, value = read.node.args[:3]
     return _alone(read) if read.is_constant(mask) and read.is_zero(value) else None
 
 
-def _padded(read: _Reader) -> Lever | None:
+def _padded(read: _Reader) -> ScaleParameter | None:
     named = named_arguments(read.node)
     return _alone(read) if named.get("mode", "constant") != "constant" or not named.get("value") else None
 
 
-def _listed(read: _Reader) -> Lever | None:
+def _listed(read: _Reader) -> ScaleParameter | None:
     """A concatenation: of parts of one parameter, or of several."""
     parts = read.node.args[0]
     joint = read.joint(parts)
@@ -258,12 +270,12 @@ def _listed(read: _Reader) -> Lever | None:
     return read.joined("parts", [(part, 1.0) for part in parts])
 
 
-def _stacked(read: _Reader) -> Lever | None:
+def _stacked(read: _Reader) -> ScaleParameter | None:
     joint = _listed(read)
-    return None if joint is None else Lever(joint.parameter, _no_axes(read))
+    return None if joint is None else ScaleParameter(joint.parameter, _no_axes(read))
 
 
-def _scaled(read: _Reader) -> Lever | None:
+def _scaled(read: _Reader) -> ScaleParameter | None:
     """A factor: a number or a constant; of two parameters, the larger one is scaled, and the other stays its gain."""
     left, right = read.node.args[:2]
     product = plain_name(read.node.op) == "mul"
@@ -273,24 +285,33 @@ def _scaled(read: _Reader) -> Lever | None:
             return read.followed(scaled.value, read.node.outputs[0])
     out = read.node.outputs[0]
     for scaled, factor in pairs:
-        lever = read.of(scaled)
-        if lever is not None and read.is_free(factor, lever) and read.shape(scaled.value) == read.shape(out):
+        scale_parameter = read.of(scaled)
+        if (
+            scale_parameter is not None
+            and read.is_free(factor, scale_parameter)
+            and read.shape(scaled.value) == read.shape(out)
+        ):
             return read.followed(scaled.value, out)
     return _product(read, left, right) if product else None
 
 
-def _product(read: _Reader, *factors: Any) -> Lever | None:
+def _product(read: _Reader, *factors: Any) -> ScaleParameter | None:
     """A product of values that have a scale each; its own scale is theirs together."""
     scaling = [read.of(factor) for factor in factors]
-    if not read.found.joining or any(lever is None for lever in scaling):
+    if not read.found.joining or any(scale_parameter is None for scale_parameter in scaling):
         return None
-    leaves = [name for lever in scaling if lever is not None for name in read.found.leaves(lever.parameter)]
+    leaves = [
+        name
+        for scale_parameter in scaling
+        if scale_parameter is not None
+        for name in read.found.leaves(scale_parameter.parameter)
+    ]
     if len(set(leaves)) < len(leaves):  # a square has a mean
         return None
     return read.joined("product", [(factor, 1.0) for factor in factors])
 
 
-def _paired(read: _Reader) -> Lever | None:
+def _paired(read: _Reader) -> ScaleParameter | None:
     """Complex numbers of a real and an imaginary part."""
     joint = read.joint(read.node.args[:2])
     if joint is not None or not read.found.joining or any(read.of(part) is None for part in read.node.args[:2]):
@@ -298,25 +319,27 @@ def _paired(read: _Reader) -> Lever | None:
     return read.joined("sum", [(part, 1.0) for part in read.node.args[:2]])
 
 
-def _in_parts(read: _Reader) -> Lever | None:
+def _in_parts(read: _Reader) -> ScaleParameter | None:
     """Complex numbers as their parts, along a last axis, and the other way round."""
     source, out = read.node.inputs[0], read.node.outputs[0]
-    if source not in read.levers:
+    if source not in read.scale_parameters:
         return None
-    return Lever(read.levers[source].parameter, (*read.levers[source].axes, None)[: len(read.shape(out))])
+    return ScaleParameter(
+        read.scale_parameters[source].parameter, (*read.scale_parameters[source].axes, None)[: len(read.shape(out))]
+    )
 
 
-def _transformed(read: _Reader) -> Lever | None:
+def _transformed(read: _Reader) -> ScaleParameter | None:
     """A Fourier transform: every element is made of all."""
-    lever = _alone(read)
-    return None if lever is None else Lever(lever.parameter, _no_axes(read))
+    scale_parameter = _alone(read)
+    return None if scale_parameter is None else ScaleParameter(scale_parameter.parameter, _no_axes(read))
 
 
-def _kronecker(read: _Reader) -> Lever | None:
+def _kronecker(read: _Reader) -> ScaleParameter | None:
     return _product(read, *read.node.args[:2])
 
 
-def _multiplied(read: _Reader) -> Lever | None:
+def _multiplied(read: _Reader) -> ScaleParameter | None:
     """A matrix product with a constant."""
     product = describe(read.graph, read.node)
     if product is None:
@@ -329,30 +352,30 @@ def _multiplied(read: _Reader) -> Lever | None:
         (product.left, product.left_axes, product.right),
         (product.right, product.right_axes, product.left),
     ):
-        lever = read.levers.get(mine)
-        if lever is not None and other in read.graph.known:
-            by_label = dict(zip(axes, lever.axes, strict=True))
-            return Lever(lever.parameter, tuple(by_label.get(label) for label in product.out_axes))
+        scale_parameter = read.scale_parameters.get(mine)
+        if scale_parameter is not None and other in read.graph.known:
+            by_label = dict(zip(axes, scale_parameter.axes, strict=True))
+            return ScaleParameter(scale_parameter.parameter, tuple(by_label.get(label) for label in product.out_axes))
     return _product(read, Ref(product.left), Ref(product.right))
 
 
-def _made(read: _Reader, product: Product) -> Lever | None:
+def _made(read: _Reader, product: Product) -> ScaleParameter | None:
     """A layer that is applied to parameters or constants: its weight scales what it makes (hyper-networks)."""
-    lever = read.levers.get(product.right)
-    if not read.found.joining or lever is None or not read.is_kept(Ref(product.left), lever):
+    scale_parameter = read.scale_parameters.get(product.right)
+    if not read.found.joining or scale_parameter is None or not read.is_kept(Ref(product.left), scale_parameter):
         return None
     return read.joined("made", [(Ref(product.right), 1.0)])
 
 
-def _picked(read: _Reader) -> Lever | None:
+def _picked(read: _Reader) -> ScaleParameter | None:
     source = read.node.inputs[0]
-    return read.followed(source, read.node.outputs[0]) if ref_of(read.node.args[0]) in read.levers else None
+    return read.followed(source, read.node.outputs[0]) if ref_of(read.node.args[0]) in read.scale_parameters else None
 
 
-def _scattered(read: _Reader) -> Lever | None:
+def _scattered(read: _Reader) -> ScaleParameter | None:
     """Elements picked anyhow: no axis of the result is one of the parameter's."""
     first = ref_of(read.node.args[0])
-    if first is None or first not in read.levers:
+    if first is None or first not in read.scale_parameters:
         return None
     return read.followed(first, read.node.outputs[0], _no_axes(read))
 
@@ -361,12 +384,12 @@ def _no_axes(read: _Reader) -> ParameterAxes:
     return (None,) * len(read.shape(read.node.outputs[0]))
 
 
-def _weight_normed(read: _Reader) -> Lever | None:
+def _weight_normed(read: _Reader) -> ScaleParameter | None:
     gain = read.of(read.node.args[1])
-    return None if gain is None else Lever(gain.parameter, gain.axes)
+    return None if gain is None else ScaleParameter(gain.parameter, gain.axes)
 
 
-_LINEAR: dict[str, Callable[[_Reader], Lever | None]] = {
+_LINEAR: dict[str, Callable[[_Reader], ScaleParameter | None]] = {
     **dict.fromkeys(("add", "sub", "rsub"), _summed),
     **dict.fromkeys(("mul", "div"), _scaled),
     **dict.fromkeys(("dropout", "feature_dropout", "native_dropout"), _alone),
@@ -401,12 +424,12 @@ class _Analysis:
     Attributes:
         graph: the graph.
         fixed: ids of these values.
-        joining: whether products and sums of several parameters are joins; otherwise they have no lever, and a sum of
-            one with what has no scale has that one's.
-        levers: by value id.
+        joining: whether products and sums of several parameters are composites; otherwise they have no scale
+            parameter, and a sum of one with what has no scale has that one's.
+        scale_parameters: by value id.
         sizes: of positive values that are no linear function of a parameter but proportional to it, the parameter.
         sources: the parameters whose scales change a value.
-        joins: by key.
+        composites: by key.
         noisy: values that random numbers enter.
         chosen: whether a parameter holds one number everywhere, by name.
     """
@@ -414,17 +437,17 @@ class _Analysis:
     graph: Graph
     fixed: frozenset[int]
     joining: bool
-    levers: dict[int, Lever] = field(default_factory=dict)
+    scale_parameters: dict[int, ScaleParameter] = field(default_factory=dict)
     sizes: dict[int, str] = field(default_factory=dict)
     sources: dict[int, frozenset[str]] = field(default_factory=dict)
-    joins: dict[str, Join] = field(default_factory=dict)
+    composites: dict[str, CompositeScale] = field(default_factory=dict)
     noisy: set[int] = field(default_factory=set)
     chosen: dict[str, bool] = field(default_factory=dict)
 
     def run(self) -> _Analysis:
         """Go through the graph."""
         for name, parameter in self.graph.parameters.items():
-            self.levers[parameter.value] = Lever(name, tuple(range(len(parameter.shape))))
+            self.scale_parameters[parameter.value] = ScaleParameter(name, tuple(range(len(parameter.shape))))
             self.sources[parameter.value] = frozenset((name,))
         for node in self.graph.nodes:
             if not node.outputs or node.outputs[0] not in self.fixed:
@@ -433,22 +456,22 @@ class _Analysis:
             self.sources.update(dict.fromkeys(node.outputs, entering))
             if is_random(node) or not self.noisy.isdisjoint(node.inputs):
                 self.noisy.update(node.outputs)
-            if not any(value in self.levers or value in self.sizes for value in node.inputs):
+            if not any(value in self.scale_parameters or value in self.sizes for value in node.inputs):
                 continue
             self._size(node)
-            for out, lever in zip(node.outputs, self._levers(node), strict=True):
-                if lever is not None:
-                    self.levers[out] = lever
+            for out, scale_parameter in zip(node.outputs, self._scale_parameters(node), strict=True):
+                if scale_parameter is not None:
+                    self.scale_parameters[out] = scale_parameter
         return self
 
     def leaves(self, key: str) -> frozenset[str]:
-        """Return the parameters that a lever's scale is made of."""
-        join = self.joins.get(key)
-        return frozenset((key,)) if join is None else frozenset[str]().union(*map(self.leaves, join.members))
+        """Return the parameters that a scale parameter's scale is made of."""
+        composite = self.composites.get(key)
+        return frozenset((key,)) if composite is None else frozenset[str]().union(*map(self.leaves, composite.members))
 
     def is_chosen(self, value: int) -> bool:
         """Whether a value's parameter holds one number everywhere, which its constructor chose (not 0)."""
-        name = self.levers[value].parameter
+        name = self.scale_parameters[value].parameter
         if name not in self.graph.parameters:
             return False
         if name not in self.chosen:
@@ -479,23 +502,26 @@ class _Analysis:
             self.sizes[out] = self.sizes[first]
 
     def _name(self, value: int) -> str | None:
-        lever = self.levers.get(value)
-        return None if lever is None else lever.parameter
+        scale_parameter = self.scale_parameters.get(value)
+        return None if scale_parameter is None else scale_parameter.parameter
 
-    def _levers(self, node: Node) -> list[Lever | None]:
-        """Return the levers of a node's outputs, given those of the values before it."""
+    def _scale_parameters(self, node: Node) -> list[ScaleParameter | None]:
+        """Return the scale parameters of a node's outputs, given those of the values before it."""
         read = _Reader(self, node)
-        none: list[Lever | None] = [None] * len(node.outputs)
+        none: list[ScaleParameter | None] = [None] * len(node.outputs)
         if node.op in WEIGHT_NORMS:  # w = g v / |v|: g scales it, v does not
             return [_weight_normed(read), *none[1:]]
         steps = view_of(self.graph, node)
         if steps is not None:
             source = node.inputs[0]
-            if source not in self.levers:
+            if source not in self.scale_parameters:
                 return none
-            lever, before = self.levers[source], self.graph.values[source].shape
+            scale_parameter, before = self.scale_parameters[source], self.graph.values[source].shape
             return [
-                Lever(lever.parameter, tuple(carried(chain, lever.axes, before, _ParameterAxes()))) for chain in steps
+                ScaleParameter(
+                    scale_parameter.parameter, tuple(carried(chain, scale_parameter.axes, before, _ParameterAxes()))
+                )
+                for chain in steps
             ]
         if plain_name(node.op) == "mul" and (sized := _resized(read)) is not None:
             return [sized, *none[1:]]
@@ -503,34 +529,36 @@ class _Analysis:
         return none if rule is None else [rule(read), *none[1:]]
 
 
-def _resized(read: _Reader) -> Lever | None:
+def _resized(read: _Reader) -> ScaleParameter | None:
     """What was freed of a weight's size, times that size (quantised and binary weights)."""
     left, right = (ref_of(a) for a in read.node.args[:2])
     for shape, size in ((left, right), (right, left)):
         key = None if size is None else read.found.sizes.get(size)
-        if key is not None and shape in read.found.fixed and shape not in read.levers and shape is not None:
+        if key is not None and shape in read.found.fixed and shape not in read.scale_parameters and shape is not None:
             if read.found.leaves(key).isdisjoint(read.found.sources[shape]):
-                return Lever(key, _no_axes(read))
+                return ScaleParameter(key, _no_axes(read))
     return None
 
 
-def levers(graph: Graph) -> dict[int, Lever]:
+def scale_parameters(graph: Graph) -> dict[int, ScaleParameter]:
     """Return, by value id, the parameter that scales each parameter-derived value linearly.
 
     Of a sum with what has no scale (mu + sigma eps), the parameter that scales its other part counts.
     """
-    return _Analysis(graph, parameter_values(graph), joining=False).run().levers
+    return _Analysis(graph, parameter_values(graph), joining=False).run().scale_parameters
 
 
-def joined_levers(graph: Graph, fixed: frozenset[int]) -> tuple[dict[int, Lever], dict[str, Join]]:
-    """Return the levers by value id, with those of joins (`key_of`), and the joins by key.
+def composite_scales(
+    graph: Graph, fixed: frozenset[int]
+) -> tuple[dict[int, ScaleParameter], dict[str, CompositeScale]]:
+    """Return the scale parameters by value id, with those of composites (`key_of`), and the composites by key.
 
     Args:
         graph: from `wellposed.trace`.
         fixed: what `parameter_values` returns.
     """
     found = _Analysis(graph, fixed, joining=True).run()
-    return found.levers, found.joins
+    return found.scale_parameters, found.composites
 
 
 @once

@@ -190,8 +190,8 @@ class ExpectedOutputs:
 def _pair_sum(state: State, over: Sequence[int]) -> float:
     """Return the sum of E[x_p x_q] over all pairs of elements that differ along some axes at most."""
     atoms = [atom for axis in over for atom in state.layout.axes[axis]]
-    others = [atom for atom in range(len(state.sizes)) if atom not in atoms]
-    covariance = kernels.pair_mean(kernels.at_zero(state.covariance(), others), state.sizes, atoms)
+    others = [atom for atom in range(len(state.lengths)) if atom not in atoms]
+    covariance = kernels.pair_mean(kernels.at_zero(state.covariance(), others), state.lengths, atoms)
     mean = kernels.mean_over(state.mean, atoms)
-    pairs = math.prod(state.sizes) * math.prod(state.sizes[atom] for atom in atoms)
+    pairs = math.prod(state.lengths) * math.prod(state.lengths[atom] for atom in atoms)
     return pairs * (kernels.average(covariance) + kernels.average(mean * mean))

@@ -177,7 +177,7 @@ class Input:
         space = [axes[i][0] if axes[i] else None for i in spatial]
         profile = self._profile(tuple(int(shape[i]) for i in spatial))
         profile = profile[tuple(slice(None) if at is not None else 0 for at in space)]
-        target = [1] * len(made.sizes)
+        target = [1] * len(made.lengths)
         for at, length in zip([a for a in space if a is not None], profile.shape, strict=True):
             target[at] = length
         corr = profile.reshape(target)
@@ -201,7 +201,7 @@ class Input:
         columns = self.columns or ()
         if len(made.axes) != 2 or made.shape[1] != len(columns):
             raise InputError(f"a table of {len(columns)} columns was described, the input is {made.shape}")
-        places = [len(columns) if i in made.axes[1] else 1 for i in range(len(made.sizes))]
+        places = [len(columns) if i in made.axes[1] else 1 for i in range(len(made.lengths))]
         mean, var = (np.array(part).reshape(places) for part in zip(*columns, strict=True))
         return made.with_moments(mean=mean, var=var)
 

@@ -16,7 +16,7 @@ from wellposed.graphs.graph import once
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.operators.product import describe
-from wellposed.operators.scale_parameters import levers, parameter_values
+from wellposed.operators.scale_parameters import parameter_values, scale_parameters
 from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
 from wellposed.operators.views import is_view
 from wellposed.structure.reach import stops
@@ -120,7 +120,7 @@ class _Facts:
     """What a walk asks of a graph."""
 
     fixed: frozenset[int]
-    levers: Mapping[int, str]
+    scale_parameters: Mapping[int, str]
     weights: Mapping[int, Contraction]
     names: Mapping[int, str]
     alive: frozenset[int]
@@ -130,7 +130,7 @@ class _Facts:
 @once
 def _facts(graph: Graph) -> _Facts:
     uses = {use.node: use for use in contractions(graph) if use.kind not in ("recurrent", "embedding")}
-    scaling = {value: lever.parameter for value, lever in levers(graph).items()}
+    scaling = {value: scale_parameter.parameter for value, scale_parameter in scale_parameters(graph).items()}
     names = {parameter.value: name for name, parameter in graph.parameters.items()}
     alive = frozenset(range(len(graph.nodes))) - set(graph.dead_nodes)
     return _Facts(parameter_values(graph), scaling, uses, names, alive, frozenset(graph.outputs))

@@ -10,7 +10,7 @@ import torch
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
-from wellposed.operators.scale_parameters import Lever, levers
+from wellposed.operators.scale_parameters import ScaleParameter, scale_parameters
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -19,11 +19,11 @@ Role = Literal["weight", "embedding", "bias", "gain", "shift", "recurrent", "wei
 
 
 def roles(
-    graph: Graph, known: tuple[Contraction, ...] | None = None, scaling: Mapping[int, Lever] | None = None
+    graph: Graph, known: tuple[Contraction, ...] | None = None, scaling: Mapping[int, ScaleParameter] | None = None
 ) -> dict[str, Role]:
     """Return what each parameter is used as; one with several uses gets the first of those in ``order``.
 
-    ``known`` are the graph's contractions and ``scaling`` its levers, where they are at hand.
+    ``known`` are the graph's contractions and ``scaling`` its scale parameters, where they are at hand.
     """
     by_name: dict[str, Role] = {}
     order: list[Role] = ["weight", "recurrent", "weight_norm", "embedding", "gain", "shift", "bias", "other"]
@@ -32,7 +32,10 @@ def roles(
         if name is not None and (name not in by_name or order.index(role) < order.index(by_name[name])):
             by_name[name] = role
 
-    parameter_of = {value: lever.parameter for value, lever in (levers(graph) if scaling is None else scaling).items()}
+    parameter_of = {
+        value: scale_parameter.parameter
+        for value, scale_parameter in (scale_parameters(graph) if scaling is None else scaling).items()
+    }
     for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")
         role: Role = "weight"

@@ -92,25 +92,27 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         return x
     if x.blocks:
         return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
-    key = ("linear", x.serial, x.axes, x.lever, x.tag, scale, shift)
+    key = ("linear", x.serial, x.axes, x.scale_parameter, x.tag, scale, shift)
     if shift and key in call.run.memo:  # worked out twice, it is one tensor
         again: State = call.run.memo[key]
         return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     result = x.changed(
-        moments=Moments(scale * x.mean + shift, scale * scale * x.var, x.corr, x.alike, x.even),
+        moments=Moments(
+            scale * x.mean + shift, scale * scale * x.var, x.corr, x.finite_width_correlation, x.equal_norm_inverse_dim
+        ),
         marginal=_linear_marginal(x, affine, scale, shift),
-        filters=Filters(x.excess, margin, chance=x.chance, left=x.left),
-        ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.lever),
+        filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
+        ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)
-    if x.running is not None and shift == 0.0:
-        result = result.amended(running=replace(x.running, weights=scale * x.running.weights))
+    if x.linear_map is not None and shift == 0.0:
+        result = result.amended(linear_map=replace(x.linear_map, weights=scale * x.linear_map.weights))
     if shift == 0.0 or call.independent:
         return result
     base, fn = result.gaussian_source()
-    if x.fn is not None and fn is not None and base.sizes == result.sizes:  # sigmoid(x) - 1/2 is small where x is
+    if x.fn is not None and fn is not None and base.lengths == result.lengths:  # sigmoid(x) - 1/2 is small where x is
         spread = apply_pointwise(call, base.amended(axes=result.axes), fn).spread
     else:
         spread = _shifted_spread(x, result, scale)
@@ -122,12 +124,12 @@ def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) ->
     base, fn = x.base, None
     if x.fn is not None:
         fn = x.fn.then(affine)
-    elif x.roots and x.lever is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
+    elif x.roots and x.scale_parameter is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
         base, fn = x, affine
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
-    if x.scales is None or kernels.nonzero(x.mean) or shift:
+    if x.local_scales is None or kernels.nonzero(x.mean) or shift:
         return Marginal(x.gauss, base, fn, transport)
-    return Marginal(x.gauss, base, fn, transport, x.scales, x.sizes_by)
+    return Marginal(x.gauss, base, fn, transport, x.local_scales, x.local_scale_sources)
 
 
 def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
@@ -241,7 +243,7 @@ def _sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     alike = alike_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
-    if cross is None and not gauss and call.shapes and mean.size:
+    if cross is None and not gauss and call.wants_marginal and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
     sizes = STEADY_SIZES
     if not call.independent and kernels.average(mean * mean) <= little:
@@ -266,8 +268,13 @@ def _shifted(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
     local scale is that of what varies about them. None of other sums.
     """
     for one, own, other in ((x, p, q), (y, q, p)):
-        if own.scales is not None and one.fn is None and kernels.nonzero(own.var) and not kernels.nonzero(other.var):
-            return Marginal(one.gauss, scales=own.scales, sizes_by=one.sizes_by)
+        if (
+            own.local_scales is not None
+            and one.fn is None
+            and kernels.nonzero(own.var)
+            and not kernels.nonzero(other.var)
+        ):
+            return Marginal(one.gauss, local_scales=own.local_scales, local_scale_sources=one.local_scale_sources)
     return None
 
 
@@ -294,7 +301,7 @@ def _spread_of_sum(
     if slope:  # what the smaller one and the rest have between them
         small, whole, large = (of_y, of_y + mean_y, of_x) if first > second else (of_x, of_x + mean_x, of_y)
         between = (1.0 + slope) ** 2 * whole * np.maximum(large - slope**2 * small, 0.0)
-    mixed = float(kernels.pair_mean(4.0 * between, result.sizes).ravel()[0])
+    mixed = float(kernels.pair_mean(4.0 * between, result.lengths).ravel()[0])
     mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
     spread = x.spread.beside(y.spread, 1.0 - share)
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
@@ -533,9 +540,9 @@ def _factor_times_statistic(call: Call, x: State, y: State, *, inverse: bool = F
     """Return x y (x / y with ``inverse``) for a product x of which y is a statistic of one factor (x = a b, a / |a|
     being known: a signal that is given another one's size); None elsewhere.
     """
-    if y.statistic is None or x.product is None or x.product[2] != x.layout:
+    if y.statistic is None or x.factors is None or x.factors[2] != x.layout:
         return None
-    a, b, _ = x.product
+    a, b, _ = x.factors
     for one, other in ((a, b), (b, a)):
         quotient = times_statistic(call, one, y, inverse=inverse) if one.shape == x.shape else None
         if quotient is not None:
@@ -568,24 +575,26 @@ def _product(call: Call, x: State, y: State) -> State:
     if cross is None and not call.independent:
         by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
         shape, made = (shape, made) if by_factor is None else (by_factor.marginal(True), Marginal(True))
-    even = (0.0 if kernels.nonzero(q.var) else x.even) or (0.0 if kernels.nonzero(p.var) else y.even)
+    even = (0.0 if kernels.nonzero(q.var) else x.equal_norm_inverse_dim) or (
+        0.0 if kernels.nonzero(p.var) else y.equal_norm_inverse_dim
+    )
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, even),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(made, scales=shape.scales, sizes_by=shape.sizes_by),
+        marginal=replace(made, local_scales=shape.local_scales, local_scale_sources=shape.local_scale_sources),
         ancestry=Ancestry(
             _links_of_product(x, y, p, q),
             x.roots | y.roots,
-            _lever_of_product(x, y),
+            _scale_parameter_of_product(x, y),
         ),
-        spread=_spread_of_product(call, x, y, of_x, of_y, layout.sizes),
+        spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
     )
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     result = expand(result, call.shape())
-    by_group = x.roots and y.roots and len(x.sizes) != len(y.sizes)
-    return result.amended(product=(x, y, result.layout)) if by_group else result
+    by_group = x.roots and y.roots and len(x.lengths) != len(y.lengths)
+    return result.amended(factors=(x, y, result.layout)) if by_group else result
 
 
 def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
@@ -627,7 +636,13 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> M
         if kernels.nonzero(factor.var):
             continue
         least, most = kernels.extent(factor.mean)
-        if other.gauss or call.independent or other.scales is not None or least * most < 0.0 or least == most == 0.0:
+        if (
+            other.gauss
+            or call.independent
+            or other.local_scales is not None
+            or least * most < 0.0
+            or least == most == 0.0
+        ):
             return Marginal(other.gauss)
         transport = of_values(marginal(other))
         return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
@@ -636,11 +651,11 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> M
     return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
 
 
-def _lever_of_product(x: State, y: State) -> str | None:
-    """Return the lever of a factor where the other one is known."""
-    if x.lever is not None and not y.roots:
-        return x.lever
-    return None if x.roots else y.lever
+def _scale_parameter_of_product(x: State, y: State) -> str | None:
+    """Return the scale parameter of a factor where the other one is known."""
+    if x.scale_parameter is not None and not y.roots:
+        return x.scale_parameter
+    return None if x.roots else y.scale_parameter
 
 
 def extreme(call: Call, x: State, y: State, sign: float) -> State:
@@ -662,7 +677,7 @@ def filled(call: Call, value: State | float) -> State:
 def scaled(call: Call, x: State, factor: float) -> State:
     """Return x times a number; a scale that is still to be chosen stays so."""
     result = linear(call, x, factor)
-    return result if x.lever == result.lever else result.changed(lever=x.lever)
+    return result if x.scale_parameter == result.scale_parameter else result.changed(scale_parameter=x.scale_parameter)
 
 
 def reciprocal_of(call: Call, y: State) -> State | None:
@@ -678,7 +693,7 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         mean=(1 + relative) / y.mean,
         var=relative / np.square(y.mean),
         gauss=False,
-        lever=None,
+        scale_parameter=None,
         spread=y.spread.times(-1.0),
         statistic=None if y.statistic is None else y.statistic.then(torch.reciprocal),
     )

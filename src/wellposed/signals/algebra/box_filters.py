@@ -117,7 +117,7 @@ def filtered(
             total *= float(windows.averaging(step, True).sum(axis=1).mean())
     taps = math.prod(step.kernel for step in used)
     if call.independent:
-        one = (1,) * len(layout.sizes)
+        one = (1,) * len(layout.lengths)
         mean, var = np.full(one, x.pooled_mean * total), np.full(one, float(np.mean(x.var)) / taps * total * total)
         return x.with_moments(layout=layout, mean=mean, var=var, corr=np.ones(one), roots=call.root(), gauss=True)
     mean, var, corr = _window_moments(x, dims, used, kernels.lag_cap(len(space)), include_padding)
@@ -131,7 +131,7 @@ def filtered(
         var=kernels.without(var * total * total, gone),
         corr=kernels.without(corr, gone),
         links=links,
-        lever=None,
+        scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
 
@@ -140,7 +140,7 @@ def window_links(
     x: State, pairs: Sequence[tuple[int, Axis]], gone: Sequence[int], factor: float, *, include_padding: bool
 ) -> tuple[Link, ...]:
     """Return the links of ``factor`` times averages of x over windows along some atoms, of which those ``gone`` go."""
-    kept = tuple([i for i in range(len(x.sizes)) if i not in gone])
+    kept = tuple([i for i in range(len(x.lengths)) if i not in gone])
     combined = tuple([(i, of_windows(step, include_padding)) for i, step in pairs])
     return (Link(x, Scaled(factor), kept, taps=combined),) if x.roots else ()
 

@@ -78,7 +78,7 @@ def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
     """
     atoms, groups = v.axes[token], seen.groups.shape[1]
     kernel = kernel.transpose([*atoms, *(i for i in range(kernel.ndim) if i not in atoms)])
-    kernel, sizes = kernel.reshape(kernel.shape[: len(atoms)]), [v.sizes[i] for i in atoms]
+    kernel, sizes = kernel.reshape(kernel.shape[: len(atoms)]), [v.lengths[i] for i in atoms]
     if len(atoms) == 1 and seen.size > 1:
         kernel, sizes = kernels.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
     if len(sizes) > 1:
@@ -88,7 +88,9 @@ def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
 
 def grouped(v: State, token: int, seen: Seen | None) -> State:
     """Return values whose tokens are one index, or groups of neighbours and what lies within them."""
-    apart = seen is not None and seen.size > 1 and [v.sizes[i] for i in v.axes[token]] == [len(seen.groups), seen.size]
+    apart = (
+        seen is not None and seen.size > 1 and [v.lengths[i] for i in v.axes[token]] == [len(seen.groups), seen.size]
+    )
     return v if apart else merge_atoms(v, token)
 
 
@@ -139,7 +141,7 @@ def kernel_of_queries(
     that share values, made of the kernel of their values: each weighs these in its own way. ``features`` is the axis
     that holds those of a head.
     """
-    axes, count = made.axes, len(made.sizes)
+    axes, count = made.axes, len(made.lengths)
     others = [axis for axis in range(len(axes)) if axis not in (token, features % len(axes)) and axes[axis]]
     apart = [axis for axis in others if any(v.corr.shape[i] > 1 for i in v.axes[axis])]
     lengths = [1] * count
@@ -153,7 +155,7 @@ def kernel_of_queries(
         moved = v.corr
         for axis, step in zip(apart, steps, strict=True):
             where[axes[axis][0]] = step
-            moved = kernels.off_diagonal_mean(moved, v.sizes, v.axes[axis][0]) if step else moved
+            moved = kernels.off_diagonal_mean(moved, v.lengths, v.axes[axis][0]) if step else moved
         where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
         keep = v.axes[token]
         moved = kernels.at_zero(moved, [i for i in range(moved.ndim) if i not in keep])

@@ -9,7 +9,7 @@ import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import State, read
+from wellposed.signals.distributions.state import State, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -68,8 +68,8 @@ def alike_of_one_size(call: Call, x: State) -> Sources:
     sum_i (E[c_i z_i² / sum_k c_k z_k²])², and no further norm makes that less. Positions that differ less in size than
     theirs are left more alike.
     """
-    alike, scales = x.alike, read(x.scales)
-    if alike.variance < LEAST or x.even > 0.0:
+    alike, scales = x.finite_width_correlation, evaluated(x.local_scales)
+    if alike.variance < LEAST or x.equal_norm_inverse_dim > 0.0:
         return alike
     uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * alike.variance), 1.0)
     most = _terms(call).limits(alike, max(uneven, 0.0))

@@ -45,7 +45,7 @@ def remember_pick(call: Call, index: int, whole: State, axis: int, picked: State
     """Keep what was picked by an index (a value of the graph), for when it is put back."""
     name, copies = _order(call.graph, index)
     picks: dict[int, list[Pick]] = call.run.memo.setdefault("picks", {})
-    if whole.lever is None:
+    if whole.scale_parameter is None:
         picks.setdefault(name, []).append(Pick(call.node.index, whole, axis, picked, copies))
 
 
@@ -108,9 +108,9 @@ def _shared(whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copie
     ``merged`` the mean, of ``copies`` of one position nothing.
     """
     corr = kernels.at_zero(whole.corr, [i for i in range(whole.corr.ndim) if i not in (*atoms, *merged)])
-    corr = kernels.pair_mean(corr, whole.sizes, merged) if merged else corr
+    corr = kernels.pair_mean(corr, whole.lengths, merged) if merged else corr
     corr = kernels.rearranged(corr, list(atoms))
-    sizes = [whole.sizes[i] for i in atoms]
+    sizes = [whole.lengths[i] for i in atoms]
     corr = kernels.promote(corr, [min(2, size) for size in sizes])
     corr = kernels.with_diagonal(corr.copy(), 0.0)
     return (np.stack([corr, corr], axis=-1), [*sizes, copies]) if copies > 1 else (corr, sizes)
@@ -130,18 +130,18 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
         same, other = (end[(..., *(None,) * new)] for end in ends)
         return np.asarray(same * equal + other * others * (1.0 - equal))
 
-    kept = [i for i in range(len(sums.sizes)) if i != atom]
+    kept = [i for i in range(len(sums.lengths)) if i != atom]
     where = {old: at for at, old in enumerate(kept)}
     fresh = tuple(range(len(kept), len(kept) + new))
     axes = tuple(fresh if a == axis else tuple(where[i] for i in own) for a, own in enumerate(sums.axes))
     mean_by, var_by = (_at(array, atom, sizes) for array in (sums.mean, sums.var))
     marginal = Marginal(sums.gauss)
-    if sums.scales is not None:
+    if sums.local_scales is not None:
         flat = np.ones(shared.shape)
-        scales = sums.scales.then(lambda kernel: spread_out(kernel, flat))
-        marginal = Marginal(sums.gauss, scales=scales, sizes_by=sums.sizes_by)
+        scales = sums.local_scales.then(lambda kernel: spread_out(kernel, flat))
+        marginal = Marginal(sums.gauss, local_scales=scales, local_scale_sources=sums.local_scale_sources)
     return sums.with_moments(
-        layout=Layout((*(sums.sizes[i] for i in kept), *sizes), axes),
+        layout=Layout((*(sums.lengths[i] for i in kept), *sizes), axes),
         mean=mean_by,
         var=var_by,
         corr=np.clip(spread_out(sums.corr, shared / mean), -1.0, 1.0),
@@ -168,11 +168,11 @@ def _following(call: Call, made: State, pick: Pick, rows: State, axis: int) -> S
     share = 0.0 if covariance is None or level <= 0.0 else float(covariance.ravel()[0]) / level
     dims: dict[int, int] = {}
     for own, theirs in zip(made.axes, whole.axes, strict=True):
-        if [made.sizes[i] for i in own] != [whole.sizes[i] for i in theirs]:
+        if [made.lengths[i] for i in own] != [whole.lengths[i] for i in theirs]:
             return made
         dims |= dict(zip(own, theirs, strict=True))
     if share == 0.0:
         return made
     load = pick.picked.shape[axis] / whole.shape[axis]
-    link = Link(whole, Scaled(load * share), tuple(dims[i] for i in range(len(made.sizes))))
+    link = Link(whole, Scaled(load * share), tuple(dims[i] for i in range(len(made.lengths))))
     return made.amended(links=(link,), roots=made.roots | whole.roots)

@@ -23,12 +23,16 @@ def alike_by_chance(call: Call, x: State, y: State, of_x: Array, of_y: Array, la
     For x = V h and y = W h, E[x_p y_p x_q y_q] = Var(V) Var(W) E (h_p h_q)²: beyond the product of the covariances
     ``of_x`` and ``of_y`` it has the variance of h_p h_q over draws, at one channel and all pairs of positions.
     """
-    chance = x.alike.covariance(y.alike) if x.alike.amounts.size and y.alike.amounts.size else 0.0
+    chance = (
+        x.finite_width_correlation.covariance(y.finite_width_correlation)
+        if x.finite_width_correlation.amounts.size and y.finite_width_correlation.amounts.size
+        else 0.0
+    )
     axes = channels(call.graph).get(call.node.outputs[0], ())
-    if call.independent or not chance > 0.0 or len(axes) != len(layout.axes) or x.sizes != y.sizes:
+    if call.independent or not chance > 0.0 or len(axes) != len(layout.axes) or x.lengths != y.lengths:
         return None
     apart = {i for axis, made in zip(layout.axes, axes, strict=True) if not made for i in axis}
-    lengths = [2 if i in apart and size > 1 else 1 for i, size in enumerate(layout.sizes)]
+    lengths = [2 if i in apart and size > 1 else 1 for i, size in enumerate(layout.lengths)]
     first, second = (
         kernels.promote(kernel, [max(n, m) for n, m in zip(kernel.shape, lengths, strict=True)])
         for kernel in (of_x, of_y)
@@ -54,17 +58,19 @@ def alike_of_product(
     """
     result = NONE
     for x, own, other, y in zip(states, aligned, aligned[::-1], states[::-1], strict=True):
-        if not x.alike.amounts.size or not var > 0.0:
+        if not x.finite_width_correlation.amounts.size or not var > 0.0:
             continue
-        made = call.independent or y.alike.amounts.size > 0  # y is no mere number: a weight has made it
+        made = (
+            call.independent or y.finite_width_correlation.amounts.size > 0
+        )  # y is no mere number: a weight has made it
         mean, square = (None if made else _turned(call, other, layout)) or (None, 1.0)
         if mean is None:
-            result = result + x.alike.times(kernels.average(other.mean**2 * own.var) / var)
+            result = result + x.finite_width_correlation.times(kernels.average(other.mean**2 * own.var) / var)
             continue
         share = kernels.average((other.mean**2 + other.var) * own.var) / var
-        rest, result = square - mean * mean, result + x.alike.times(share * mean)
+        rest, result = square - mean * mean, result + x.finite_width_correlation.times(share * mean)
         if rest > LITTLE:
-            result = result + source(call.source(), x.alike.variance * rest * share * share)
+            result = result + source(call.source(), x.finite_width_correlation.variance * rest * share * share)
     return result
 
 
@@ -79,13 +85,13 @@ def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] |
         return None
     over = [i for axis, alone in zip(layout.axes, axes, strict=True) if alone for i in axis]
     if kernels.nonzero(known.var):  # drawn, or a table too large to be followed by position
-        sizes = enumerate(layout.sizes)
+        sizes = enumerate(layout.lengths)
         lengths = [max(known.corr.shape[i], min(2, size)) if i in over else known.corr.shape[i] for i, size in sizes]
         raw = kernels.promote(known.corr, lengths) * kernels.autocorrelation(np.sqrt(known.var), lengths)
         raw = raw + kernels.autocorrelation(known.mean, lengths)
         raw = kernels.at_zero(raw, [i for i in range(raw.ndim) if i not in over])
         raw = raw / max(float(kernels.at_zero(raw, over).ravel()[0]), 1e-300)
-        mean, square = (float(kernels.pair_mean(k, layout.sizes, over).ravel()[0]) for k in (raw, raw * raw))
+        mean, square = (float(kernels.pair_mean(k, layout.lengths, over).ravel()[0]) for k in (raw, raw * raw))
         return mean, square
     table = known.mean
     over = [i for i in over if table.shape[i] > 1]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from wellposed.signals.distributions.expansion import one_signed, sign_of
-from wellposed.signals.distributions.state import Layout, Link, Marginal, Moments, Running, Scaled, State
+from wellposed.signals.distributions.state import Layout, LinearMap, Link, Marginal, Moments, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -28,7 +28,7 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
-    of = x.running
+    of = x.linear_map
     if pairs and of is not None and of.pairs and of.atom == at:
         if of.parent.layout.resized(at, len(of.weights)) == x.layout:
             x, weights = of.parent, weights @ of.weights
@@ -44,21 +44,21 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
     mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
-    moments = Moments(mean, var, corr, x.alike)
-    result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, lever=None)
+    moments = Moments(mean, var, corr, x.finite_width_correlation)
+    result = x.with_moments(layout=x.layout.resized(at, size).without(gone), moments=moments, scale_parameter=None)
     copies = ((weights == 0.0) | (weights == 1.0)).all() and (weights.sum(axis=1) == 1.0).all()
     sign = sign or sign_of(x)
     shape = one_signed(x) if copies else _marginal(weights, result, sign)
-    dims = tuple([i for i in range(len(x.sizes)) if i not in gone])
+    dims = tuple([i for i in range(len(x.lengths)) if i not in gone])
     follows = x.roots and weights.size <= LARGEST
     links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
-    return result.amended(marginal=shape, running=Running(x, at, weights, pairs, sign), links=links)
+    return result.amended(marginal=shape, linear_map=LinearMap(x, at, weights, pairs, sign), links=links)
 
 
 def picked_links(x: State, atom: int, source: Indices, gone: Collection[int] = ()) -> tuple[Link, ...]:
     """Return the links of a tensor whose positions along an atom are positions of x (-1: none)."""
-    dims = tuple([i for i in range(len(x.sizes)) if i not in gone])
-    return (Link(x, Scaled(1.0), dims, taps=((atom, picks(source, x.sizes[atom])),)),) if x.roots else ()
+    dims = tuple([i for i in range(len(x.lengths)) if i not in gone])
+    return (Link(x, Scaled(1.0), dims, taps=((atom, picks(source, x.lengths[atom])),)),) if x.roots else ()
 
 
 def _profile(covariance: Array, at: int, corr: Array) -> Array:
@@ -117,7 +117,7 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
 
     None where they are not, or where neither has an element for each position.
     """
-    first, second = x.running or _as_it_is(x, y.running), y.running or _as_it_is(y, x.running)
+    first, second = x.linear_map or _as_it_is(x, y.linear_map), y.linear_map or _as_it_is(y, x.linear_map)
     if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
         return None
     wide, narrow = (x, y) if len(first.weights) >= len(second.weights) else (y, x)
@@ -126,7 +126,7 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
     long = first if wide is x else second
     if len(long.weights) == 1 or wide.layout != long.parent.layout.resized(long.atom, len(long.weights)):
         return None
-    if narrow.shape != _without_positions(wide, long.atom, gone=len(narrow.sizes) < len(wide.sizes)):
+    if narrow.shape != _without_positions(wide, long.atom, gone=len(narrow.lengths) < len(wide.lengths)):
         return None
     axis = next((i for i, atoms in enumerate(wide.axes) if atoms == (long.atom,)), None)
     return (
@@ -148,15 +148,15 @@ def of_pairs(x: State, y: State, a: float) -> State | None:
     Where summands never cross 0, those with i > j have their sign, and the shape of a Gamma; the others are taken to be
     masked. None where x and y are anything else.
     """
-    first, second = x.running, y.running
+    first, second = x.linear_map, y.linear_map
     if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
         return None
     at, parent, weights = first.atom, first.parent, first.weights
-    size, count = len(weights), len(x.sizes)
-    if not np.array_equal(weights, second.weights) or x.layout.sizes != parent.layout.resized(at, size).sizes:
+    size, count = len(weights), len(x.lengths)
+    if not np.array_equal(weights, second.weights) or x.layout.lengths != parent.layout.resized(at, size).lengths:
         return None
     rows, columns = (next((i for i, atoms in enumerate(s.axes) if atoms == (at,)), None) for s in (x, y))
-    if rows is None or columns is None or x.sizes != y.sizes or x.axes[columns] or y.axes[rows]:
+    if rows is None or columns is None or x.lengths != y.lengths or x.axes[columns] or y.axes[rows]:
         return None
     others = [i for i in range(len(x.axes)) if i not in (rows, columns)]
     if len(x.axes) != len(y.axes) or any(x.axes[i] != y.axes[i] for i in others):
@@ -172,7 +172,11 @@ def of_pairs(x: State, y: State, a: float) -> State | None:
     corr = kernels.at_zero(x.corr, (at,))[..., None] * _of_two_pairs(table, at, count)
     axes = tuple((count,) if i == columns else atoms for i, atoms in enumerate(x.axes))
     result = x.with_moments(
-        layout=Layout((*x.sizes, size), axes), mean=mean, var=level[..., None] * placed, corr=corr, lever=None
+        layout=Layout((*x.lengths, size), axes),
+        mean=mean,
+        var=level[..., None] * placed,
+        corr=corr,
+        scale_parameter=None,
     )
     sign = first.sign if float(weights.min()) >= 0.0 else 0
     below = np.tril_indices(size, -1)
@@ -199,30 +203,30 @@ def _of_two_pairs(table: Array, at: int, count: int) -> Array:
     return np.clip(kernel, -1.0, 1.0).reshape([2 if k == at else 1 for k in range(count)] + [2])
 
 
-def _as_it_is(x: State, of: Running | None) -> Running | None:
+def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
     """Return a tensor as a map of itself, where it is the one that ``of`` maps, or a multiple of that."""
     if of is None or of.parent.layout != x.layout:
         return None
     scale = 1.0 if of.parent.serial == x.serial else 0.0
     if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":
         scale = float(x.fn.key[1]) if x.fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
-    return Running(of.parent, of.atom, scale * np.eye(x.sizes[of.atom]), of.pairs) if scale else None
+    return LinearMap(of.parent, of.atom, scale * np.eye(x.lengths[of.atom]), of.pairs) if scale else None
 
 
 def times_known(x: State, y: State) -> State | None:
     """Return x y for a linear map x of a tensor, told apart by pair, and known numbers y for each of its positions
     (weights of a graph's edges): another map. None elsewhere.
     """
-    of, axes = x.running, y.axes
-    if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.sizes) != 1:
+    of, axes = x.linear_map, y.axes
+    if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.lengths) != 1:
         return None
     axis = next((i for i, atoms in enumerate(x.axes) if atoms == (of.atom,)), None)
     place = next((i for i, atoms in enumerate(axes) if atoms), None)
-    if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.sizes[0] != x.sizes[of.atom]:
+    if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.lengths[0] != x.lengths[of.atom]:
         return None
     if x.layout != of.parent.layout.resized(of.atom, len(of.weights)):
         return None
-    return mapped(of.parent, axis, np.broadcast_to(y.mean, y.sizes)[:, None] * of.weights, pairs=True)
+    return mapped(of.parent, axis, np.broadcast_to(y.mean, y.lengths)[:, None] * of.weights, pairs=True)
 
 
 def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
@@ -233,7 +237,7 @@ def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
 def _mapped_covariance(x: State, at: int, weights: Array) -> Array:
     """Return the covariances of all pairs of new positions along one atom, by displacement in the others."""
     old = weights.shape[1]
-    others = tuple(i for i in range(len(x.sizes)) if i != at)
+    others = tuple(i for i in range(len(x.lengths)) if i != at)
     along = np.sqrt(np.broadcast_to(x.var.mean(axis=others), (old,)))
     table = kernels.matrix_of(x.corr, at, old)
     return np.asarray(weights @ (table * np.multiply.outer(along, along)) @ weights.T)

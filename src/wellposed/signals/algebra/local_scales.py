@@ -14,7 +14,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
 from wellposed.signals.distributions.expansion import UNEVEN, marginal, scales_of_squares
 from wellposed.signals.distributions.spread import NONE, Sources, source
-from wellposed.signals.distributions.state import Marginal, State, known, read
+from wellposed.signals.distributions.state import Lazy, Marginal, State, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
         """Return the shape of a marginal with this local scale, if it varies enough to count."""
         if not self.kernel.size or float(self.kernel.max()) <= UNEVEN:
             return Marginal(gauss)
-        return Marginal(gauss, scales=known(self.kernel), sizes_by=self.sources)
+        return Marginal(gauss, local_scales=Lazy.of(self.kernel), local_scale_sources=self.sources)
 
 
 def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
@@ -45,14 +45,14 @@ def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
     """
     key = ("chance", data.serial)
     if key not in call.run.memo:
-        new = math.log1p(float(kernel.ravel()[0])) - data.sizes_by.variance
+        new = math.log1p(float(kernel.ravel()[0])) - data.local_scale_sources.variance
         call.run.memo[key] = source(call.source(), max(new, 0.0))
-    return Sizes(kernel, data.sizes_by + call.run.memo[key])
+    return Sizes(kernel, data.local_scale_sources + call.run.memo[key])
 
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
     """Return the kernels of the variances of ln tau of two states, and of their covariance; None where none varies."""
-    of_x, of_y = scales_of_squares(x, p.scales), scales_of_squares(y, q.scales)
+    of_x, of_y = scales_of_squares(x, p.local_scales), scales_of_squares(y, q.local_scales)
     if of_x is None and of_y is None:
         return None
     none = np.zeros((1,) * p.corr.ndim)
@@ -61,14 +61,18 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
     if of_x is None or of_y is None:
         return first, second, np.zeros_like(first)
     own = math.sqrt(float(first.ravel()[0]) * float(second.ravel()[0]))
-    share = x.sizes_by.covariance(y.sizes_by) / own if own > 0.0 else 0.0
+    share = x.local_scale_sources.covariance(y.local_scale_sources) / own if own > 0.0 else 0.0
     return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
 
 
 def _by_chance(call: Call, x: State, y: State) -> float:
     """Return the covariance of the size that x has by chance with the scale of y, which a weight made of x."""
     chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
-    return math.expm1(chance.covariance(y.sizes_by)) if chance.amounts.size and y.sizes_by.amounts.size else 0.0
+    return (
+        math.expm1(chance.covariance(y.local_scale_sources))
+        if chance.amounts.size and y.local_scale_sources.amounts.size
+        else 0.0
+    )
 
 
 def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float) -> Sizes:
@@ -78,13 +82,15 @@ def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share
         return STEADY
     w = x_share / (x_share + y_share)
     first, second, both = map(np.expm1, parts)
-    if not (x.sizes_by.amounts.size and y.sizes_by.amounts.size):  # not known: a branch inherits those of its trunk
+    if not (
+        x.local_scale_sources.amounts.size and y.local_scale_sources.amounts.size
+    ):  # not known: a branch inherits those of its trunk
         both = np.minimum(first, second)
     kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
     for scale, one, other in ((second, x, y), (first, y, x)):
         if (chance := _by_chance(call, one, other)) and scale.ravel()[0] > 0.0:
             kernel = kernel + 2.0 * w * (1.0 - w) * chance * scale / float(scale.ravel()[0])
-    return Sizes(kernel, _of_variance(x.sizes_by.times(w) + y.sizes_by.times(1.0 - w), kernel))
+    return Sizes(kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel))
 
 
 def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes, Array]:
@@ -94,7 +100,7 @@ def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes,
         return STEADY, np.zeros((1,) * p.corr.ndim)
     first, second, both = parts
     kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST)))
-    return Sizes(kernel, _of_variance(x.sizes_by + y.sizes_by, kernel)), np.expm1(both)
+    return Sizes(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
 
 
 def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Sizes | None:
@@ -116,11 +122,11 @@ def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> S
     key = ("scale", y.serial)
     if key not in call.run.memo:
         call.run.memo[key] = source(call.source(), math.log1p(uneven))
-    kernel, before = uneven * np.clip(kernels.by_displacement(q.corr), 0.0, 1.0), read(p.scales)
+    kernel, before = uneven * np.clip(kernels.by_displacement(q.corr), 0.0, 1.0), evaluated(p.local_scales)
     if before is not None:
         kernel, before = kernels.common(kernel, before)
         kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST)
-    return Sizes(kernel, x.sizes_by + call.run.memo[key])
+    return Sizes(kernel, x.local_scale_sources + call.run.memo[key])
 
 
 def average_of_sizes(x: State) -> float:
@@ -128,12 +134,12 @@ def average_of_sizes(x: State) -> float:
 
     What all positions of a draw share is in its spread already.
     """
-    scales = scales_of_squares(x, x.scales) if x.sizes_by.amounts.size else None
+    scales = scales_of_squares(x, x.local_scales) if x.local_scale_sources.amounts.size else None
     if scales is None:
         return 0.0
-    apart = any(length == 1 < size for length, size in zip(scales.shape, x.sizes, strict=True))
+    apart = any(length == 1 < size for length, size in zip(scales.shape, x.lengths, strict=True))
     kernel = scales if apart else scales - scales.min()
-    return math.log1p(max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0))
+    return math.log1p(max(float(kernels.pair_mean(kernel, x.lengths).ravel()[0]), 0.0))
 
 
 def sizes_after_attention(
@@ -147,15 +153,15 @@ def sizes_after_attention(
     """
     if not made.axes[at]:
         return STEADY
-    scales, over = read(values.scales), values.axes[axis]
-    rank, query = len(made.sizes), made.axes[at][0]
+    scales, over = evaluated(values.local_scales), values.axes[axis]
+    rank, query = len(made.lengths), made.axes[at][0]
     apart = query, *(made.axes[0][:1] if at else ())  # queries, and samples
     of_head = np.full([2 if i in made.axes[features] else 1 for i in range(rank)], own[0] - own[1])
     parts = [of_head, np.full([1 if i in apart else 2 for i in range(rank)], own[1])]
-    before, sources = values.sizes_by, source(call.source(), own[0])
+    before, sources = values.local_scale_sources, source(call.source(), own[0])
     if scales is not None and over:
         kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-        mean = kernels.pair_mean(kernel, values.sizes, over)
+        mean = kernels.pair_mean(kernel, values.lengths, over)
         full = kernels.rearranged((1.0 + 2.0 * lifted) ** 2 * mean, [i[0] if i else None for i in values.axes])
         full = kernels.without(full, [i for i, atoms in enumerate(made.axes) if not atoms])
         if full.ndim != rank:
@@ -176,18 +182,18 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     channel, which its norm takes out; at one position channels share the part ``left`` of them, as all see the same
     patch.
     """
-    scales = read(x.scales)
+    scales = evaluated(x.local_scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
         return STEADY
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
     of_filters = min(math.log1p(2.0 * chance) / float(kernel.ravel()[0]), 1.0)
-    kernel = kernel - kernels.pair_mean(kernel, x.sizes, list(dims))
+    kernel = kernel - kernels.pair_mean(kernel, x.lengths, list(dims))
     within = tuple(slice(0, 1) if i in channels else slice(None) for i in range(kernel.ndim))
     own = kernel[within] * (1.0 - of_filters)
     kernel = kernel * (1.0 - of_filters * (1.0 - left))
     kernel[within] = own
     made = np.expm1(kernel)
-    return Sizes(made, _of_variance(x.sizes_by, made))
+    return Sizes(made, _of_variance(x.local_scale_sources, made))
 
 
 def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
@@ -195,9 +201,9 @@ def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -
     picked (``apart``) also as the variances of the positions differ, which is then a matter of chance. Atoms ``gone``
     are no longer there.
     """
-    kernel = None if x.fn is not None else read(x.scales)
+    kernel = None if x.fn is not None else evaluated(x.local_scales)
     if kernel is not None:
-        other = kernels.off_diagonal_mean(kernel, x.sizes, atom)
+        other = kernels.off_diagonal_mean(kernel, x.lengths, atom)
         kernel = np.concatenate([np.take(kernel, [0], axis=atom), other], axis=atom)
     near = x.gauss or kernel is not None
     if apart and near and x.var.shape[atom] > 1 and not kernels.nonzero(x.mean):
@@ -205,12 +211,12 @@ def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -
         level = float(by_position.mean())
         uneven = min(float((by_position**2).mean()) / level**2 - 1.0, LARGEST) if level > 0.0 else 0.0
         # one number for all that lies at a position
-        here = np.full([1 if a == atom else min(n, 2) for a, n in enumerate(x.sizes)], uneven)
+        here = np.full([1 if a == atom else min(n, 2) for a, n in enumerate(x.lengths)], uneven)
         first, second = kernels.common(here, np.zeros((1,) * here.ndim) if kernel is None else kernel)
         kernel = np.asarray((1.0 + first) * (1.0 + second) - 1.0)
     if kernel is None:
         return Marginal(x.gauss)
-    return Sizes(kernels.without(kernel, gone), x.sizes_by).marginal(x.gauss)
+    return Sizes(kernels.without(kernel, gone), x.local_scale_sources).marginal(x.gauss)
 
 
 def _of_variance(sources: Sources, kernel: Array) -> Sources:

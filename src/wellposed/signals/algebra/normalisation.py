@@ -13,16 +13,7 @@ from wellposed.signals.algebra.local_scales import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import (
-    Ancestry,
-    Dims,
-    Link,
-    Marginal,
-    Moments,
-    Pointwise,
-    State,
-    read,
-)
+from wellposed.signals.distributions.state import Ancestry, Dims, Link, Marginal, Moments, Pointwise, State, evaluated
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -44,20 +35,22 @@ def normalise(
     x = laid_out(x) if x.blocks and x.block_axis not in over and not call.independent else pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
-        one = (1,) * len(x.sizes)
+        one = (1,) * len(x.lengths)
         return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
-    parts = _centred(x, dims, read(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
+    parts = _centred(x, dims, evaluated(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
-    result = _divided(call, x, dims, parts, scale, centre, read(x.excess) if per_channel else None)
+    result = _divided(
+        call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
+    )
     if not per_channel:
         return result
-    made = read(x.left)
-    chance, left = (x.alike.variance, 1.0) if made is None else made.tolist()
+    made = evaluated(x.residual_dims)
+    chance, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
         result = result.amended(marginal=sizes_of_filters(x, dims, x.axes[1], chance, left).marginal(True))
-    return result.amended(alike=x.alike.times(math.sqrt(left)))
+    return result.amended(finite_width_correlation=x.finite_width_correlation.times(math.sqrt(left)))
 
 
 def _divided(
@@ -71,10 +64,10 @@ def _divided(
     if excess is not None:
         corr = _with_excess(corr, excess)
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
-    alike, even = x.alike, 0.0
+    alike, even = x.finite_width_correlation, 0.0
     if _of_features(x, dims):  # 1 / D of tokens that all have one size
         alike = alike_of_one_size(call, x)
-        even = min(alike.variance + 1.0 / math.prod(x.sizes[i] for i in dims), 1.0)
+        even = min(alike.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
@@ -93,7 +86,7 @@ FEW = 12
 
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
     """Return the shape of one of few Gaussians divided by their root mean square; None of many, or of a profile."""
-    count = math.prod(x.sizes[i] for i in dims)
+    count = math.prod(x.lengths[i] for i in dims)
     alike = max((x.corr.shape[i] for i in dims), default=1)
     if not 1 < count <= FEW or not x.gauss or alike > (2 if centre else 1) or x.mean.size > 1 or x.var.size > 1:
         return None
@@ -103,7 +96,7 @@ def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
 def _of_features(x: State, dims: list[int]) -> bool:
     """Whether each position is divided by the size of its own features."""
     features = [axis for axis in x.axes if set(axis) & set(dims)]
-    return len(features) == 1 and len(dims) < len(x.sizes) and all(x.corr.shape[i] == 1 for i in dims)
+    return len(features) == 1 and len(dims) < len(x.lengths) and all(x.corr.shape[i] == 1 for i in dims)
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
@@ -143,7 +136,7 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
 
     covariance = x.covariance()
     centre = average(x.mean)
-    with_mean = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+    with_mean = kernels.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
     if margin is not None:
         with_mean = with_mean + margin
     of_mean = average(with_mean)
@@ -156,7 +149,7 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
     return _Parts(
         x.mean - centre,
         left,
-        covariance - kernels.pair_mean(covariance, x.sizes, dims) * (2 * relative - 1),
+        covariance - kernels.pair_mean(covariance, x.lengths, dims) * (2 * relative - 1),
         average(x.var) - of_mean + average(x.mean**2) - centre**2,
         centre,
         level,
@@ -174,7 +167,7 @@ def _with_excess(corr: Array, excess: Array) -> Array:
 def _inside(x: State, over: frozenset[int]) -> bool:
     """Whether the atoms ``over`` are positions within channels, so that norms read what filters differ by."""
     return all(x.corr.shape[i] > 1 for i in over) and all(
-        n == 1 or i in over for later in (x.excess, x.margin) if (kept := read(later)) is not None
+        n == 1 or i in over for later in (x.channel_norm_correction, x.margin) if (kept := evaluated(later)) is not None
         for i, n in enumerate(kept.shape)
     )  # fmt: skip
 
@@ -189,20 +182,22 @@ def standardised(
     """
     dims = sorted(over)
     within = _inside(x, over)
-    parts = _centred(x, dims, read(x.margin) if within else None)
+    parts = _centred(x, dims, evaluated(x.margin) if within else None)
     total = kernels.mean_over(x.var + x.mean**2, dims)
     first = np.copysign(np.sqrt(np.maximum(total - parts.square, 0.0)), parts.centre)
     first, total = np.broadcast_arrays(first, total)
     scale = 1.0 / factor(first, total)
     kept = parts if centre else _as_it_is(x, dims)
-    result = _divided(call, x, dims, kept, scale, centre, read(x.excess) if within and centre else None)
+    result = _divided(
+        call, x, dims, kept, scale, centre, evaluated(x.channel_norm_correction) if within and centre else None
+    )
     step = 1e-4
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
     return result.amended(spread=x.spread.times(1.0 + math.log(kernels.average(grown)) / math.log1p(step)))
 
 
 def _link(x: State, dims: list[int], inverse: float, centre: bool) -> Link:
-    sizes = x.sizes
+    sizes = x.lengths
 
     def operate(k: Array, where: Dims) -> Array:
         if centre:

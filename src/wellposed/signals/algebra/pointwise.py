@@ -27,15 +27,15 @@ from wellposed.signals.distributions.spread import NONE, Sources, Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
     Layout,
+    Lazy,
     Link,
     Marginal,
     Moments,
     Pointwise,
     Scaled,
     State,
-    known,
+    evaluated,
     make_state,
-    read,
     weakest,
 )
 from wellposed.signals.distributions.views import pooled
@@ -86,7 +86,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     x = pooled(x)
     if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
-        return x.with_moments(mean=values, roots=0, lever=None, gauss=False)
+        return x.with_moments(mean=values, roots=0, scale_parameter=None, gauss=False)
     if call.independent:
         mean, var = _finite(expand_function(function, x.mean, x.std()))
         one = np.ones((1,) * x.corr.ndim)
@@ -96,7 +96,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     transport = base.transport
     whole = without_poles(composed, base.mean, base.std(), transport)
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
-    uneven = read(base.scales)
+    uneven = evaluated(base.local_scales)
     mixed = None
     if transport is None and uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
         mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
@@ -112,15 +112,15 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     else:
         corr, shared = _correlation_of_mixture(mixed, base, uneven)
         if not kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
-            scales = known(mixed.kappa * kernels.by_displacement(shared))
+            scales = Lazy.of(mixed.kappa * kernels.by_displacement(shared))
             ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
-            sizes_by = base.sizes_by.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
+            sizes_by = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
     links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
-        Layout(base.sizes, x.axes),
+        Layout(base.lengths, x.axes),
         Moments(mean, var, corr, _alike(base, expansion)),
         tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
-        marginal=Marginal(base=base, fn=clipped, scales=scales, sizes_by=sizes_by),
+        marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sizes_by),
         ancestry=Ancestry(
             links,
             base.roots | call.root(),
@@ -169,7 +169,7 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
         return base.own
     whole = base.own.variance
     before = gaussian_fluctuation(base)
-    after = fluctuation(expansion.square_powers, latent, expansion.second, base.sizes)
+    after = fluctuation(expansion.square_powers, latent, expansion.second, base.lengths)
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)
     part = min(before, whole)
@@ -197,18 +197,18 @@ def _without_mean(expansion: Expansion) -> Array:
 
 def _alike(base: State, expansion: Expansion) -> Sources:
     """Return how alike positions are by chance after a function: as far as it is linear in the Gaussian tensor."""
-    if not base.alike.amounts.size:
-        return base.alike
+    if not base.finite_width_correlation.amounts.size:
+        return base.finite_width_correlation
     powers = _without_mean(expansion)
     total = float(powers.sum())
-    return base.alike.times(float(powers[1]) / total) if total > 0.0 else NONE
+    return base.finite_width_correlation.times(float(powers[1]) / total) if total > 0.0 else NONE
 
 
 def _by_chance(base: State, powers: Array, latent: Array) -> list[Array]:
     """Return what a function adds to the covariance of products with one filter: two patches are alike by chance, of
     either sign, and E (r + rho)² is r² + (1 - r²)² Var(rho). It is what the variances of filters make of its means.
     """
-    chance = read(base.chance)
+    chance = evaluated(base.inverse_dims)
     if chance is None or not powers[2] > 0.0:
         return []
     chance, latent = kernels.common(chance, latent)
@@ -225,11 +225,11 @@ def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
 
     For a Gaussian summand of variance v, d E f(x) / d ln tau = v E f'' / 2.
     """
-    same = tuple(range(len(base.sizes)))
+    same = tuple(range(len(base.lengths)))
     found = []
     for link in base.links if len(base.links) > 1 else ():  # a norm has one, and takes its scale out
-        parent, scales = link.parent, read(link.parent.scales)
-        if scales is not None and parent.sizes == base.sizes and link.dims in (None, same):
+        parent, scales = link.parent, evaluated(link.parent.local_scales)
+        if scales is not None and parent.lengths == base.lengths and link.dims in (None, same):
             factor = float(link.operate(np.ones((1,) * len(same)), same).ravel()[0])
             factor *= math.prod(combined.total() for _, combined in link.taps)
             found.append((factor * factor * kernels.average(parent.var), scales))

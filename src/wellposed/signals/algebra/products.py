@@ -65,11 +65,11 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         call.shape(),
         mean,
         level,
-        alike=alike,
+        finite_width_correlation=alike,
         tag=weakest(left.tag, right.tag, "approximate"),
         gauss=True,
         roots=left.roots | right.roots | call.root(),
-        lever=_only_lever(left, right),
+        scale_parameter=_only_scale_parameter(left, right),
         spread=left.spread + right.spread,
     )
     if call.independent or level == 0:
@@ -85,7 +85,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         kernel = _about_means(call, (left, right), product, labels, sizes, both)
     kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
     corr = kernels.correlation(kernel, var)
-    made = made.changed(mean=each[0], var=var, corr=corr, scales=made.scales, sizes_by=made.sizes_by)
+    made = made.changed(
+        mean=each[0], var=var, corr=corr, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources
+    )
     if left.softmax is not None and left.softmax.flat is not None:
         made = _of_seen(made, given, left.softmax, left.softmax.flat, paired, product)
     return made if of_pairs is None else _with_pairs(made, product, *of_pairs)
@@ -103,7 +105,7 @@ def _alike_together(call: Call, left: State, right: State, product: Product, lab
     ]
     if not summed or not all(flag[label] for label in summed for flag in flags):
         return None
-    share = left.alike.covariance(right.alike)
+    share = left.finite_width_correlation.covariance(right.finite_width_correlation)
     if share <= 0.0:
         return None
     pattern = np.ones([2 if all(flag.get(label) for flag in flags) else 1 for label in labels])
@@ -177,16 +179,18 @@ def _of_seen(made: State, weights: State, softmax: Softmax, seen: Seen, values: 
     second = _along(weights.mean**2 + weights.var, rows[0])
     second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
     at = made.axes[token][0]
-    shape = [len(seen.queries) if i == at else 1 for i in range(len(made.sizes))]
+    shape = [len(seen.queries) if i == at else 1 for i in range(len(made.lengths))]
     more = (common_of_seen(whole, token, seen) - r) * (1.0 - second) * level
     var = np.maximum(made.var + more.reshape(shape), 0.0)
     ratio = np.broadcast_to(_along(var, at), len(seen.queries)) / (level * levels_of_seen(values, token, seen))
     queries = softmax.queries
-    known = queries.ndim == len(weights.sizes)
-    alike = kernels.off_diagonal_mean(queries, weights.sizes, rows[0]).ravel()[0] if known else 0.0
+    known = queries.ndim == len(weights.lengths)
+    alike = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
     met = min(math.exp(min(alike * softmax.variance, 50.0)), softmax.keys * softmax.second)
     others = made.corr
-    made = made.with_moments(var=var, scales=made.scales, sizes_by=made.sizes_by, gauss=made.gauss)
+    made = made.with_moments(
+        var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss
+    )
     made, kernel = with_pairs(made, whole, token, seen, ratio, (met - 1.0) * (1.0 - r), features)
     within = [at + 1] if seen.size > 1 else []  # one atom of tokens has become two
     lengths = [1 if i == at else n for i, n in enumerate(kernel.shape) if i not in within]
@@ -199,10 +203,10 @@ def _of_seen(made: State, weights: State, softmax: Softmax, seen: Seen, values: 
     return made.amended(corr=np.clip(kernel, -1.0, 1.0))
 
 
-def _only_lever(left: State, right: State) -> str | None:
+def _only_scale_parameter(left: State, right: State) -> str | None:
     """Return the one parameter that scales a product linearly."""
-    levers = [name for name in (left.lever, right.lever) if name is not None]
-    return levers[0] if len(levers) == 1 else None
+    scale_parameters = [name for name in (left.scale_parameter, right.scale_parameter) if name is not None]
+    return scale_parameters[0] if len(scale_parameters) == 1 else None
 
 
 def _over_pairs(kernel: Array, labels: tuple[str, ...], sizes: dict[str, int], product: Product) -> Array:
@@ -257,10 +261,10 @@ def _together(call: Call, left: State, right: State, product: Product) -> tuple[
     places: dict[int, int] = {}  # for each atom of the first, that of the second
     for label, atoms in own.items():
         theirs = other[columns[0] if label == rows[0] else label]
-        if [left.sizes[i] for i in atoms] != [right.sizes[i] for i in theirs]:
+        if [left.lengths[i] for i in atoms] != [right.lengths[i] for i in theirs]:
             return None
         places |= dict(zip(atoms, theirs, strict=True))
-    if len(places) != len(left.sizes) or len(places) != len(right.sizes):
+    if len(places) != len(left.lengths) or len(places) != len(right.lengths):
         return None
     order = tuple(places[i] for i in range(len(places)))
     covariance = call.covariance(left, right, tuple(range(len(places))), order)
@@ -268,13 +272,17 @@ def _together(call: Call, left: State, right: State, product: Product) -> tuple[
         return None
     (atom,) = own[rows[0]]
     profile = kernels.by_displacement(covariance)[tuple(slice(None) if i == atom else 0 for i in range(len(places)))]
-    count = math.prod(left.sizes[i] for label in own if label not in product.out_axes for i in own[label])
+    count = math.prod(left.lengths[i] for label in own if label not in product.out_axes for i in own[label])
     sizes = [np.sqrt(_along(x.var, at)) for x, at in ((left, atom), (right, places[atom]))]
-    mean = _by_pair(profile, left.sizes[atom], *sizes) * (count * product.scale)
+    mean = _by_pair(profile, left.lengths[atom], *sizes) * (count * product.scale)
     by_chance = (1.0 - np.eye(len(mean))) * np.multiply.outer(*sizes) ** 2
     level = kernels.average(left.var) * kernels.average(right.var)
     coupled = min(float(covariance.ravel()[0]) ** 2 / level, 1.0) if level > 0.0 else 0.0  # of one element with its own
-    by_chance = by_chance * (coupled * left.alike.covariance(right.alike) * (count * product.scale) ** 2)
+    by_chance = by_chance * (
+        coupled
+        * left.finite_width_correlation.covariance(right.finite_width_correlation)
+        * (count * product.scale) ** 2
+    )
     return (rows[0], columns[0]), mean, np.maximum(by_chance, 0.0)
 
 
@@ -303,7 +311,7 @@ def _with_pairs(made: State, product: Product, pair: tuple[str, str], mean: Arra
     if len(i) != 1 or len(j) != 1:
         return made
     mean, var = (
-        (array if i < j else array.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.sizes)])
+        (array if i < j else array.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.lengths)])
         for array in (mean, var)
     )
     return made.with_moments(mean=made.mean + mean, var=made.var + var, corr=made.corr)
@@ -370,10 +378,10 @@ def _average_correlation(state: State, axes: tuple[str, ...], labels: tuple[str,
     if any(label not in axes for label in members):
         return 1.0
     dims = [i for label in members for i in state.axes[axes.index(label)]]
-    count = math.prod(state.sizes[i] for i in dims)
+    count = math.prod(state.lengths[i] for i in dims)
     if count <= 1:
         return 0.0
-    mean = float(kernels.pair_mean(state.corr, state.sizes, dims).ravel()[0])
+    mean = float(kernels.pair_mean(state.corr, state.lengths, dims).ravel()[0])
     return (mean * count - 1.0) / (count - 1.0)
 
 
@@ -425,7 +433,7 @@ def _tilt(
     along = tilt(call, law.tokens or softmax.tokens, values, axis, width, product.right) * law.variance * law.part
     pulled = min(along * softmax.pull, own * (1.0 - softmax.second))
     lifted = pulled + (own * softmax.picked if is_uneven(values, axis) else 0.0)
-    one = np.ones((1,) * len(weights.sizes))
+    one = np.ones((1,) * len(weights.lengths))
     alike = softmax.queries if softmax.queries.ndim == one.ndim else one
     queries = _single(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
     of_queries, of_values = kernels.common(
@@ -443,7 +451,7 @@ def _tilt(
 
 def _softened(weights: State, softmax: Softmax, product: Product, summed: list[str]) -> list[str]:
     """Return those of the labels that are summed along which a softmax made the weights."""
-    if len(summed) == 1 or softmax.atom is None or softmax.queries.ndim != len(weights.sizes):
+    if len(summed) == 1 or softmax.atom is None or softmax.queries.ndim != len(weights.lengths):
         return summed
     axes = dict(zip(product.left_axes, weights.axes, strict=True))
     return [label for label in summed if axes.get(label) == (softmax.atom,)]
@@ -454,7 +462,9 @@ def alike_after_attention(call: Call, values: State, lifted: float) -> Sources:
     the query (``lifted``, that part's share): it goes through the covariance of the tokens, C C, whose long axes count
     twice: tr C⁴ / (tr C²)² - 1 / n = 4 / D for n features, D of them in effect.
     """
-    return values.alike + source(call.source(), 4.0 * values.alike.variance * lifted * lifted)
+    return values.finite_width_correlation + source(
+        call.source(), 4.0 * values.finite_width_correlation.variance * lifted * lifted
+    )
 
 
 def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, value: int) -> float:
@@ -466,7 +476,11 @@ def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, 
     if not values.axes[axis]:
         return 0.0
     tokens = tokens_of(call, values, axis, width, value)
-    keys = keys or (tokens._replace(alike=values.alike) if values.alike.amounts.size else tokens)
+    keys = keys or (
+        tokens._replace(alike=values.finite_width_correlation)
+        if values.finite_width_correlation.amounts.size
+        else tokens
+    )
     return (1.0 - tokens.correlation) * relatedness(keys, tokens, shared_size(values, axis))
 
 
@@ -484,7 +498,7 @@ def _raw_kernel(state: State, axes: tuple[str, ...], labels: tuple[str, ...], si
     """
     raw = state.covariance()
     if kernels.nonzero(state.mean):
-        lengths = [max(length, min(2, size)) for length, size in zip(raw.shape, state.sizes, strict=True)]
+        lengths = [max(length, min(2, size)) for length, size in zip(raw.shape, state.lengths, strict=True)]
         raw = kernels.promote(raw, lengths) + kernels.autocorrelation(state.mean, lengths)
     order, missing = [], []
     for at, label in enumerate(labels):

@@ -12,7 +12,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.dependence import to_mean_of
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State, read, weakest
+from wellposed.signals.distributions.state import Marginal, State, evaluated, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -39,14 +39,14 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
     dims = [i for axis in over for i in x.axes[axis]]
     if not dims:  # of axes of length 1: the tensor itself
         return x if keepdim else x.amended(layout=x.layout.dropping(over))
-    count = math.prod(x.sizes[i] for i in dims)
+    count = math.prod(x.lengths[i] for i in dims)
     if is_centred(x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
     tag, alone = x.tag, np.full((1,) * x.corr.ndim, kernels.average(x.var) / max(count, 1))
     if call.independent:
         covariance = var = spread = alone
     else:
-        covariance = kernels.total(kernels.pair_mean(x.covariance(), x.sizes, dims), *_by_shared_scale(x, dims))
+        covariance = kernels.total(kernels.pair_mean(x.covariance(), x.lengths, dims), *_by_shared_scale(x, dims))
         if float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0]) < -IMPRECISE * kernels.average(x.var):
             covariance, tag = alone, weakest(tag, "approximate")
         spread = kernels.mean_over(x.std(), dims)
@@ -66,13 +66,13 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
         var=reduce(np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)])),
         corr=reduce(corr),
         gauss=x.gauss or count >= 8,
-        lever=None,
+        scale_parameter=None,
         tag=tag,
     )
     if call.independent or moments:
         return result
     result = result.amended(spread=with_own_fluctuation(x, result))
-    if call.shapes:
+    if call.wants_marginal:
         result = result.amended(marginal=_marginal(x, result))
     result = result.amended(links=to_mean_of(x, dims))
     call.run.memo[key] = result = as_mean(x, dims, result)
@@ -93,16 +93,16 @@ def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
     the variance of E[x | scale], which the correlations of x leave out (signals.md 5.7).
     """
     base, fn = x.gaussian_source()
-    scales = read(base.scales)
-    if fn is None or scales is None or base.sizes != x.sizes or float(scales.ravel()[0]) <= UNEVEN:
+    scales = evaluated(base.local_scales)
+    if fn is None or scales is None or base.lengths != x.lengths or float(scales.ravel()[0]) <= UNEVEN:
         return []
     apart = [i for i in dims if x.corr.shape[i] == 1 < scales.shape[i]]
     if not apart:
         return []
     level = float(scales.ravel()[0])
     shared = scales * (float(expand_mixture(fn, base.mean, base.std(), level).own[0]) / level)
-    inside = kernels.pair_mean(kernels.at_zero(shared, apart), x.sizes, dims)
-    return [kernels.pair_mean(shared, x.sizes, dims), -inside]
+    inside = kernels.pair_mean(kernels.at_zero(shared, apart), x.lengths, dims)
+    return [kernels.pair_mean(shared, x.lengths, dims), -inside]
 
 
 def _marginal(x: State, result: State) -> Marginal:
@@ -119,7 +119,7 @@ def _marginal(x: State, result: State) -> Marginal:
     level = kernels.average(result.mean) ** 2
     if x.fn is not None and bool((shape >= 0.0).all()):
         relative, skew = after / level if level > 0.0 else 0.0, 1.0
-        heavy = is_heavy(shape) or read(x.gaussian_source()[0].scales) is not None
+        heavy = is_heavy(shape) or evaluated(x.gaussian_source()[0].local_scales) is not None
     else:
         skew = skewness(shape) * math.sqrt(after / before)
         relative, heavy = skew * skew / 4.0, False

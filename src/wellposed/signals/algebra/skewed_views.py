@@ -54,7 +54,7 @@ def followed(call: Call, x: State, steps: Steps) -> Chain:
         chain = Chain(before.base, (*before.steps, *steps), before.crossed)
     elif not any(map(_crosses, steps, shapes_along(steps, x.shape))):
         return chain
-    if x.lever is None and all(isinstance(step, (Regroup, Cut, Permute)) for step in steps):
+    if x.scale_parameter is None and all(isinstance(step, (Regroup, Cut, Permute)) for step in steps):
         known[call.node.outputs[0]] = chain
         return chain
     return Chain(x, steps)
@@ -83,7 +83,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     if x.mask is not None or not 1 < rest <= LARGEST:
         return None
     outer = [atom for axis in x.axes[:lead] for atom in axis]
-    sizes = [x.sizes[atom] for atom in inner]
+    sizes = [x.lengths[atom] for atom in inner]
     mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))
     places = np.arange(rest).reshape(x.shape[lead:])
     for step in steps:
@@ -95,8 +95,8 @@ def skewed(x: State, steps: Steps) -> State | None:
     new = itertools.count(len(outer))
     untouched = [tuple(outer.index(atom) for atom in axis) for axis in x.axes[:lead]]
     axes = (*untouched, *((next(new),) if n > 1 else () for n in places.shape))
-    all_sizes = (*(x.sizes[atom] for atom in outer), *long)
-    made = x.with_moments(sizes=all_sizes, axes=axes, mean=mean, var=var, corr=kernels.with_diagonal(corr))
+    all_sizes = (*(x.lengths[atom] for atom in outer), *long)
+    made = x.with_moments(lengths=all_sizes, axes=axes, mean=mean, var=var, corr=kernels.with_diagonal(corr))
     return made.amended(tag=weakest(x.tag, "approximate"))
 
 

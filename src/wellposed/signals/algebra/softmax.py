@@ -315,14 +315,20 @@ def law_of(variance: float, queries: State, keys: State, at: Places, width: int,
     sizes Gaussian tokens of D dimensions have, 2 / D, leaves logits Gaussian over the keys.
     """
     (of_q, mean_q), (of_k, mean_k) = (varying(x, axis) for x, axis in ((queries, at.query), (keys, at.key)))
-    both = queries.sizes_by.covariance(keys.sizes_by) / math.sqrt(of_q * of_k) if of_q and of_k else 0.0
+    both = (
+        queries.local_scale_sources.covariance(keys.local_scale_sources) / math.sqrt(of_q * of_k)
+        if of_q and of_k
+        else 0.0
+    )
     both *= math.sqrt(mean_q * mean_k)
     own, other = _by_position(queries, keys, at)
     shared = math.exp(of_q + mean_k + 2.0 * both) * (1.0 + own) - 1.0
-    uneven = 2.0 / width + (1.0 + 2.0 * keys.alike.variance) * (1.0 + shared) - 1.0
+    uneven = 2.0 / width + (1.0 + 2.0 * keys.finite_width_correlation.variance) * (1.0 + shared) - 1.0
     along = (mean_k + both) / math.log1p(uneven)
-    beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.alike.variance) - 1.0
-    return Logits(variance * math.exp(both), keys.even, uneven, max(beyond, 0.0), along, shared, 1.0, tokens)
+    beyond = math.exp(of_k - mean_k) * (1.0 + other) / (1.0 + 2.0 * keys.finite_width_correlation.variance) - 1.0
+    return Logits(
+        variance * math.exp(both), keys.equal_norm_inverse_dim, uneven, max(beyond, 0.0), along, shared, 1.0, tokens
+    )
 
 
 class Places(NamedTuple):
@@ -336,7 +342,7 @@ class Places(NamedTuple):
 
 def is_uneven(x: State, axis: int) -> bool:
     """Whether positions along an axis differ in size, by chance or because they are known to."""
-    return x.scales is not None or (any(x.var.shape[i] > 1 for i in x.axes[axis]) and _varies(x.var))
+    return x.local_scales is not None or (any(x.var.shape[i] > 1 for i in x.axes[axis]) and _varies(x.var))
 
 
 def _by_position(queries: State, keys: State, at: Places) -> tuple[float, float]:
@@ -376,4 +382,4 @@ def off_diagonal(x: State, axis: int) -> float:
     x = merge_atoms(x, axis) if len(members) > 1 else x
     i = x.axes[axis][0]
     index = tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))
-    return float(kernels.off_diagonal_mean(x.corr[index], [x.sizes[i]], 0)[0])
+    return float(kernels.off_diagonal_mean(x.corr[index], [x.lengths[i]], 0)[0])

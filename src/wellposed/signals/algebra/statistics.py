@@ -27,9 +27,9 @@ from wellposed.signals.integration.kernels import Array
 def as_mean(x: State, over: list[int], result: State) -> State:
     """Return the mean of x over some of its atoms, kept as a statistic of what x is a function of."""
     base, fn = x.gaussian_source()
-    if not over or not base.roots or base.sizes != x.sizes:
+    if not over or not base.roots or base.lengths != x.lengths:
         return result
-    places = tuple(i for i in range(len(x.sizes)) if i not in over)
+    places = tuple(i for i in range(len(x.lengths)) if i not in over)
     made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
     return result.amended(statistic=made)
 
@@ -58,9 +58,9 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
         for axis, atoms in zip(kept, result.axes, strict=True)
         for atom, place in zip(atoms, base.axes[axis] if axis not in axes else (), strict=False)
     }
-    at = [places.get(atom) for atom in range(len(result.sizes))]
+    at = [places.get(atom) for atom in range(len(result.lengths))]
     over = [atom for axis in axes for atom in base.axes[axis]]
-    if [i for i in range(len(base.sizes)) if i not in over] != sorted(i for i in at if i is not None) or None in at:
+    if [i for i in range(len(base.lengths)) if i not in over] != sorted(i for i in at if i is not None) or None in at:
         return result
     statistic = Statistic(base, frozenset(over), ((function, result),), lambda mean: mean, tuple(at))
     return result.amended(statistic=statistic)
@@ -164,7 +164,7 @@ def _form(call: Call, x: State, y: State) -> Standardised | None:
         return None
     made = x.standardised
     if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:
-        if x.gaussian_source()[0].serial != statistic.source.serial or x.sizes != statistic.source.sizes:
+        if x.gaussian_source()[0].serial != statistic.source.serial or x.lengths != statistic.source.lengths:
             return None
         one = Statistic(
             statistic.source, statistic.over, (), lambda: torch.ones((), dtype=torch.float64), statistic.places
@@ -179,7 +179,7 @@ def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
     wide = [i for i, place in enumerate(statistic.places) if place is None]
     places = [place for place in statistic.places if place is not None]
     p, q, _ = align(x, _narrow(y, wide) if wide else y)
-    if p.dims is None or q.dims is None or {*p.dims} != {*range(len(x.sizes))}:
+    if p.dims is None or q.dims is None or {*p.dims} != {*range(len(x.lengths))}:
         return False
     for at_x, at_y in zip(p.dims, q.dims, strict=True):
         place = None if at_y is None else places[at_y]

@@ -11,7 +11,7 @@ from wellposed.signals.algebra.local_scales import LARGEST
 from wellposed.signals.algebra.weighted import features_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import Sources, source
-from wellposed.signals.distributions.state import State, read
+from wellposed.signals.distributions.state import State, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -50,7 +50,7 @@ def tokens_of(call: Call, x: State, axis: int, width: int, value: int) -> Tokens
         if key not in call.run.memo:
             call.run.memo[key] = call.source()
         own = own + source(call.run.memo[key], 1.0 / width - 1.0 / every)
-    return Tokens(kernel, size, x.alike + own)
+    return Tokens(kernel, size, x.finite_width_correlation + own)
 
 
 def likeness(x: State, axis: int) -> float:
@@ -61,7 +61,7 @@ def likeness(x: State, axis: int) -> float:
 
 def _along(x: State, axis: int) -> tuple[Array, int]:
     i = x.axes[axis][0]
-    return x.corr[tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))], x.sizes[i]
+    return x.corr[tuple(slice(None) if k == i else 0 for k in range(x.corr.ndim))], x.lengths[i]
 
 
 def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
@@ -82,11 +82,11 @@ def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
 
 def varying(x: State, axis: int) -> tuple[float, float]:
     """Return how the logarithm of the local scale varies, and how its mean along an axis does."""
-    scales = read(x.scales)
+    scales = evaluated(x.local_scales)
     if scales is None or not x.axes[axis]:
         return 0.0, 0.0
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-    mean = kernels.pair_mean(kernel, x.sizes, x.axes[axis])
+    mean = kernels.pair_mean(kernel, x.lengths, x.axes[axis])
     return float(kernel.ravel()[0]), float(mean.ravel()[0])
 
 

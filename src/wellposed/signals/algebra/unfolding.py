@@ -22,7 +22,7 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
     if not x.axes[axis]:
         return None
     i = x.axes[axis][0]
-    sizes = (*x.sizes[:i], step.kernel, step.out, *x.sizes[i + 1 :])
+    sizes = (*x.lengths[:i], step.kernel, step.out, *x.lengths[i + 1 :])
     profiles = sum(length > 2 for k, length in enumerate(x.corr.shape) if k != i) + 2
     cap = kernels.lag_cap(profiles)
 
@@ -30,7 +30,7 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
         return _by_window(kernel, i, step, sizes, cap)
 
     mean, var = (_read(values, i, step) for values in (x.mean, x.var))
-    scales = None if x.scales is None else x.scales.then(by_window)
+    scales = None if x.local_scales is None else x.local_scales.then(by_window)
     moved = [[k + (k > i) for k in own] for own in x.axes]
     axes = (*moved[:axis], [i], [i + 1], *moved[axis + 1 :])
     return x.with_moments(
@@ -38,7 +38,7 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
         mean=mean,
         var=var,
         corr=by_window(x.corr),
-        marginal=Marginal(x.gauss, scales=scales, sizes_by=x.sizes_by),
+        marginal=Marginal(x.gauss, local_scales=scales, local_scale_sources=x.local_scale_sources),
         blocks=(),
         block_axis=-1,
     )

@@ -20,12 +20,12 @@ from wellposed.structure.patches import unviewed
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
     """Return the weight at its scale, choosing that where it is still open."""
-    if weight.lever is None:
+    if weight.scale_parameter is None:
         return weight
     if call.run.weights.defers(call.node):
-        call.run.weights.defer(weight.lever, call.node)
+        call.run.weights.defer(weight.scale_parameter, call.node)
         return weight
-    scale = call.run.weights.choose(weight.lever, call.node, incoming, before, weight.second_moment)
+    scale = call.run.weights.choose(weight.scale_parameter, call.node, incoming, before, weight.second_moment)
     return rescaled(weight, scale)
 
 
@@ -36,7 +36,7 @@ def second_moments(data: State, centred: bool) -> tuple[Array, Array]:
         return data.var, covariance
     lengths = [
         max(length, _needed(data.mean.shape[dim], size))
-        for dim, (length, size) in enumerate(zip(covariance.shape, data.sizes, strict=True))
+        for dim, (length, size) in enumerate(zip(covariance.shape, data.lengths, strict=True))
     ]
     cap = kernels.lag_cap(sum(n > 2 for n in lengths))
     lengths = [min(n, max(cap, 2)) if n > 2 else n for n in lengths]
@@ -160,7 +160,7 @@ def chance_likeness(
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
-    if not data.alike.amounts.size:
+    if not data.finite_width_correlation.amounts.size:
         return Likeness(NONE, chance, share, sized=sized, terms=terms)
     apart = [i for i in range(kernel.ndim) if not kernel[(slice(None),) * i + (slice(1, None),)].any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
@@ -169,13 +169,17 @@ def chance_likeness(
     apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
     own = 1.0 / math.prod(apart_by)
-    start = data.alike.start
-    among = [number - start for number in overlapping if 0 <= number - start < data.alike.amounts.size]
+    start = data.finite_width_correlation.start
+    among = [
+        number - start for number in overlapping if 0 <= number - start < data.finite_width_correlation.amounts.size
+    ]
     if shared == own or not among:
-        return Likeness(data.alike.times(math.sqrt(kept * own)), chance, share, sized=sized, terms=terms)
-    factors = np.full(data.alike.amounts.size, own)
+        return Likeness(
+            data.finite_width_correlation.times(math.sqrt(kept * own)), chance, share, sized=sized, terms=terms
+        )
+    factors = np.full(data.finite_width_correlation.amounts.size, own)
     factors[among] = shared
-    inherited = Sources(start, data.alike.amounts * np.sqrt(kept * factors))
+    inherited = Sources(start, data.finite_width_correlation.amounts * np.sqrt(kept * factors))
     return Likeness(inherited, chance, share, sized=sized, terms=terms)
 
 
@@ -202,7 +206,7 @@ def fresh(
 
     ``outputs`` of its elements have weights of their own; ``likeness`` is the `chance_likeness` of what is summed.
     """
-    one = (1,) * len(layout.sizes)
+    one = (1,) * len(layout.lengths)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr = kernels.with_diagonal(corr)
@@ -212,7 +216,7 @@ def fresh(
     if likeness.window:
         overlapping(call).add(features_of(call, data, likeness.value))
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
-        alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.sizes).ravel()[0]), 1.0)
+        alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.lengths).ravel()[0]), 1.0)
         number = call.source()
         of_features = features_of(call, data, likeness.value)
         by_chance = likeness.inherited + source(of_features, likeness.chance / likeness.groups)
@@ -222,7 +226,7 @@ def fresh(
         spread = Spread(spread.sources, own, spread.drift - 0.5 * data.own.variance)
     return State(
         layout,
-        Moments(np.zeros(one), var, corr, by_chance, data.even),
+        Moments(np.zeros(one), var, corr, by_chance, data.equal_norm_inverse_dim),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
         ancestry=Ancestry((), call.root() | (REPEATED if call.node.index in call.run.weights.repeated else 0)),

@@ -140,7 +140,7 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     values = dense(tensor.detach())
     if values.is_complex():  # of mean 0, since no two phases are alike
         sizes = known_state(values.abs(), root)
-        zero = np.zeros((1,) * len(sizes.sizes))
+        zero = np.zeros((1,) * len(sizes.lengths))
         return _with_correlations(sizes.changed(mean=zero, var=sizes.mean**2 + sizes.var), values)
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
@@ -170,21 +170,21 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
     """Return the state of a large table with what its elements have in common along each axis on average, as far as
     that is more than chance (the rows of a table of sines, which differ little in most columns).
     """
-    rank = len(state.sizes)
+    rank = len(state.lengths)
     if not 0 < rank <= MOST_AXES or not kernels.nonzero(state.var):
         return state
     exact = torch.complex128 if values.is_complex() else torch.float64
-    centred = values.reshape(state.sizes).to(exact) - state.pooled_mean
+    centred = values.reshape(state.lengths).to(exact) - state.pooled_mean
     sums = np.zeros((2,) * rank)
     for steps in np.ndindex(*sums.shape):  # the mean product of elements that may differ along some axes
         over = [axis for axis, step in enumerate(steps) if step]
         sums[steps] = float((centred.mean(dim=over) if over else centred).abs().square().mean())
-    for axis, size in enumerate(state.sizes):  # those that do
+    for axis, size in enumerate(state.lengths):  # those that do
         same, any_ = np.split(sums, 2, axis=axis)
         sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)
     corr = sums / sums[(0,) * rank]
     for steps in np.ndindex(*corr.shape):
-        pairs = values.numel() * math.prod(size - 1 for size, step in zip(state.sizes, steps, strict=True) if step)
+        pairs = values.numel() * math.prod(size - 1 for size, step in zip(state.lengths, steps, strict=True) if step)
         if any(steps) and abs(corr[steps]) < CHANCE * math.sqrt(2.0 / pairs):
             corr[steps] = 0.0
     for axis in range(rank):
@@ -257,7 +257,7 @@ def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
             if state is None:
                 state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
             state = state if pairs else unpaired(state)
-            scale = run.weights.known_scale(state.lever) if state.lever is not None else None
+            scale = run.weights.known_scale(state.scale_parameter) if state.scale_parameter is not None else None
             return state if scale is None else rescaled(state, scale)
         known = run.graph.known.get(argument.value)
         return known if known is not None else Unknown(info.shape, info.dtype, run.state(argument.value))

@@ -140,7 +140,7 @@ class Call:
         return self.run.graph.training
 
     @property
-    def shapes(self) -> bool:
+    def wants_marginal(self) -> bool:
         """Whether somebody may ask for the shape of the result's distribution: functions do."""
         return not self.run.independent
 

@@ -12,7 +12,7 @@ from wellposed.arrays import array_of
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import Join, Lever, levers, parameter_values
+from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, parameter_values, scale_parameters
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -100,12 +100,12 @@ class Weights:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.levers: dict[int, Lever] = levers(graph)
-        self.joins: dict[str, Join] = {}
+        self.scale_parameters: dict[int, ScaleParameter] = scale_parameters(graph)
+        self.composites: dict[str, CompositeScale] = {}
         self.fixed: frozenset[int] = parameter_values(graph)
-        self.uses: tuple[Contraction, ...] = contractions(graph, self.levers)
+        self.uses: tuple[Contraction, ...] = contractions(graph, self.scale_parameters)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
-        self.roles: dict[str, Role] = roles(graph, self.uses, self.levers)
+        self.roles: dict[str, Role] = roles(graph, self.uses, self.scale_parameters)
         self.same = Same(graph, self.fixed)
         self.repeated: frozenset[int] = repeated(graph, self.uses, self.same)
         self.assumed: dict[str, str] = {}
@@ -170,7 +170,7 @@ class Weights:
         return False
 
     def defer(self, key: str, node: Node) -> None:
-        """Note that the scale of a weight, by its lever, is not chosen at a node."""
+        """Note that the scale of a weight, by its scale parameter, is not chosen at a node."""
 
     def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
         """Return the state of what several parameters make together, with the scale that it has or is to be given."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Dims, Later, Layout, State
+from wellposed.signals.distributions.state import Dims, Layout, Lazy, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -31,7 +31,7 @@ class Aligned(NamedTuple):
     corr: Array
     dims: Dims | None
     cat_corr: Array | None = None
-    scales: Later | None = None
+    local_scales: Lazy | None = None
     along: tuple[Array, Array] | None = None
 
 
@@ -43,8 +43,8 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     """
     first = states[0].layout
     if skip is None and all(s.layout == first for s in states[1:]):
-        same = tuple(range(len(first.sizes)))
-        return [Aligned(s.mean, s.var, s.corr, same, scales=s.scales) for s in states], first
+        same = tuple(range(len(first.lengths)))
+        return [Aligned(s.mean, s.var, s.corr, same, local_scales=s.local_scales) for s in states], first
     rank = max(len(s.axes) for s in states)
     given = [_with_rank(pooled(s), rank) for s in states]
     axes = [axis for axis in range(rank) if axis != skip]
@@ -72,7 +72,7 @@ def _common_layout(states: Sequence[State], axes: Sequence[int], rank: int) -> L
     members: list[tuple[int, ...]] = [()] * rank
     for axis in axes:
         owner = next((s for s in states if s.axes[axis]), None)
-        members[axis] = () if owner is None else tuple(owner.sizes[i] for i in owner.axes[axis])
+        members[axis] = () if owner is None else tuple(owner.lengths[i] for i in owner.axes[axis])
     places = itertools.count()
     return Layout(
         tuple(itertools.chain.from_iterable(members)), tuple(tuple(next(places) for _ in own) for own in members)
@@ -84,9 +84,11 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     order = (*dims, *skipped)
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
-    scales = None if state.scales is None else state.scales.then(lambda kernel: kernels.placed(kernel, order))
+    scales = (
+        None if state.local_scales is None else state.local_scales.then(lambda kernel: kernels.placed(kernel, order))
+    )
     if not skipped:
-        return Aligned(mean, var, corr, dims, scales=scales)
+        return Aligned(mean, var, corr, dims, local_scales=scales)
     centre, total = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
     if mean.shape[-1] > 1:
         total = total + kernels.mean_over((mean - centre) ** 2, (-1,))
@@ -100,18 +102,18 @@ def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
-    layouts = {tuple(s.sizes[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
+    layouts = {tuple(s.lengths[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
     if len(layouts) <= 1:
         return states
     finest = max(layouts, key=len)
     refined = []
     for s in states:
-        sizes = tuple(s.sizes[i] for i in s.axes[axis])
+        sizes = tuple(s.lengths[i] for i in s.axes[axis])
         if sizes and sizes != finest:
             refined.append(_refined(s, axis, finest))
         else:
             refined.append(s)
-    if len({tuple(s.sizes[i] for i in s.axes[axis]) for s in refined if s.axes[axis]}) > 1:
+    if len({tuple(s.lengths[i] for i in s.axes[axis]) for s in refined if s.axes[axis]}) > 1:
         return [merge_atoms(s, axis) for s in states]
     return refined
 
@@ -128,7 +130,7 @@ def without_repeats(x: State, y: State) -> tuple[State, State]:
     one, or in other groups: these are one atom, so that what the two have in common is told by position.
     """
     for back in range(1, min(len(x.axes), len(y.axes)) + 1):
-        first, second = (tuple(s.sizes[i] for i in s.axes[-back]) for s in (x, y))
+        first, second = (tuple(s.lengths[i] for i in s.axes[-back]) for s in (x, y))
         if first == second or x.shape[-back] != y.shape[-back]:
             continue
         if _repeats(x, -back) or _repeats(y, -back):

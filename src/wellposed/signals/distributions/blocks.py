@@ -20,14 +20,14 @@ from wellposed.signals.distributions.state import (
     Concatenation,
     Dims,
     Layout,
+    Lazy,
     Link,
     Marginal,
     Moments,
     Scaled,
     State,
-    known,
+    evaluated,
     make_state,
-    read,
     weakest,
 )
 from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled, with_scores
@@ -64,7 +64,7 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     if state.blocks and axis == state.block_axis and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:
-        whole = math.prod([state.sizes[i] for i in state.axes[axis][1:]])
+        whole = math.prod([state.lengths[i] for i in state.axes[axis][1:]])
         if step == 1 and len(state.axes[axis]) > 1 and part.start % whole == 0 == part.stop % whole:
             part = range(part.start // whole, part.stop // whole)  # some of the rows that the axis consists of
         else:
@@ -109,30 +109,30 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         corr = kernels.by_pair(part_of, atom)
         corr = corr if len(part) >= kernels.LEAST else _displaced(part_of, atom)
     corr = corr if size else by_lag(corr)
-    of = state.running
-    if of is not None and state.sizes != of.parent.layout.resized(of.atom, len(of.weights)).sizes:
+    of = state.linear_map
+    if of is not None and state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
         of = None
     elif of is not None and of.atom != atom:  # the same map of a part
         of = replace(of, parent=_part_of_atom(of.parent, atom, part), atom=of.atom - (bool(gone) and of.atom > atom))
     elif of is not None:
         of = replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False)
     shape_of_one = one_signed(state)
-    if state.scales is not None:
-        later = state.scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
+    if state.local_scales is not None:
+        later = state.local_scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
         # other parts have sizes of their own
-        sizes_by = state.sizes_by if _is_shared(state.scales.value(), atom) else NONE
-        shape_of_one = replace(shape_of_one, scales=later, sizes_by=sizes_by)
+        sizes_by = state.local_scale_sources if _is_shared(state.local_scales.get(), atom) else NONE
+        shape_of_one = replace(shape_of_one, local_scales=later, local_scale_sources=sizes_by)
     elif state.fn is None:
         shape_of_one = replace(shape_of_one, transport=state.transport)
     base, fn = state.gaussian_source()
-    if fn is not None and base.sizes == state.sizes:  # a part of a function of a tensor is that of the same part
+    if fn is not None and base.lengths == state.lengths:  # a part of a function of a tensor is that of the same part
         shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)
     links: tuple[Link, ...] = ()
     if state.roots and (length > 1 or gone):
-        dims = tuple([i for i in range(len(state.sizes)) if i not in gone])
-        links = (Link(state, Scaled(1.0), dims, taps=((atom, picks(np.array(part), state.sizes[atom])),)),)
+        dims = tuple([i for i in range(len(state.lengths)) if i not in gone])
+        links = (Link(state, Scaled(1.0), dims, taps=((atom, picks(np.array(part), state.lengths[atom])),)),)
     return state.with_moments(
-        running=of,
+        linear_map=of,
         links=links,
         layout=state.layout.resized(atom, len(part)).without(gone),
         mean=take(state.mean),
@@ -140,9 +140,9 @@ def _part_of_atom(state: State, atom: int, part: range) -> State:
         corr=kernels.without(corr, gone),
         marginal=shape_of_one,
         # one filter made all of it
-        chance=None
-        if state.chance is None
-        else state.chance.then(lambda kernel: kernels.without(by_lag(kernel), gone)),
+        inverse_dims=None
+        if state.inverse_dims is None
+        else state.inverse_dims.then(lambda kernel: kernels.without(by_lag(kernel), gone)),
     )
 
 
@@ -196,12 +196,12 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     if in_blocks:
         mean, var, covariance = _mixed(aligned, weights, alike)
     else:
-        mean, var, covariance = _by_position(aligned, weights, widths, layout.sizes, told)
+        mean, var, covariance = _by_position(aligned, weights, widths, layout.lengths, told)
     parts = [w * s.var for w, s in zip(weights, states, strict=True)]
-    last = len(layout.sizes)
+    last = len(layout.lengths)
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     return State(
-        Layout((*layout.sizes, sum(widths)), axes),
+        Layout((*layout.lengths, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
         marginal=Marginal(gauss=alike and all(s.gauss for s in states))
@@ -215,15 +215,15 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
 
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
     """Return how the sizes of a concatenation vary: as those of its parts on average, each part by itself."""
-    if not all(s.scales is not None or s.gauss for s in states):
+    if not all(s.local_scales is not None or s.gauss for s in states):
         return Marginal()
     found = [
         # a part of one position has no atom of its own in the axis
         w * (kernel[..., None] if a.cat_corr is None else kernel[..., :1])
         for w, a in zip(weights, aligned, strict=True)
-        if (kernel := read(a.scales)) is not None
+        if (kernel := evaluated(a.local_scales)) is not None
     ]
-    return Marginal(scales=known(kernels.total(*found))) if found else Marginal()
+    return Marginal(local_scales=Lazy.of(kernels.total(*found))) if found else Marginal()
 
 
 def _parts(states: Sequence[State], axis: int) -> Concatenation:
@@ -246,8 +246,10 @@ def _part_links(states: Sequence[State], aligned: Sequence[Aligned], axis: int) 
 
 
 def _joint_ancestry(states: Sequence[State], links: tuple[Link, ...] = ()) -> Ancestry:
-    levers = {s.lever for s in states}
-    return Ancestry(links, reduce(or_, (s.roots for s in states)), levers.pop() if len(levers) == 1 else None)
+    scale_parameters = {s.scale_parameter for s in states}
+    return Ancestry(
+        links, reduce(or_, (s.roots for s in states)), scale_parameters.pop() if len(scale_parameters) == 1 else None
+    )
 
 
 def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:
@@ -348,8 +350,8 @@ def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
     """Return how alike positions of a sum (or a concatenation) are by chance, given each part's share of ``var``."""
     result, total = NONE, kernels.average(var)
     for state, share in parts:
-        if state.alike.amounts.size and total > 0.0:
-            result = result + state.alike.times(kernels.average(share) / total)
+        if state.finite_width_correlation.amounts.size and total > 0.0:
+            result = result + state.finite_width_correlation.times(kernels.average(share) / total)
     return result
 
 

@@ -88,7 +88,7 @@ class _Grid:
         """
         if not isinstance(link.operate, Scaled) or link.over:
             return None
-        dims = link.dims if link.dims is not None else tuple(range(len(self.state.sizes)))
+        dims = link.dims if link.dims is not None else tuple(range(len(self.state.lengths)))
         factor, combined = self.factor * link.operate.factor, {}
         for atom, combinations in self.taps.items():
             inner = dims[atom]
@@ -98,14 +98,14 @@ class _Grid:
                 combined[inner] = combinations
         for atom, combinations in link.taps:
             combined[atom] = combined[atom].of(combinations) if atom in combined else combinations
-        places = _places(self.places, dims, len(link.parent.sizes))
+        places = _places(self.places, dims, len(link.parent.lengths))
         gone = [atom for atom, _ in link.taps if atom not in dims]
-        places = _matched(places, gone, link.parent.sizes, sizes, places)
+        places = _matched(places, gone, link.parent.lengths, sizes, places)
         return _Grid(link.parent, places, factor, combined)
 
     def fitting(self, sizes: Sequence[int]) -> _Grid | None:
         """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
-        places = {self.places[atom]: self.state.sizes[atom] for atom in self.taps}
+        places = {self.places[atom]: self.state.lengths[atom] for atom in self.taps}
         return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
 
     def is_as(self, other: _Grid) -> bool:
@@ -193,7 +193,7 @@ class Dependence:
         """
         if x.roots & y.roots <= REPEATED:
             return None
-        kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.sizes)), 0)
+        kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.lengths)), 0)
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
@@ -247,13 +247,13 @@ class Dependence:
 
     def _alike(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two tensors that were made alike, as parts; None of others."""
-        if where != tuple(range(len(x.sizes))) or x.sizes != y.sizes:
+        if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         first, second = self.made.get(x.serial), self.made.get(y.serial)
         if first is not None and second is not None:
             return list(self._by_one_operator(first, second, depth)) if first.key == second.key else []
         if x.base is not None and x.fn is not None and y.base is not None and y.fn is not None:
-            if x.base.sizes != x.sizes or y.base.sizes != y.sizes:
+            if x.base.lengths != x.lengths or y.base.lengths != y.lengths:
                 return None
             kernel = self._covariance(x.base, y.base, where, depth)
             return [] if kernel is None else self._of_functions(x, y, where, kernel)
@@ -263,9 +263,9 @@ class Dependence:
     def _by_one_operator(self, first: Made, second: Made, depth: int) -> Iterator[Array]:
         """Yield the covariances of W x and W y: Var(W) times the sum of E[x y], and those of views and sums."""
         for at, (x, y) in enumerate(zip(first.operands, second.operands, strict=True)):
-            if x.layout.sizes != y.layout.sizes:
+            if x.layout.lengths != y.layout.lengths:
                 continue
-            kernel = self._covariance(x, y, tuple(range(len(x.sizes))), depth)
+            kernel = self._covariance(x, y, tuple(range(len(x.lengths))), depth)
             kernel = None if kernel is None else kernels.by_displacement(kernel)
             if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
                 means = _mean_products(
@@ -274,7 +274,7 @@ class Dependence:
                     [
                         max(n, min(2, size))
                         for n, size in zip(
-                            (1,) * len(x.sizes) if kernel is None else kernel.shape, x.sizes, strict=True
+                            (1,) * len(x.lengths) if kernel is None else kernel.shape, x.lengths, strict=True
                         )
                     ],
                 )
@@ -339,10 +339,10 @@ class Dependence:
         for link in () if y.serial in self.made else y.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(y.sizes)))
-            places = _places(where, dims, len(link.parent.sizes))
+            dims = link.dims if link.dims is not None else tuple(range(len(y.lengths)))
+            places = _places(where, dims, len(link.parent.lengths))
             if link.over:
-                places = _matched(places, link.over, link.parent.sizes, x.sizes, where)
+                places = _matched(places, link.over, link.parent.lengths, x.lengths, where)
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
@@ -351,19 +351,19 @@ class Dependence:
         self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False
     ) -> Iterator[Array]:
         if any(link.taps for link in x.links) and not swapped:
-            back = _places(tuple(range(len(y.sizes))), where, len(x.sizes))
+            back = _places(tuple(range(len(y.lengths))), where, len(x.lengths))
             for other in self._across(y, x, back, depth, swapped=True):
                 yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(x.sizes)))
+            dims = link.dims if link.dims is not None else tuple(range(len(x.lengths)))
             inner = tuple(None if i is None else dims[i] for i in where)
             if link.over:
-                inner = _matched(inner, range(len(inner)), y.sizes, link.parent.sizes, dims)
+                inner = _matched(inner, range(len(inner)), y.lengths, link.parent.lengths, dims)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
-                kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.sizes))))
+                kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.lengths))))
                 yield kernels.placed(kernel, dims)
 
     def _across(self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False) -> Iterator[Array]:
@@ -388,14 +388,14 @@ class Dependence:
                     yield kernel * other.factor
                 continue
             kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
-            yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.sizes)))
+            yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.lengths)))
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
         for one in () if met else before:
-            inverse = one.inverse(len(x.sizes))
+            inverse = one.inverse(len(x.lengths))
             start = _Grid(y, tuple(None if i is None else inverse[i] for i in where))
-            near = self._behind(one.state, start, partial(_Grid.fitting, sizes=one.state.sizes))
+            near = self._behind(one.state, start, partial(_Grid.fitting, sizes=one.state.lengths))
             for other, _ in near:
                 common = self._covariance(one.state, other.state, other.places, depth)
                 if common is not None:
@@ -408,7 +408,7 @@ class Dependence:
         """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
         the times before.
         """
-        of = y.running
+        of = y.linear_map
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
@@ -422,9 +422,9 @@ class Dependence:
 
     def _before(self, x: State) -> list[_Grid]:
         """Return what a state is made of by grids and numbers alone, itself first."""
-        found = [_Grid(x, tuple(range(len(x.sizes))))]
+        found = [_Grid(x, tuple(range(len(x.lengths))))]
         while len(found) < GRIDS and found[-1].state.serial not in self.made and len(found[-1].state.links) == 1:
-            parent = found[-1].behind(found[-1].state.links[0], x.sizes)
+            parent = found[-1].behind(found[-1].state.links[0], x.lengths)
             if parent is None:
                 break
             found.append(parent)
@@ -439,7 +439,7 @@ class Dependence:
         while pending and (steps := steps + 1) < GRIDS:
             at = pending.pop()
             for link in at.state.links if at.state.serial not in self.made else ():
-                parent = at.behind(link, x.sizes)
+                parent = at.behind(link, x.lengths)
                 if parent is None or parent.state.roots & x.roots <= REPEATED:
                     continue
                 end = ends(parent)
@@ -453,13 +453,13 @@ class Dependence:
         """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
         a graph's edges. None where they are no such.
         """
-        one, other = x.running, y.running
-        if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.sizes))):
+        one, other = x.linear_map, y.linear_map
+        if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
             return None
         size = one.weights.shape[1]
-        if one.atom != other.atom or x.sizes != y.sizes or one.weights.shape != other.weights.shape:
+        if one.atom != other.atom or x.lengths != y.lengths or one.weights.shape != other.weights.shape:
             return None
-        kernel = self._covariance(one.parent, other.parent, tuple(range(len(one.parent.sizes))), depth)
+        kernel = self._covariance(one.parent, other.parent, tuple(range(len(one.parent.lengths))), depth)
         if kernel is None:
             return None
         matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
@@ -470,14 +470,19 @@ def _of_positions(x: State, y: State, where: Dims) -> Array | None:
     """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one); None of
     anything else.
     """
-    one, other = x.running, y.running
-    if one is None or other is None or where != tuple(range(len(x.sizes))) or len(one.weights) + len(other.weights) > 2:
+    one, other = x.linear_map, y.linear_map
+    if (
+        one is None
+        or other is None
+        or where != tuple(range(len(x.lengths)))
+        or len(one.weights) + len(other.weights) > 2
+    ):
         return None
     parent, at = one.parent, one.atom
-    rest = parent.layout.without([at]).sizes
-    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.sizes == y.sizes == rest:
+    rest = parent.layout.without([at]).lengths
+    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.lengths == y.lengths == rest:
         return None
-    corr = kernels.matrix_of(parent.corr, at, parent.sizes[at])
+    corr = kernels.matrix_of(parent.corr, at, parent.lengths[at])
     i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
     sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
     return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
@@ -509,12 +514,12 @@ def _of_means(x: State, y: State, where: Dims) -> Array | None:
     With aₙ and bₙ the coefficients of the two functions it is the mean of Σ aₙ bₙ rⁿ over pairs; for a function of the
     tensor's own mean, r is the correlation of that mean with one element.
     """
-    if where != tuple(range(len(x.sizes))) or x.sizes != y.sizes:
+    if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
         return None
     for one, other in ((x, y), (y, x)):
         inner = one if one.base is None or one.fn is None else one.base
         first, second = _mean_of(inner), _mean_of(other)
-        if first is None or second is None or other.fn is not None or inner.sizes != one.sizes:
+        if first is None or second is None or other.fn is not None or inner.lengths != one.lengths:
             continue
         of = first.of
         if (of.source.serial, of.over, of.places) != (second.of.source.serial, second.of.over, second.of.places):
@@ -529,7 +534,7 @@ def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
     """
     source, fn = x.gaussian_source()
     of = y.statistic
-    if of is None or of.source.serial != source.serial or source.sizes != x.sizes or where != of.places:
+    if of is None or of.source.serial != source.serial or source.lengths != x.lengths or where != of.places:
         return None
     mean = _mean_of(y)
     if mean is None:
@@ -537,18 +542,18 @@ def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
     function, kernel = mean.function, source.covariance()
     if fn is not None or function.key != IDENTITY.key:
         centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-        if not (std > 0.0 and source.transport is None and source.scales is None):
+        if not (std > 0.0 and source.transport is None and source.local_scales is None):
             return None
         product = hermite(fn or IDENTITY, centre, std)[0] * hermite(function, centre, std)[0]
         product[0] = 0.0
         kernel = kernels.polynomial(product, np.clip(kernel / std**2, -1.0, 1.0))
-    return averaging(source.sizes, sorted(of.over), mean.factor)(kernel, tuple(range(kernel.ndim)))
+    return averaging(source.lengths, sorted(of.over), mean.factor)(kernel, tuple(range(kernel.ndim)))
 
 
 def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
     source, over = first.of.source, sorted(first.of.over)
     centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-    if not (std > 0.0 and source.transport is None and source.scales is None):
+    if not (std > 0.0 and source.transport is None and source.local_scales is None):
         return None
     b, _ = hermite(second.function, centre, std)
     covariance = source.covariance()
@@ -557,7 +562,7 @@ def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array 
         coefficients = a * b * (first.factor * second.factor)
         coefficients[0] = 0.0
         kernel = kernels.polynomial(coefficients, np.clip(covariance / std**2, -1.0, 1.0))
-        kernel = kernels.pair_mean(kernel, source.sizes, over)
+        kernel = kernels.pair_mean(kernel, source.lengths, over)
     else:
         own = math.sqrt(kernels.average(inner.var))
         if first.function.key != IDENTITY.key or x.fn is None or not own > 0.0:
@@ -565,7 +570,7 @@ def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array 
         a, _ = hermite(x.fn, kernels.average(inner.mean), own)
         coefficients = a * b * second.factor
         coefficients[0] = 0.0
-        common = kernels.pair_mean(covariance, source.sizes, over) * first.factor
+        common = kernels.pair_mean(covariance, source.lengths, over) * first.factor
         kernel = kernels.polynomial(coefficients, np.clip(common / (own * std), -1.0, 1.0))
     return kernels.rearranged(kernel, first.of.places)
 
@@ -573,7 +578,13 @@ def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array 
 def _is_of_gaussian(x: State) -> bool:
     """Whether a state is a function of a Gaussian tensor of its own atoms."""
     base = x.base
-    if base is None or x.fn is None or base.sizes != x.sizes or base.transport is not None or base.scales is not None:
+    if (
+        base is None
+        or x.fn is None
+        or base.lengths != x.lengths
+        or base.transport is not None
+        or base.local_scales is not None
+    ):
         return False
     return kernels.nonzero(base.var)
 
@@ -641,30 +652,30 @@ def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) ->
 
 def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link, ...]:
     """Return the links of a mean of x over some atoms, times a number."""
-    kept = tuple(i for i in range(len(x.sizes)) if i not in over)
-    return (Link(x, averaging(x.sizes, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
+    kept = tuple(i for i in range(len(x.lengths)) if i not in over)
+    return (Link(x, averaging(x.lengths, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
 
 
 def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
     """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
     is averaged: a mean over blocks, or over positions that lie a step apart.
     """
-    kept, gone = [i for i in range(len(x.sizes)) if i not in over], set(over)
+    kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
     combined: dict[int, Taps] = {}
     while x.whole is not None:
         whole, atom = x.whole
         both = gone & {atom, atom + 1}
-        if not both or {atom, atom + 1} & combined.keys() or whole.sizes[atom] > LONGEST:
+        if not both or {atom, atom + 1} & combined.keys() or whole.lengths[atom] > LONGEST:
             return ()
         combined = {i - (i > atom): taken for i, taken in combined.items()}
         if len(both) == 1:
-            parts = np.arange(whole.sizes[atom]).reshape(x.sizes[atom : atom + 2])
+            parts = np.arange(whole.lengths[atom]).reshape(x.lengths[atom : atom + 2])
             parts = parts if atom + 1 in both else parts.T
             combined[atom] = Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
         gone = {i - (i > atom) for i in gone if i not in both or len(both) == 2}
         kept = [i - (i > atom) for i in kept]
         x = whole
-    if not combined or any(x.sizes[i] > LONGEST for i in gone):
+    if not combined or any(x.lengths[i] > LONGEST for i in gone):
         return ()
-    averages = {i: taps.whole(x.sizes[i]).averaged() for i in gone}
+    averages = {i: taps.whole(x.lengths[i]).averaged() for i in gone}
     return (Link(x, Scaled(factor), tuple(kept), taps=tuple((combined | averages).items())),)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Dims, Later, Marginal, Pointwise, State, read
+from wellposed.signals.distributions.state import IDENTITY, Dims, Lazy, Marginal, Pointwise, State, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,
@@ -200,7 +200,7 @@ LITTLE = 1e-6
 def marginal(x: State) -> Array:
     """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
     base, fn = x.gaussian_source()
-    uneven = read(base.scales) if base.transport is None and x.scales is None else None
+    uneven = evaluated(base.local_scales) if base.transport is None and x.local_scales is None else None
     z = NODES if base.transport is None else base.transport.values
     if uneven is not None and (kappa := float(uneven.ravel()[0])) > UNEVEN:
         z = _of_mixture(float(f"{min(kappa, 8.0):.3g}"))
@@ -223,7 +223,7 @@ def one_signed(x: State) -> Marginal:
 
     What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
     """
-    if x.gauss or x.scales is not None or not sign_of(x):
+    if x.gauss or x.local_scales is not None or not sign_of(x):
         return Marginal(x.gauss)
     return Marginal(transport=x.transport if x.fn is None else of_values(marginal(x)))
 
@@ -367,7 +367,7 @@ def coefficients_at(x: State) -> Coefficients:
     base, fn = x.gaussian_source()
     function, std = fn or IDENTITY, np.sqrt(base.var)
     quantiles = None if base.transport is None else base.transport.values
-    if base.mean.size > 1 and base.scales is None and not _is_scalable(function, base.mean):
+    if base.mean.size > 1 and base.local_scales is None and not _is_scalable(function, base.mean):
         at = _places(base.mean, std)
         values = hermite_many(function, at.means, at.stds, quantiles)[0]
         values[0] = 0.0
@@ -378,7 +378,7 @@ def coefficients_at(x: State) -> Coefficients:
     else:
         a = hermite_many(function, np.array([mean]), np.array([deviation]), quantiles)[0][:, 0]
     a[0] = 0.0
-    if base.scales is not None and quantiles is None and (whole := float(a @ a)) > 0.0:
+    if base.local_scales is not None and quantiles is None and (whole := float(a @ a)) > 0.0:
         a *= math.sqrt(kernels.average(x.var) / whole)
     return Coefficients(a[:, None])
 
@@ -468,9 +468,9 @@ def _usual_scales(kappa: float) -> tuple[Array, Array]:
     return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
 
 
-def scales_of_squares(x: State, scales: Later | None) -> Array | None:
+def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
     """Return how the second moment of x varies with its local scale, relative to its mean: a known shift has none."""
-    kernel = read(scales)
+    kernel = evaluated(scales)
     if kernel is None or x.fn is not None or not kernels.nonzero(x.mean):
         return kernel
     return np.asarray(kernel * (kernels.average(x.var) / x.second_moment) ** 2)
@@ -640,7 +640,7 @@ def gaussian_fluctuation(x: State) -> float:
     kernel = 2.0 * covariance * covariance
     if kernels.nonzero(x.mean):
         kernel = kernel + 4.0 * covariance * kernels.autocorrelation(x.mean, covariance.shape)
-    return max(float(kernels.pair_mean(kernel, x.sizes).ravel()[0]), 0.0) / q / q  # q² may be below all numbers
+    return max(float(kernels.pair_mean(kernel, x.lengths).ravel()[0]), 0.0) / q / q  # q² may be below all numbers
 
 
 def own_chance(x: State) -> float:
@@ -652,13 +652,13 @@ def own_chance(x: State) -> float:
     weights = kernels.autocorrelation(seconds, corr.shape) if seconds.size > 1 else np.square(seconds)
     apart = [i for i, length in enumerate(corr.shape) if length == 1]
     # where positions were all the same
-    most = float(kernels.pair_mean(kernels.at_zero(np.ones(corr.shape) * weights, apart), x.sizes).ravel()[0])
-    found = float(kernels.pair_mean(corr * corr * weights, x.sizes).ravel()[0])
+    most = float(kernels.pair_mean(kernels.at_zero(np.ones(corr.shape) * weights, apart), x.lengths).ravel()[0])
+    found = float(kernels.pair_mean(corr * corr * weights, x.lengths).ravel()[0])
     level = kernels.average(seconds) ** 2
     if not most > 0.0 or not level > 0.0:
         return 0.0
     left = max(1.0 - found / most, 0.0)
-    return (found + most * min(x.alike.variance, 1.0) * left * left) / level
+    return (found + most * min(x.finite_width_correlation.variance, 1.0) * left * left) / level
 
 
 def with_own_fluctuation(before: State, after: State) -> Spread:

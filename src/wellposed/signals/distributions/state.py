@@ -141,8 +141,8 @@ class Standardised:
     factor: Statistic
 
 
-class Later:
-    """An array, or None, that is worked out when it is first asked for: what only some rules read of a state."""
+class Lazy:
+    """An array, or None, that is computed when it is first asked for, since only some rules read it."""
 
     __slots__ = ("_make", "_value")
 
@@ -150,34 +150,34 @@ class Later:
         self._make: Callable[[], Array | None] | None = make
         self._value: Array | None = None
 
-    def value(self) -> Array | None:
-        """Return the array."""
+    @classmethod
+    def of(cls, value: Array) -> Lazy:
+        """Return a lazy array whose value is there already."""
+        return cls(lambda: value)
+
+    def get(self) -> Array | None:
+        """Return the array, which is computed once."""
         if self._make is not None:
             self._value, self._make = self._make(), None
         return self._value
 
-    def then(self, function: Callable[[Array], Array]) -> Later:
-        """Return what ``function`` makes of the array, later."""
+    def then(self, function: Callable[[Array], Array]) -> Lazy:
+        """Return the lazy result of ``function`` on the array."""
 
         def make() -> Array | None:
-            value = self.value()
+            value = self.get()
             return None if value is None else function(value)
 
-        return Later(make)
+        return Lazy(make)
 
 
-def known(value: Array) -> Later:
-    """Return a `Later` of an array that is there already."""
-    return Later(lambda: value)
-
-
-def read(later: Later | None) -> Array | None:
-    """Return the array of a field that may be there later, or not at all."""
-    return None if later is None else later.value()
+def evaluated(lazy: Lazy | None) -> Array | None:
+    """Return the array of an optional lazy field, None where there is none."""
+    return None if lazy is None else lazy.get()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Running:
+class LinearMap:
     """How a tensor is a linear map of another one along one of its atoms: y_i = sum_j weights[i, j] x_j.
 
     ``pairs`` says whether its correlations are told apart by pair of positions; ``sign`` is 1 where the other tensor is
@@ -198,29 +198,29 @@ Axes = tuple[tuple[int, ...], ...]
 class Layout:
     """How a tensor is indexed: the sizes of its atoms, and for every axis the atoms that lie in it, outermost first."""
 
-    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
     axes: Axes
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
-        sizes = self.sizes
+        sizes = self.lengths
         return tuple([math.prod([sizes[i] for i in axis]) for axis in self.axes])
 
     def resized(self, atom: int, size: int) -> Layout:
         """Return the layout with another size of one atom."""
-        return Layout((*self.sizes[:atom], size, *self.sizes[atom + 1 :]), self.axes)
+        return Layout((*self.lengths[:atom], size, *self.lengths[atom + 1 :]), self.axes)
 
     def without(self, gone: Collection[int]) -> Layout:
         """Return the layout without some atoms; their axes have length 1."""
-        keep = [i for i in range(len(self.sizes)) if i not in gone]
+        keep = [i for i in range(len(self.lengths)) if i not in gone]
         where = {old: new for new, old in enumerate(keep)}
         axes = tuple([tuple([where[i] for i in axis if i in where]) for axis in self.axes])
-        return Layout(tuple([self.sizes[i] for i in keep]), axes)
+        return Layout(tuple([self.lengths[i] for i in keep]), axes)
 
     def dropping(self, over: Collection[int]) -> Layout:
         """Return the layout without some axes, which hold no atoms."""
-        return Layout(self.sizes, tuple([axis for i, axis in enumerate(self.axes) if i not in over]))
+        return Layout(self.lengths, tuple([axis for i, axis in enumerate(self.axes) if i not in over]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,17 +231,17 @@ class Moments:
         mean: mean by position.
         var: variance by position.
         corr: correlation kernel, an expectation over weight draws.
-        alike: how the correlation of two positions of one draw varies beyond that, by chance, relative to what
-            not all positions have in common: with a mean square of one over the number of features that they were
-            computed from, by the layers before.
-        even: where a norm has given the features at all positions one size, 1 / D for the D dimensions that they fill.
+        finite_width_correlation: variance, over weight draws, of the correlation of two positions, relative to what not
+            all positions have in common. Positions that were computed from n features have 1 / n from each layer.
+        equal_norm_inverse_dim: where a norm has given the features at all positions one length, 1 / D for the D
+            dimensions that they fill. 0 elsewhere.
     """
 
     mean: Array
     var: Array
     corr: Array
-    alike: Sources = NONE
-    even: float = 0.0
+    finite_width_correlation: Sources = NONE
+    equal_norm_inverse_dim: float = 0.0
 
 
 @lru_cache(maxsize=16)
@@ -260,17 +260,17 @@ class Marginal:
         gauss: whether it is Gaussian.
         base, fn: where the tensor is a function of one Gaussian tensor, that tensor and the function.
         transport: for a sum that is no Gaussian, the function t for which it is mean + std t(Z), Z ~ N(0, 1).
-        scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
+        local_scales: kernel of the variation of the local scale: x given tau is sqrt(tau) times a Gaussian, Cov(tau_p,
             tau_{p+d}) = scales(d) (few products summed: their sum is no Gaussian).
-        sizes_by: what ln tau varies with, as far as it is known.
+        local_scale_sources: what ln tau varies with, as far as it is known.
     """
 
     gauss: bool = False
     base: State | None = None
     fn: Pointwise | None = None
     transport: Transport | None = None
-    scales: Later | None = None
-    sizes_by: Sources = NONE
+    local_scales: Lazy | None = None
+    local_scale_sources: Sources = NONE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,19 +295,19 @@ class Filters:
     """What norms per channel and windows read: each channel of a convolution's output is one random filter.
 
     Attributes:
-        excess: what a norm adds to the correlation (see `quadratic`).
+        channel_norm_correction: what a norm adds to the correlation (see `quadratic`).
         margin: by position, the covariance with the mean over positions less that of the kernel (see `margins`).
         padded: what lies inside padding.
-        chance: the mean square by which the products of two patches with one filter are alike beyond their expected
-            correlation, 1 / D for D dimensions, as a kernel: 0 between filters.
-        left: 1 / D of what varies, and the share of it that a norm leaves (see `quadratic`).
+        inverse_dims: kernel of the variance, over filters, of the correlation of one filter's products with two
+            patches: 1 / D for patches that fill D dimensions, 0 between filters.
+        residual_dims: 1 / D of what varies, and the share of it that a norm leaves (see `quadratic`).
     """
 
-    excess: Later | None = None
-    margin: Later | None = None
+    channel_norm_correction: Lazy | None = None
+    margin: Lazy | None = None
     padded: Padded | None = None
-    chance: Later | None = None
-    left: Later | None = None
+    inverse_dims: Lazy | None = None
+    residual_dims: Lazy | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,24 +317,24 @@ class Ancestry:
     Attributes:
         links: linear dependence on earlier states; with none, the state is independent of all others.
         roots: bit set of the independent sources that the tensor depends on.
-        lever: parameter that scales this value linearly and whose scale is still to be chosen.
+        scale_parameter: parameter that scales this value linearly and whose scale is still to be chosen.
         statistic, standardised: where the tensor is a statistic of another one, or another one standardised by its own
             statistics, how; such a quotient has no scale of its own.
-        running: where it is a linear map of another tensor along an axis (a running sum, or positions of one), which.
+        linear_map: where it is a linear map of another tensor along one axis (a running sum, some positions), that map.
         beyond: where it is the larger (smaller) of two tensors, what it has beyond each of them, by their serials.
-        product: where it is the product of two tensors one of which is the same for groups of elements of the other,
+        factors: where it is the product of two tensors one of which is the same for groups of elements of the other,
             these, and the layout in which they were multiplied.
         whole: where a view has cut one atom of another tensor in two, that tensor and the atom.
     """
 
     links: tuple[Link, ...] = ()
     roots: int = 0
-    lever: str | None = None
+    scale_parameter: str | None = None
     statistic: Statistic | None = None
     standardised: Standardised | None = None
-    running: Running | None = None
+    linear_map: LinearMap | None = None
     beyond: tuple[tuple[int, State], ...] = ()
-    product: tuple[State, State, Layout] | None = None
+    factors: tuple[State, State, Layout] | None = None
     whole: tuple[State, int] | None = None
 
 
@@ -405,37 +405,37 @@ class Changes(TypedDict, total=False):
     """What a copy of a state may be given: whole parts, or single fields of them."""
 
     layout: Layout
-    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
     axes: Axes
     moments: Moments
     mean: Array
     var: Array
     corr: Array
-    alike: Sources
-    even: float
+    finite_width_correlation: Sources
+    equal_norm_inverse_dim: float
     tag: Tag
     marginal: Marginal
     gauss: bool
     base: State | None
     fn: Pointwise | None
     transport: Transport | None
-    scales: Later | None
-    sizes_by: Sources
+    local_scales: Lazy | None
+    local_scale_sources: Sources
     filters: Filters
-    excess: Later | None
-    margin: Later | None
+    channel_norm_correction: Lazy | None
+    margin: Lazy | None
     padded: Padded | None
-    chance: Later | None
-    left: Later | None
+    inverse_dims: Lazy | None
+    residual_dims: Lazy | None
     ancestry: Ancestry
     links: tuple[Link, ...]
     roots: int
-    lever: str | None
+    scale_parameter: str | None
     statistic: Statistic | None
     standardised: Standardised | None
-    running: Running | None
+    linear_map: LinearMap | None
     beyond: tuple[tuple[int, State], ...]
-    product: tuple[State, State, Layout] | None
+    factors: tuple[State, State, Layout] | None
     whole: tuple[State, int] | None
     spread: Spread
     inherited: Sources
@@ -488,33 +488,33 @@ class State:
     concatenation: Concatenation = WHOLE
     serial: int = field(default_factory=new_serial)
 
-    sizes: ClassVar[tuple[int, ...]] = _read(lambda x: x.layout.sizes)
+    lengths: ClassVar[tuple[int, ...]] = _read(lambda x: x.layout.lengths)
     axes: ClassVar[Axes] = _read(lambda x: x.layout.axes)
     shape: ClassVar[tuple[int, ...]] = _read(lambda x: x.layout.shape)
     mean: ClassVar[Array] = _read(lambda x: x.moments.mean)
     var: ClassVar[Array] = _read(lambda x: x.moments.var)
     corr: ClassVar[Array] = _read(lambda x: x.moments.corr)
-    alike: ClassVar[Sources] = _read(lambda x: x.moments.alike)
-    even: ClassVar[float] = _read(lambda x: x.moments.even)
+    finite_width_correlation: ClassVar[Sources] = _read(lambda x: x.moments.finite_width_correlation)
+    equal_norm_inverse_dim: ClassVar[float] = _read(lambda x: x.moments.equal_norm_inverse_dim)
     gauss: ClassVar[bool] = _read(lambda x: x.marginal.gauss)
     base: ClassVar[State | None] = _read(lambda x: x.marginal.base)
     fn: ClassVar[Pointwise | None] = _read(lambda x: x.marginal.fn)
     transport: ClassVar[Transport | None] = _read(lambda x: x.marginal.transport)
-    scales: ClassVar[Later | None] = _read(lambda x: x.marginal.scales)
-    sizes_by: ClassVar[Sources] = _read(lambda x: x.marginal.sizes_by)
-    excess: ClassVar[Later | None] = _read(lambda x: x.filters.excess)
-    chance: ClassVar[Later | None] = _read(lambda x: x.filters.chance)
-    left: ClassVar[Later | None] = _read(lambda x: x.filters.left)
-    margin: ClassVar[Later | None] = _read(lambda x: x.filters.margin)
+    local_scales: ClassVar[Lazy | None] = _read(lambda x: x.marginal.local_scales)
+    local_scale_sources: ClassVar[Sources] = _read(lambda x: x.marginal.local_scale_sources)
+    channel_norm_correction: ClassVar[Lazy | None] = _read(lambda x: x.filters.channel_norm_correction)
+    inverse_dims: ClassVar[Lazy | None] = _read(lambda x: x.filters.inverse_dims)
+    residual_dims: ClassVar[Lazy | None] = _read(lambda x: x.filters.residual_dims)
+    margin: ClassVar[Lazy | None] = _read(lambda x: x.filters.margin)
     padded: ClassVar[Padded | None] = _read(lambda x: x.filters.padded)
     links: ClassVar[tuple[Link, ...]] = _read(lambda x: x.ancestry.links)
     roots: ClassVar[int] = _read(lambda x: x.ancestry.roots)
-    lever: ClassVar[str | None] = _read(lambda x: x.ancestry.lever)
+    scale_parameter: ClassVar[str | None] = _read(lambda x: x.ancestry.scale_parameter)
     statistic: ClassVar[Statistic | None] = _read(lambda x: x.ancestry.statistic)
     standardised: ClassVar[Standardised | None] = _read(lambda x: x.ancestry.standardised)
-    running: ClassVar[Running | None] = _read(lambda x: x.ancestry.running)
+    linear_map: ClassVar[LinearMap | None] = _read(lambda x: x.ancestry.linear_map)
     beyond: ClassVar[tuple[tuple[int, State], ...]] = _read(lambda x: x.ancestry.beyond)
-    product: ClassVar[tuple[State, State, Layout] | None] = _read(lambda x: x.ancestry.product)
+    factors: ClassVar[tuple[State, State, Layout] | None] = _read(lambda x: x.ancestry.factors)
     whole: ClassVar[tuple[State, int] | None] = _read(lambda x: x.ancestry.whole)
     inherited: ClassVar[Sources] = _read(lambda x: x.spread.inherited)
     own: ClassVar[Sources] = _read(lambda x: x.spread.own)
@@ -572,7 +572,7 @@ class State:
         stays.
         """
         marginal = self.marginal
-        if marginal.transport is not None or marginal.scales is not None:
+        if marginal.transport is not None or marginal.local_scales is not None:
             marginal = Marginal(marginal.gauss, marginal.base, marginal.fn)
         return self._copied(new_serial(), {"marginal": marginal, "filters": _FILTERS, **changes})
 
@@ -580,19 +580,19 @@ class State:
         """Return a copy with other moments, of which nothing holds that described the old ones.
 
         What it was a function of, the shape of its marginal (but for whether it is Gaussian), how it followed earlier
-        states, and what norms per channel read are dropped unless given; roots, spread and lever stay.
+        states, and what norms per channel read are dropped unless given; roots, spread and scale parameter stay.
         """
         ancestry = self.ancestry
         if (
             ancestry.links
             or ancestry.statistic
             or ancestry.standardised
-            or ancestry.running
+            or ancestry.linear_map
             or ancestry.beyond
-            or ancestry.product
+            or ancestry.factors
             or ancestry.whole
         ):
-            ancestry = Ancestry((), ancestry.roots, ancestry.lever)
+            ancestry = Ancestry((), ancestry.roots, ancestry.scale_parameter)
         marginal = _GAUSSIAN if self.marginal.gauss else _OTHER
         known = {"marginal": marginal, "filters": _FILTERS, "ancestry": ancestry}
         return self._copied(new_serial(), {**known, **changes})
@@ -641,11 +641,11 @@ def make_state(
     var: float = 1.0,
     *,
     pairs: Sequence[float | None] | None = None,
-    alike: Sources = NONE,
+    finite_width_correlation: Sources = NONE,
     tag: Tag = "exact",
     gauss: bool = False,
     roots: int = 0,
-    lever: str | None = None,
+    scale_parameter: str | None = None,
     spread: Spread = STEADY,
 ) -> State:
     """Return a state with one fresh atom per axis longer than 1 and the same mean and variance everywhere.
@@ -668,11 +668,11 @@ def make_state(
             np.array(mean, dtype=np.float64).reshape(everywhere),
             np.array(var, dtype=np.float64).reshape(everywhere),
             corr,
-            alike,
+            finite_width_correlation,
         ),
         tag=tag,
         marginal=_GAUSSIAN if gauss else _OTHER,
-        ancestry=Ancestry((), roots, lever) if roots or lever else _ANCESTRY,
+        ancestry=Ancestry((), roots, scale_parameter) if roots or scale_parameter else _ANCESTRY,
         spread=spread,
     )
 
@@ -680,13 +680,13 @@ def make_state(
 def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> State:
     """Return a state any two elements of which have the correlation ``rho``."""
     state = make_state(shape, mean, var)
-    if rho == 0.0 or not state.sizes:
+    if rho == 0.0 or not state.lengths:
         return state
-    corr = np.full((2,) * len(state.sizes), rho)
+    corr = np.full((2,) * len(state.lengths), rho)
     corr[(0,) * corr.ndim] = 1.0
     return state.with_moments(corr=corr)
 
 
 def rescaled(state: State, scale: float) -> State:
     """Return a weight's state at a chosen scale."""
-    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, lever=None)
+    return state.changed(mean=state.mean * scale, var=state.var * scale * scale, scale_parameter=None)

@@ -61,8 +61,10 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
     """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    scales = None if state.scales is None else state.scales.then(change)
-    return Marginal(state.gauss, transport=state.transport, scales=scales, sizes_by=state.sizes_by)
+    scales = None if state.local_scales is None else state.local_scales.then(change)
+    return Marginal(
+        state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=state.local_scale_sources
+    )
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
@@ -77,15 +79,15 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     cap = kernels.lag_cap(profiles)
     corr = kernels.split_profile(state.corr, atom, outer, inner, cap)
     split = partial(kernels.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, chance = _with_scales(state, split), None if state.chance is None else state.chance.then(split)
-    sizes = (*state.sizes[:atom], outer, inner, *state.sizes[atom + 1 :])
+    scaled, chance = _with_scales(state, split), None if state.inverse_dims is None else state.inverse_dims.then(split)
+    sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
     result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
-    result = result.amended(chance=chance, whole=(state, atom) if state.roots else None)
+    result = result.amended(inverse_dims=chance, whole=(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
-    if fn is None or base.sizes != state.sizes:
+    if fn is None or base.lengths != state.lengths:
         return result
     return result.amended(base=split_atom(base, atom, outer, inner), fn=fn)
 
@@ -101,7 +103,7 @@ def _derived(
 ) -> State:
     # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
     return state.with_moments(
-        sizes=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
+        lengths=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
         blocks=(), block_axis=-1)  # fmt: skip
 
 
@@ -112,10 +114,10 @@ def merge_atoms(state: State, axis: int) -> State:
     while len(state.axes[axis]) > 1:
         members = state.axes[axis]
         # bring the last two next to each other in the arrays, then merge them
-        order = [i for i in range(len(state.sizes)) if i not in members[-2:]] + list(members[-2:])
+        order = [i for i in range(len(state.lengths)) if i not in members[-2:]] + list(members[-2:])
         state = _reorder(state, order)
-        dim = len(state.sizes) - 2
-        a, b = state.sizes[dim], state.sizes[dim + 1]
+        dim = len(state.lengths) - 2
+        a, b = state.lengths[dim], state.lengths[dim + 1]
 
         def join(array: Array, dim: int = dim, a: int = a, b: int = b) -> Array:
             if array.shape[dim] == 1 and array.shape[dim + 1] == 1:
@@ -123,10 +125,10 @@ def merge_atoms(state: State, axis: int) -> State:
             full = np.broadcast_to(array, (*array.shape[:dim], a, b))
             return full.reshape(*array.shape[:dim], a * b)
 
-        corr = kernels.merge_profiles(state.corr, dim, state.sizes)
+        corr = kernels.merge_profiles(state.corr, dim, state.lengths)
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
-        scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.sizes))
-        state = _derived(state, (*state.sizes[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
+        scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.lengths))
+        state = _derived(state, (*state.lengths[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
     return state.amended(links=links) if links else state
 
 
@@ -138,11 +140,11 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
     if len(members) < 2:
         return ()
     # as `merge_atoms` leaves them, the merged atom is the last
-    kept, found, pending = [i for i in range(len(state.sizes)) if i not in members], [], list(state.links)
-    sizes = [state.sizes[i] for i in members]
+    kept, found, pending = [i for i in range(len(state.lengths)) if i not in members], [], list(state.links)
+    sizes = [state.lengths[i] for i in members]
     while pending:
         link = pending.pop()
-        dims = link.dims if link.dims is not None else tuple(range(len(state.sizes)))
+        dims = link.dims if link.dims is not None else tuple(range(len(state.lengths)))
         own = [(i, j) for i in members if (j := dims[i]) is not None]
         if not isinstance(link.operate, Scaled) or any(atom == j for atom, _ in link.taps for _, j in own):
             continue
@@ -151,7 +153,7 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
         elif own:
             (member, atom) = own[0]
             places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
-            taken = (*link.taps, (atom, picks(places, link.parent.sizes[atom])))
+            taken = (*link.taps, (atom, picks(places, link.parent.lengths[atom])))
             found.append(Link(link.parent, link.operate, (*(dims[i] for i in kept), atom), taps=taken))
     return tuple(found)
 
@@ -160,7 +162,7 @@ def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
     """Return the link to a parent's parent, that to the parent being a number, and combinations of other positions than
     those that lie between the two; None where both combine some.
     """
-    further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.sizes)))
+    further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.lengths)))
     factor = link.operate(np.ones(()), ())
     operate = Scaled(float(factor) * inner.operate.factor) if isinstance(inner.operate, Scaled) else inner.operate
     combined = dict(inner.taps)
@@ -176,13 +178,15 @@ def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
 def _reorder(state: State, order: Sequence[int]) -> State:
     where = {old: new for new, old in enumerate(order)}
     return state.with_moments(
-        sizes=tuple(state.sizes[i] for i in order),
+        lengths=tuple(state.lengths[i] for i in order),
         axes=tuple(tuple(where[i] for i in axis) for axis in state.axes),
         mean=state.mean.transpose(order),
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
-        chance=None if state.chance is None else state.chance.then(lambda kernel: kernel.transpose(order)),
+        inverse_dims=None
+        if state.inverse_dims is None
+        else state.inverse_dims.then(lambda kernel: kernel.transpose(order)),
     )
 
 
@@ -232,7 +236,7 @@ def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State |
         state = pooled(state)
     state = _regrouped(state, shape)
     atoms = [i for axis in state.axes for i in axis]
-    pieces, counts = _cuts([state.sizes[i] for i in atoms], shape)
+    pieces, counts = _cuts([state.lengths[i] for i in atoms], shape)
     for at, cuts in enumerate(pieces):
         for inner in range(len(cuts) - 1):
             atom = atoms[at] + inner
@@ -252,7 +256,7 @@ def _regrouped(state: State, shape: Sequence[int]) -> State:
         stop = start * state.shape[axis]
         within = [b // a for a, b in itertools.pairwise(end for end in ends if start <= end <= stop)]
         if len(atoms) > 1 and start in ends and stop in ends:
-            sizes = [state.sizes[i] for i in atoms]
+            sizes = [state.lengths[i] for i in atoms]
             state = state if _cuts(sizes, within)[1] else merge_atoms(state, axis)
     return state
 
@@ -309,14 +313,17 @@ def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
 
 def _collapsed(state: State, shape: tuple[int, ...]) -> State:
     """Reshape across index boundaries: keep pooled moments and one average correlation of different elements."""
-    total = math.prod(state.sizes)
+    total = math.prod(state.lengths)
     mean, second = state.pooled_mean, state.second_moment
-    raw = float(kernels.pair_mean(state.covariance(), state.sizes).ravel()[0])
+    raw = float(kernels.pair_mean(state.covariance(), state.lengths).ravel()[0])
     var = max(second - mean * mean, 0.0)
     rest = (raw * total - kernels.average(state.var)) / max(total - 1, 1) / var if var > 0 else 0.0
     fresh = exchangeable(shape, mean, var, rest if rest > 1e-6 else 0.0)
     return fresh.amended(
-        tag=weakest(state.tag, "approximate"), roots=state.roots, lever=state.lever, spread=state.spread
+        tag=weakest(state.tag, "approximate"),
+        roots=state.roots,
+        scale_parameter=state.scale_parameter,
+        spread=state.spread,
     )
 
 
@@ -337,7 +344,7 @@ def expand(state: State, shape: Sequence[int]) -> State:
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)
-    sizes = list(state.sizes)
+    sizes = list(state.lengths)
     mean, var, corr = state.mean, state.var, state.corr
     have = (1,) * extra + state.shape
     for axis, (old, new) in enumerate(zip(have, shape, strict=True)):
@@ -346,12 +353,14 @@ def expand(state: State, shape: Sequence[int]) -> State:
         axes[axis] = (len(sizes),)
         sizes.append(new)
         mean, var = mean[..., None], var[..., None]
-    corr = _broadcast(corr, len(sizes) - len(state.sizes))
-    extra = len(sizes) - len(state.sizes)
-    shape_of_one = one_signed(state) if state.scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
-    dims = (*range(len(state.sizes)), *(None,) * extra)
+    corr = _broadcast(corr, len(sizes) - len(state.lengths))
+    extra = len(sizes) - len(state.lengths)
+    shape_of_one = (
+        one_signed(state) if state.local_scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
+    )
+    dims = (*range(len(state.lengths)), *(None,) * extra)
     wider = state.with_moments(
-        sizes=tuple(sizes),
+        lengths=tuple(sizes),
         axes=tuple(axes),
         mean=mean,
         var=var,

@@ -95,18 +95,18 @@ def run_pass(
     return Signals(tuple(signals), "predicted"), run
 
 
-def _with_lever(run: Pass, node: Node, out: int, result: State) -> State:
+def _with_scale_parameter(run: Pass, node: Node, out: int, result: State) -> State:
     """Return the state with the parameter that scales it linearly, as long as that scale is still to be chosen."""
-    lever = run.weights.levers.get(out)
-    name = None if lever is None else lever.parameter
-    join = None if name is None else run.weights.joins.get(name)
-    if name is not None and join is not None and join.value == out:
+    scale_parameter = run.weights.scale_parameters.get(out)
+    name = None if scale_parameter is None else scale_parameter.parameter
+    composite = None if name is None else run.weights.composites.get(name)
+    if name is not None and composite is not None and composite.value == out:
         return run.weights.meet(name, partial(_at_scale, run), result)
     if name is not None:
         entering = (run.state(value) for value in node.inputs)
-        open_ = run.weights.is_open(name) or any(s is not None and s.lever == name for s in entering)
+        open_ = run.weights.is_open(name) or any(s is not None and s.scale_parameter == name for s in entering)
         name = name if open_ and run.weights.known_scale(name) is None else None
-    return result if result.lever == name else result.amended(lever=name)
+    return result if result.scale_parameter == name else result.amended(scale_parameter=name)
 
 
 def _at_scale(run: Pass, value: int) -> State | None:
@@ -131,7 +131,7 @@ def _follow(run: Pass, node: Node) -> None:
         run.outcomes.append(Outcome(node.index, tag, note))
     for out, result in zip(node.outputs, results, strict=True):
         if out not in run.postponed:
-            run.states[out] = None if result is None else _with_lever(run, node, out, result)
+            run.states[out] = None if result is None else _with_scale_parameter(run, node, out, result)
 
 
 def _note_sources(run: Pass, node: Node) -> None:

@@ -36,7 +36,9 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
     """
     weights = run.weights
     drawn = any(map(run.drawn.__contains__, node.inputs))
-    scaled = not drawn and all(out in weights.levers for out in node.outputs) and describe(run.graph, node) is None
+    scaled = (
+        not drawn and all(out in weights.scale_parameters for out in node.outputs) and describe(run.graph, node) is None
+    )
     if not weights.fixed.issuperset(node.outputs) or scaled:
         return None
     if not any(_parameters(run, value) for value in node.inputs):

@@ -436,7 +436,7 @@ def _constant(run: Pass, value: int) -> bool:
     if info.node is not None and traits(graph.nodes[info.node].op).fills:
         return True
     state = state_of(run, value) if info.is_signal and info.node is None else run.state(value)
-    return state is not None and info.is_signal and state.lever is None and not kernels.nonzero(state.var)
+    return state is not None and info.is_signal and state.scale_parameter is None and not kernels.nonzero(state.var)
 
 
 def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
@@ -464,7 +464,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
         run.draws[value] = [tensor.detach()]
         return True
     state = state_of(run, value) if info.node is None else run.state(value)
-    if state is None or not info.is_signal or state.lever is not None:
+    if state is None or not info.is_signal or state.scale_parameter is not None:
         return False
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)

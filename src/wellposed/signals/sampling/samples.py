@@ -16,7 +16,7 @@ from wellposed.graphs.run import call, dense
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Moments, State, make_state, read
+from wellposed.signals.distributions.state import Moments, State, evaluated, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -37,7 +37,7 @@ def sample_state(
     products of weights with the features at a position, by which positions are alike by chance.
     """
     base, fn = state.gaussian_source()
-    if fn is not None and base.sizes == state.sizes:
+    if fn is not None and base.lengths == state.lengths:
         inner = sample_state(base.amended(axes=state.axes), generator, torch.float64, channels)
         return fn.call(inner).to(dtype)
     if state.scores is not None and state.mask is not None:
@@ -75,7 +75,7 @@ def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | flo
     Of products with filters of few elements that see an input each (depthwise convolutions) it is first the size of the
     filter: given that they are Gaussian, and all positions share it.
     """
-    scales = read(state.scales)
+    scales = evaluated(state.local_scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
     if scales is None or kappa <= UNEVEN:
         return 1.0
@@ -83,22 +83,22 @@ def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | flo
     if filters is not None:
         return filters
     shared = [i for i, n in enumerate(scales.shape) if n > 1]
-    others = [float(kernels.off_diagonal_mean(scales, state.sizes, i).ravel()[0]) for i in shared]
+    others = [float(kernels.off_diagonal_mean(scales, state.lengths, i).ravel()[0]) for i in shared]
     partly = [i for i, other in zip(shared, others, strict=True) if other < 0.5 * kappa]
     common = min(max(min(others, default=0.0), 0.0), kappa) if partly else 0.0
-    whole = [1 if i in shared else n for i, n in enumerate(state.sizes)]
-    single = [1 if i in shared and i not in partly else n for i, n in enumerate(state.sizes)]
+    whole = [1 if i in shared else n for i, n in enumerate(state.lengths)]
+    single = [1 if i in shared and i not in partly else n for i, n in enumerate(state.lengths)]
     own = (1.0 + kappa) / (1.0 + common) - 1.0
     return (_gamma(whole, common, generator) * _gamma(single, own, generator)).sqrt()
 
 
 def _size_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
     """Draw the root of the sizes of filters, where each of them sees an input of its own; None of others."""
-    chance = read(state.chance)
-    own = [] if chance is None else [i for i, n in enumerate(chance.shape) if n == 1 < state.sizes[i]]
+    chance = evaluated(state.inverse_dims)
+    own = [] if chance is None else [i for i, n in enumerate(chance.shape) if n == 1 < state.lengths[i]]
     if chance is None or not own or any(scales.shape[i] > 1 for i in own):
         return None
-    sizes = [n if i in own else 1 for i, n in enumerate(state.sizes)]
+    sizes = [n if i in own else 1 for i, n in enumerate(state.lengths)]
     return _gamma(sizes, min(2.0 * float(chance.ravel()[0]), kappa), generator).sqrt()
 
 
@@ -116,9 +116,9 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     Channels are products of different weights with the features at a position: two positions of one draw are alike by
     chance in all of them. Where a norm has given features one size at all positions, they are drawn, and then weights.
     """
-    corr, sizes = state.corr, state.sizes
+    corr, sizes = state.corr, state.lengths
     channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
-    features = round(1.0 / state.even) if state.gauss and state.even > 0.0 else 0
+    features = round(1.0 / state.equal_norm_inverse_dim) if state.gauss and state.equal_norm_inverse_dim > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     if not features or not channels or features * math.prod(positions) > FEATURES:
         return _expected(state.moments, sizes, generator).double()

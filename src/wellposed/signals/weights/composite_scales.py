@@ -20,7 +20,7 @@ import torch
 
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction
-from wellposed.operators.scale_parameters import Join, Lever, joined_levers
+from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, composite_scales
 from wellposed.signals.distributions.state import State, rescaled
 from wellposed.structure.roles import Role
 
@@ -34,22 +34,22 @@ LEAST = 0.5
 class Shared:
     """How a scale c is shared out: members get r c^power each; ``share`` of the second moment of W grows with c²."""
 
-    join: Join
+    composite: CompositeScale
     members: dict[str, float]
     power: float
     share: float
 
 
-class Joined:
-    """The joins that lead to weights, and their scales as a pass comes to them.
+class CompositeScales:
+    """The composites that lead to weights, and their scales as a pass comes to them.
 
     Attributes:
-        levers: by value id, for what is scaled by a join.
-        joins: by key.
-        leaves: the parameters that are scaled through joins.
+        scale parameters: by value id, for what is scaled by a composite.
+        composites: by key.
+        leaves: the parameters that are scaled through composites.
         deferred: nodes at which no scale is chosen, since what they make is a weight itself.
-        effective: the chosen scales of joins, on their unit state.
-        words: for each parameter that was given its scale by a join, how.
+        effective: the chosen scales of composites, on their unit state.
+        words: for each parameter that was given its scale by a composite, how.
     """
 
     def __init__(
@@ -61,80 +61,87 @@ class Joined:
         kept: Collection[str],
     ) -> None:
         self.graph = graph
-        found, joins = joined_levers(graph, fixed)
+        found, composites = composite_scales(graph, fixed)
         names = {"weight", "other"}
         closed = {name for name, role in roles.items() if role not in names} | set(kept)
-        self.joins: dict[str, Join] = {}
+        self.composites: dict[str, CompositeScale] = {}
         for use in uses:
-            lever = found.get(use.weight)
-            if lever is not None and lever.parameter in joins and use.kind != "recurrent" and use.data not in fixed:
-                self._enter(lever.parameter, joins, _names_a_weight(graph, use))
-        self.levers: dict[int, Lever] = {v: lever for v, lever in found.items() if lever.parameter in self.joins}
-        members = {m for join in self.joins.values() for m in join.members}
+            scale_parameter = found.get(use.weight)
+            if (
+                scale_parameter is not None
+                and scale_parameter.parameter in composites
+                and use.kind != "recurrent"
+                and use.data not in fixed
+            ):
+                self._enter(scale_parameter.parameter, composites, _names_a_weight(graph, use))
+        self.scale_parameters: dict[int, ScaleParameter] = {
+            v: scale_parameter for v, scale_parameter in found.items() if scale_parameter.parameter in self.composites
+        }
+        members = {m for composite in self.composites.values() for m in composite.members}
         self.leaves: frozenset[str] = frozenset((members & graph.parameters.keys()) - closed)
         self.deferred: frozenset[int] = frozenset(
             index
-            for join in self.joins.values()
-            if join.kind == "made" and (index := graph.values[join.value].node) is not None
+            for composite in self.composites.values()
+            if composite.kind == "made" and (index := graph.values[composite.value].node) is not None
         )
         self.open: dict[str, Shared] = {}
         self.effective: dict[str, float] = {}
         self.words: dict[str, str] = {}
 
-    def _enter(self, key: str, joins: Mapping[str, Join], named: bool) -> bool:
-        """Take in a join and those that it is made of; what a layer makes counts as a weight where that is named so."""
-        join = joins[key]
-        if join.kind == "made" and not named:
+    def _enter(self, key: str, composites: Mapping[str, CompositeScale], named: bool) -> bool:
+        """Take in a composite and its members; a weight that a layer makes counts where ``named`` says so."""
+        composite = composites[key]
+        if composite.kind == "made" and not named:
             return False
-        if not all(self._enter(member, joins, named) for member in join.members if member in joins):
+        if not all(self._enter(member, composites, named) for member in composite.members if member in composites):
             return False
-        self.joins[key] = join
+        self.composites[key] = composite
         return True
 
-    def meet(self, join: Join, key: str, state: Callable[[int], State | None], result: State) -> State:
-        """Return the state of a join's result, in units of the scale that is still to be chosen.
+    def meet(self, composite: CompositeScale, key: str, state: Callable[[int], State | None], result: State) -> State:
+        """Return the state of a composite's result, in units of the scale that is still to be chosen.
 
         Args:
-            join: where the node's operands meet.
-            key: what its lever is called.
+            composite: where the node's operands meet.
+            key: what its scale parameter is called.
             state: the states of values.
             result: what the node's rule gives for operands of unit scale.
         """
         kept, open_ = 0.0, dict[str, float]()
-        for value, factor in join.rest:
+        for value, factor in composite.rest:
             kept += factor**2 * _second_moment(state(value))
-        for member, value, factor in zip(join.members, join.operands, join.factors, strict=True):
+        for member, value, factor in zip(composite.members, composite.operands, composite.factors, strict=True):
             entering = state(value)
             q = factor**2 * _second_moment(entering)
-            if entering is not None and entering.lever == member and q > 0.0:
+            if entering is not None and entering.scale_parameter == member and q > 0.0:
                 open_[member] = q
             else:
                 kept += q
         whole = result.second_moment
         if not open_ or whole == 0.0:
-            return result.amended(lever=None)
-        if join.kind in ("product", "made"):
+            return result.amended(scale_parameter=None)
+        if composite.kind in ("product", "made"):
             roots = {member: self._elements(member) ** -0.25 for member in open_}
             mean = math.prod(roots.values()) ** (1.0 / len(roots))
-            self.open[key] = Shared(join, {m: root / mean for m, root in roots.items()}, 1.0 / len(roots), 1.0)
-            return result.amended(lever=key)
-        parts = 1 if join.kind == "parts" else len(open_)
+            self.open[key] = Shared(composite, {m: root / mean for m, root in roots.items()}, 1.0 / len(roots), 1.0)
+            return result.amended(scale_parameter=key)
+        parts = 1 if composite.kind == "parts" else len(open_)
         self.open[key] = Shared(
-            join, {m: 1.0 / math.sqrt(parts * q) for m, q in open_.items()}, 1.0, 1.0 / (1.0 + kept)
+            composite, {m: 1.0 / math.sqrt(parts * q) for m, q in open_.items()}, 1.0, 1.0 / (1.0 + kept)
         )
-        unit = 1.0 if join.kind == "parts" else (1.0 + kept) / (sum(open_.values()) + kept)
-        return rescaled(result, math.sqrt(unit)).amended(lever=key)
+        unit = 1.0 if composite.kind == "parts" else (1.0 + kept) / (sum(open_.values()) + kept)
+        return rescaled(result, math.sqrt(unit)).amended(scale_parameter=key)
 
     def choose(self, key: str, scale: float, give: Callable[[str, float], float]) -> float:
         """Share out a scale among the parameters; returns the one that the weight has then.
 
         Args:
-            key: of a join that `meet` has met.
+            key: of a composite that `meet` has met.
             scale: what its unit state is to be multiplied by.
             give: takes a parameter and the scale that is meant for it, and returns the one that it gets.
         """
         shared = self.open[key]
-        join, share = shared.join, shared.share
+        composite, share = shared.composite, shared.share
         wanted = scale
         if share < 1.0:
             wanted = math.sqrt(max((scale**2 - (1.0 - share)) / share, LEAST * scale**2 / share))
@@ -147,23 +154,23 @@ class Joined:
                 given.append(self.effective[member] / relative)
             else:
                 given.append(give(member, amount) / relative)
-                others = [other for other in join.members if other != member and other in self.graph.parameters]
-                self.words.setdefault(member, self._words(join, others, share))
-        if join.kind in ("product", "made"):
+                others = [other for other in composite.members if other != member and other in self.graph.parameters]
+                self.words.setdefault(member, self._words(composite, others, share))
+        if composite.kind in ("product", "made"):
             actual = math.prod(given)
         else:
             actual = math.sqrt(sum(one**2 for one in given) / len(given))
         self.effective[key] = effective = math.sqrt(share * actual**2 + 1.0 - share)
         return effective
 
-    def _words(self, join: Join, others: list[str], share: float) -> str:
-        node = self.graph.values[join.value].name
+    def _words(self, composite: CompositeScale, others: list[str], share: float) -> str:
+        node = self.graph.values[composite.value].name
         with_others = f" with {', '.join(map(repr, others[:3]))}" if others else ""
-        if join.kind == "made":
+        if composite.kind == "made":
             return f"{node} makes the weight that has it"
-        if join.kind == "product":
+        if composite.kind == "product":
             return f"of the product at {node}{with_others}, shared out so that relative gradients are alike"
-        if join.kind == "parts":
+        if composite.kind == "parts":
             return f"of the parts that {node} puts together"
         words = f"of the sum at {node}"
         if others and share == 1.0:
@@ -173,7 +180,7 @@ class Joined:
     def _elements(self, member: str) -> float:
         if member in self.graph.parameters:
             return float(math.prod(self.graph.parameters[member].shape))
-        return float(math.prod(self.graph.values[self.joins[member].value].shape))
+        return float(math.prod(self.graph.values[self.composites[member].value].shape))
 
 
 def _names_a_weight(graph: Graph, use: Contraction) -> bool:

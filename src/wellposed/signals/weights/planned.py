@@ -15,7 +15,7 @@ from wellposed.operators.contraction import Contraction
 from wellposed.operators.spectral import inverse_after
 from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.weights.composite_scales import Joined
+from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.structure.tables import tables
 
 
@@ -83,9 +83,9 @@ class PlannedWeights(Weights):
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
-        self.joined = Joined(graph, self.fixed, self.uses, self.roles, self.kept)
-        self.levers |= self.joined.levers
-        self.joins = self.joined.joins
+        self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
+        self.scale_parameters |= self.composite.scale_parameters
+        self.composites = self.composite.composites
         self.spectra: dict[int, int] = {}
         self.waiting: dict[int, list[str]] = {}
         users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
@@ -101,7 +101,7 @@ class PlannedWeights(Weights):
 
     def _is_zero(self, parameter: Parameter) -> bool:
         drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
-        if parameter.values is None or not (drawn or parameter.name in self.joined.leaves):
+        if parameter.values is None or not (drawn or parameter.name in self.composite.leaves):
             return False
         flat = parameter.values.detach().flatten()
         return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
@@ -114,8 +114,8 @@ class PlannedWeights(Weights):
             return super().state(parameter, root)
         if name in self.zero_kept:
             return make_state(parameter.shape, 0.0, 0.0)
-        if role == "other" and name in self.joined.leaves:
-            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
+        if role == "other" and name in self.composite.leaves:
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, scale_parameter=name)
         if role == "weight":
             uses = self.contractions.get(name, [])
             if any(use.kind == "embedding" for use in uses):
@@ -126,9 +126,9 @@ class PlannedWeights(Weights):
                     name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
                 )
                 return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
-            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, lever=name)
+            return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, scale_parameter=name)
         if role == "weight_norm":
-            return make_state(parameter.shape, 1.0, 0.0, lever=name)
+            return make_state(parameter.shape, 1.0, 0.0, scale_parameter=name)
         if role == "embedding":
             use, scale = self.contractions[name][0], self._scale_of_table(name)
             self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
@@ -195,8 +195,8 @@ class PlannedWeights(Weights):
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         total = incoming * unit
-        if name in self.joined.open:
-            return self._choose_joined(name, node, incoming, before, unit)
+        if name in self.composite.open:
+            return self._choose_composite(name, node, incoming, before, unit)
         if name in self.unmet and 0.0 < total < math.inf:
             return self._met_later(name, node, incoming, before, total)
         if name in self.decisions:
@@ -238,15 +238,15 @@ class PlannedWeights(Weights):
             return result
         scale = 1.0
         for key in dict.fromkeys(keys):
-            leaves = self.joined.open[key].join.members if key in self.joined.open else (key,)
-            self.joined.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
+            leaves = self.composite.open[key].composite.members if key in self.composite.open else (key,)
+            self.composite.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
             scale = self.choose(key, node, second, second, 1.0)
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
-    def _choose_joined(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
+    def _choose_composite(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale of a weight that several parameters make."""
-        if key in self.joined.effective:
-            return self.joined.effective[key]
+        if key in self.composite.effective:
+            return self.composite.effective[key]
         if not math.isfinite(incoming * unit):
             raise PlanError(
                 f"{node.name}: the signal that meets the weight made at {self._made_at(key)} has the second moment "
@@ -266,7 +266,7 @@ class PlannedWeights(Weights):
         def give(name: str, scale: float) -> float:
             return given.setdefault(name, self.scales.get(name, scale))
 
-        effective = self.joined.choose(key, math.sqrt(self.target / (incoming * unit)), give)
+        effective = self.composite.choose(key, math.sqrt(self.target / (incoming * unit)), give)
         for name, scale in given.items():
             after = incoming * unit * effective**2
             self.decisions[name] = Decision(name, node.index, scale, incoming, before, after)
@@ -276,10 +276,10 @@ class PlannedWeights(Weights):
 
     def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
         """Return the state of what several parameters make together, with the scale that it has or is to be given."""
-        return self.joined.meet(self.joins[key], key, state, result)
+        return self.composite.meet(self.composites[key], key, state, result)
 
     def _made_at(self, key: str) -> str:
-        return self.graph.values[self.joins[key].value].name
+        return self.graph.values[self.composites[key].value].name
 
     def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
         """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
@@ -302,19 +302,19 @@ class PlannedWeights(Weights):
 
     def known_scale(self, name: str) -> float | None:
         """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
-        if name in self.joins:
-            return self.joined.effective.get(name)
+        if name in self.composites:
+            return self.composite.effective.get(name)
         return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
 
     def is_open(self, name: str) -> bool:
         """Whether a parameter's state is of unit scale, until one is chosen."""
         role = self.roles.get(name)
-        drawn = role in ("weight", "weight_norm") or name in self.joined.leaves
+        drawn = role in ("weight", "weight_norm") or name in self.composite.leaves
         return drawn and name not in self.kept and name not in self.zero_kept
 
     def defers(self, node: Node) -> bool:
         """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
-        return node.index in self.joined.deferred or node.index in self.spectra
+        return node.index in self.composite.deferred or node.index in self.spectra
 
     def decided(self, name: str) -> float | None:
         """Return the scale that a parameter has been given so far."""

@@ -68,13 +68,18 @@ class _Again:
 
         def given(state: State, raw: Any) -> State:
             if self._is_kept(raw):
-                scale = None if state.lever is None else self._call.run.weights.decided(state.lever)
+                scale = None if state.scale_parameter is None else self._call.run.weights.decided(state.scale_parameter)
                 return state if scale is None else rescaled(state, scale)
-            one = (1,) * len(state.sizes)
+            one = (1,) * len(state.lengths)
             level = float(kernel.ravel()[0]) if next(places) == at else 0.0
             corr = kernel / level if level else np.ones(one)
             return state.with_moments(
-                mean=np.zeros(one), var=np.full(one, level), corr=corr, concatenation=WHOLE, lever=None, roots=REPEATED
+                mean=np.zeros(one),
+                var=np.full(one, level),
+                corr=corr,
+                concatenation=WHOLE,
+                scale_parameter=None,
+                roots=REPEATED,
             )
 
         args, kwargs = _replaced((self._args, self._kwargs), self._raw(), given)

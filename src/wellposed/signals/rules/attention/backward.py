@@ -151,8 +151,8 @@ def _gradient(g: State, token: int, rows: int) -> tuple[Array, Array]:
     var = kernels.mean_over(g.var, [d for d in range(g.var.ndim) if d != i]).ravel()
     var = var[np.arange(rows) * var.size // rows] if var.size > 1 else np.full(rows, var[0])
     profile = g.corr[tuple(slice(None) if d == i else 0 for d in range(g.corr.ndim))]
-    profile = kernels.promote(profile, [min(2, g.sizes[i])])
-    steps = np.abs(np.arange(rows)[:, None] - np.arange(rows)) * (g.sizes[i] / rows)
+    profile = kernels.promote(profile, [min(2, g.lengths[i])])
+    steps = np.abs(np.arange(rows)[:, None] - np.arange(rows)) * (g.lengths[i] / rows)
     corr = profile[np.minimum(steps.astype(np.intp), profile.size - 1)]
     np.fill_diagonal(corr, 0.0)
     std = np.sqrt(var)
@@ -178,9 +178,9 @@ def _across(g: State, token: int) -> list[float]:
         if len(members) != 1 or g.corr.shape[members[0]] == 1:
             covariances.append(0.0)
             continue
-        far = kernels.off_diagonal_mean(g.corr, g.sizes, members[0])
+        far = kernels.off_diagonal_mean(g.corr, g.lengths, members[0])
         rest = [d for d in range(g.corr.ndim) if d != members[0] and d in g.axes[token]]
-        covariances.append(float(kernels.pair_mean(far, g.sizes, rest).ravel()[0]) * kernels.average(g.var))
+        covariances.append(float(kernels.pair_mean(far, g.lengths, rest).ravel()[0]) * kernels.average(g.var))
     return covariances
 
 
@@ -203,7 +203,7 @@ def _made(
     std = float(np.sqrt(by_token).mean() * tokens) ** 2
     alone = level * tokens
     apart = (summed - alone) / (std - alone) if std > alone else 0.0
-    lengths = [1] * len(made.sizes)
+    lengths = [1] * len(made.lengths)
     lengths[i] = 2
     for axis, covariance in enumerate(between):
         if covariance and made.axes[axis]:
@@ -216,7 +216,7 @@ def _made(
             corr[tuple(place)] = covariance / level
     corr[tuple(1 if d == i else 0 for d in range(corr.ndim))] = apart
     corr[(0,) * corr.ndim] = 1.0
-    extent = [1] * len(made.sizes)
+    extent = [1] * len(made.lengths)
     extent[i] = by_token.size
     return made.with_moments(var=by_token.reshape(extent), corr=np.clip(corr, -1.0, 1.0))
 
@@ -240,12 +240,12 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     alone = kernels.average(g.var) * (1.0 - off_diagonal(g, axis))
     # of two queries: the part of their correlation that is not common to all keys
     same = np.take(g.corr, [0], axis=i)
-    other = kernels.off_diagonal_mean(g.corr, g.sizes, i)
+    other = kernels.off_diagonal_mean(g.corr, g.lengths, i)
     apart = same - other
     level = float(apart.ravel()[0])
     corr = apart / level if level > 0 else np.ones((1,) * apart.ndim)
     corr = np.concatenate([corr, -corr / max(keys - 1, 1)], axis=i)
-    count = len(g.sizes)
+    count = len(g.lengths)
     back = g.changed(
         mean=np.zeros((1,) * count), var=np.full((1,) * count, spread / keys * alone), corr=np.clip(corr, -1.0, 1.0),
         base=None, fn=None, links=(), blocks=(), block_axis=-1,

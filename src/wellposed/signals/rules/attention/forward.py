@@ -85,14 +85,14 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
     raw = np.concatenate([raw_same, raw_other], axis=at)
     mean = 1.0 / total
-    lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.sizes, strict=True)]
+    lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.lengths, strict=True)]
     # along indices where the logits are independent the weights still share their mean
     spread = raw - mean * mean
-    count = len(x.sizes)
+    count = len(x.lengths)
     kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
     query = x.axes[axis - 1] if axis else ()
     extent = [1] * count
-    if shares.size > 1 and len(query) == 1 and shares.size == x.sizes[query[0]]:
+    if shares.size > 1 and len(query) == 1 and shares.size == x.lengths[query[0]]:
         extent[query[0]] = shares.size
     else:
         shares = np.full(1, a2)
@@ -114,7 +114,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
                 rho,
                 typical,
                 law[1:],
-                tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.alike.amounts.size else None,
+                tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
                 flat,
                 mask,
                 at,
@@ -215,7 +215,7 @@ def attention(
     alike = float(not channels(call.graph)[call.node.args[2].value][token])
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     if any(len(axis) > 1 for axis in v.axes[:token]):  # heads that share values, beside others
-        before = tuple(itertools.chain.from_iterable([v.sizes[i] for i in axis] or [1] for axis in v.axes[:token]))
+        before = tuple(itertools.chain.from_iterable([v.lengths[i] for i in axis] or [1] for axis in v.axes[:token]))
         parts, v = (reshape(x, (*before, *x.shape[token:])) for x in (parts, v))
         shape, token = (*before, *shape[token:]), len(before)
     parts = grouped(parts, token, flat)
@@ -287,7 +287,7 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         added = masks[through]
         return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
     if isinstance(given, Unknown) and given.state is not None:
-        shares = np.broadcast_to(given.state.mean, given.state.sizes).transpose(
+        shares = np.broadcast_to(given.state.mean, given.state.lengths).transpose(
             list(itertools.chain(*given.state.axes))
         )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
@@ -322,7 +322,7 @@ def _output(call: Call, shape: Sequence[int], q: State, v: State, token: int, ra
         shape,
         v.pooled_mean,
         kernels.average(v.var),
-        alike=alike,
+        finite_width_correlation=alike,
         tag=weakest(q.tag, v.tag, "approximate"),
         roots=q.roots | v.roots | call.root(),
         spread=v.spread,
@@ -340,7 +340,7 @@ def _by_chance(made: State, v: State, token: int, level: float, typical: float, 
 
     def between(moved: Array) -> Array:
         at = v.axes[token]
-        same, other = moved.ravel()[0], kernels.off_diagonal_mean(moved, v.sizes, at[0]).ravel()[0] if at else 0.0
+        same, other = moved.ravel()[0], kernels.off_diagonal_mean(moved, v.lengths, at[0]).ravel()[0] if at else 0.0
         other = other if at else same
         return np.full(2, (other + (same - other) / typical) / level)
 

@@ -22,7 +22,7 @@ from wellposed.signals.algebra.weighted import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import UNEVEN, scales_of_squares, square_kernel
 from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Later, Layout, State, known, read, weakest
+from wellposed.signals.distributions.state import Layout, Lazy, State, evaluated, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -108,13 +108,19 @@ def convolve(
         outputs=call.shape()[product.out_axes.index("o")],
         likeness=alike,
     )
-    if result.even > 0.0 and window.taps > 1:  # a window of tokens of one size has one, but not each of its channels
-        result = result.amended(even=result.even / window.taps if product.groups == 1 else 0.0)
+    if (
+        result.equal_norm_inverse_dim > 0.0 and window.taps > 1
+    ):  # a window of tokens of one size has one, but not each of its channels
+        result = result.amended(
+            equal_norm_inverse_dim=result.equal_norm_inverse_dim / window.taps if product.groups == 1 else 0.0
+        )
     if fixed and not weight.is_constant:  # taken for random numbers of the same moments
         result = result.amended(tag=weakest("approximate", result.tag))
     if call.independent or product.transposed:
         return result
-    read(data.scales)  # convolutions one after another: each from the one before, not all at once from the last
+    evaluated(
+        data.local_scales
+    )  # convolutions one after another: each from the one before, not all at once from the last
     channel = product.out_axes.index("o")
     outputs, members = call.shape()[channel], layout.axes[channel]
 
@@ -142,22 +148,22 @@ def convolve(
     def left() -> Array | None:
         return np.array([alike.inherited.variance + alike.chance, likeness_left(*_filters(data, product))])
 
-    pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(layout.sizes)]
+    pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(layout.lengths)]
     return result.amended(
-        excess=Later(filters),
-        scales=Later(energies),
-        margin=Later(edges),
-        chance=known(np.full(pairs_of, alike.of_filters)),
-        left=Later(left),
+        channel_norm_correction=Lazy(filters),
+        local_scales=Lazy(energies),
+        margin=Lazy(edges),
+        inverse_dims=Lazy.of(np.full(pairs_of, alike.of_filters)),
+        residual_dims=Lazy(left),
     )
 
 
 def _likeness(call: Call, sliding: _Sliding, product: Product, window: Window, pairs: Pairs | None) -> Likeness:
     """Return how alike two positions are by chance after windows slid over ``data``."""
     data = sliding.data
-    features = {i: data.sizes[i] // product.groups for i in sliding.members}
+    features = {i: data.lengths[i] // product.groups for i in sliding.members}
     taps = {
-        i: min(size, data.sizes[i])
+        i: min(size, data.lengths[i])
         for axis, size in zip(sliding.space, window.kernel, strict=True)
         for i in data.axes[axis]
     }
@@ -180,7 +186,7 @@ def _is_known_filter(call: Call, weight: State, product: Product) -> bool:
     """Whether a weight is a constant, and no parameter in disguise."""
     assumed = weight.tag == "assumed" and weight.roots.bit_count() == 1
     known = assumed or not kernels.nonzero(weight.var)
-    return known and not weight.lever and product.right not in call.run.weights.levers
+    return known and not weight.scale_parameter and product.right not in call.run.weights.scale_parameters
 
 
 def _meeting(sliding: _Sliding, q: Array, raw: Array) -> tuple[Array, Array]:
@@ -205,7 +211,7 @@ def _meeting(sliding: _Sliding, q: Array, raw: Array) -> tuple[Array, Array]:
 def _mean_of_windows(sliding: _Sliding, raw: Array) -> Array:
     """Return the raw kernel of the mean over all that one window holds."""
     data, members = sliding.data, sliding.members
-    sizes = [sliding.channels if i in members else size for i, size in enumerate(data.sizes)]
+    sizes = [sliding.channels if i in members else size for i, size in enumerate(data.lengths)]
     mean = kernels.pair_mean(raw, sizes, members) if sliding.channels > 1 else kernels.at_zero(raw, members)
     moving = sliding.moving
     return box(mean, [i for i, _ in moving], [step for _, step in moving], sliding.cap)
@@ -220,7 +226,7 @@ def _outputs(data: State, product: Product, shape: tuple[int, ...]) -> tuple[Lay
         own = () if label == "o" else data.axes[product.left_axes.index(label)]
         atoms: list[tuple[int, int | None]] = []
         if label == "n":
-            atoms = [(data.sizes[i], i) for i in own]
+            atoms = [(data.lengths[i], i) for i in own]
         elif size > 1:  # a single position may be spread over several outputs
             atoms = [(size, own[0] if own else None)]
         axes.append(tuple(range(len(sizes), len(sizes) + len(atoms))))
@@ -270,7 +276,7 @@ def energy_kernel(data: State) -> Array | None:
     It tells no pairs of positions apart.
     """
     base, fn = data.gaussian_source()
-    if base.sizes != data.sizes or not kernels.nonzero(base.var):
+    if base.lengths != data.lengths or not kernels.nonzero(base.var):
         return None
     kernel = kernels.by_displacement(
         square_kernel(fn, kernels.average(base.mean), math.sqrt(kernels.average(base.var)), base.corr, base.transport)
@@ -287,8 +293,8 @@ def _scales(data: State) -> Array | None:
     nothing of it but channels share it.
     """
     base, _ = data.gaussian_source()
-    own = scales_of_squares(data, data.scales)
-    return scales_of_squares(base, base.scales) if own is None and base.sizes == data.sizes else own
+    own = scales_of_squares(data, data.local_scales)
+    return scales_of_squares(base, base.local_scales) if own is None and base.lengths == data.lengths else own
 
 
 def _uneven_filters(sliding: _Sliding) -> Array | None:
@@ -321,7 +327,7 @@ def _patch(data: State, channel_axis: int, dims: list[int]) -> tuple[Array, floa
     for i in members:
         covariance = kernels.at_zero(covariance, (i,))
     others = [i for i in range(covariance.ndim) if i not in members]
-    kernel = covariance - kernels.pair_mean(covariance, data.sizes, others)
+    kernel = covariance - kernels.pair_mean(covariance, data.lengths, others)
     return kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in dims]), rho
 
 

@@ -51,8 +51,8 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
 def looked_up(call: Call, weight: State, indices: Any) -> State:
     """Return rows of a table as a new signal."""
     weight = pooled(weight)
-    if weight.lever is not None:
-        name = weight.lever
+    if weight.scale_parameter is not None:
+        name = weight.scale_parameter
         weight = rescaled(weight, call.run.weights.choose(name, call.node, 1.0, 1.0, weight.second_moment))
     shape = call.shape()
     value = call.value_of(1)

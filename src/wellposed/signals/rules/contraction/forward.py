@@ -29,7 +29,7 @@ from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness,
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Layout, State, make_state, read, weakest
+from wellposed.signals.distributions.state import Layout, State, evaluated, make_state, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -76,7 +76,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     centred = _centred_bias(call, product, data)
     level = _mean_level(weight) if product.groups == 1 and not centred and not call.independent else 0.0
     if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
-        if weight.lever is None:
+        if weight.scale_parameter is None:
             return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
         level = 0.0
     if level:
@@ -103,7 +103,7 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
     axis, at = product.left_axes.index(labels[0]), product.out_axes.index(made[0])
     if made[0] in product.left_axes or not _keeps_axes(product) or axis != at or not data.axes[axis]:
         return None
-    trained = weight.lever is not None or call.graph.values[product.right].kind == "parameter"
+    trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
     if trained or len(product.right_axes) != 2 or max(weight.shape) > kernels.MOST:
         return None
     matrix = numbers(call.run, product.right)
@@ -152,8 +152,8 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
         return None
     if weight.corr.size > 1:
         atoms = [atom for i in summed for atom in weight.axes[i]]
-        share, sized = count * float(kernels.pair_mean(weight.corr, weight.sizes, atoms).ravel()[0]), True
-    elif weight.lever is None and call.graph.values[product.right].kind != "parameter":
+        share, sized = count * float(kernels.pair_mean(weight.corr, weight.lengths, atoms).ravel()[0]), True
+    elif weight.scale_parameter is None and call.graph.values[product.right].kind != "parameter":
         values = numbers(call.run, product.right)
         if values is None:
             return None
@@ -265,10 +265,10 @@ def _multiply_weight(
     means, own = kernels.mean_over(q, summed), kernels.at_zero(raw, summed)
     less, common = 1.0, None
     if pairs is not None:
-        common = kernels.pair_mean(raw, data.sizes, summed)
+        common = kernels.pair_mean(raw, data.lengths, summed)
         less, own = pairs.met(own, common)
         means = means * less
-    free = [i for i in range(len(data.sizes)) if i not in summed]
+    free = [i for i in range(len(data.lengths)) if i not in summed]
     var, kernel = kernels.rearranged(means, free), kernels.rearranged(own, free)
     corr = kernels.quotient(kernel, kernels.autocorrelation(np.sqrt(var), kernel.shape))
     layout, new = _outputs(data.layout.without(summed), product, sizes, call.shape())
@@ -282,14 +282,16 @@ def _multiply_weight(
     corr = _with_weights_of_their_own(call, corr, layout, product, sizes_w)
     likeness = Likeness()
     if not call.independent:
-        likeness = chance_likeness(data, {i: data.sizes[i] for i in summed}, pairs=pairs)._replace(value=product.left)
-    outputs = math.prod(layout.sizes[len(free) :])
+        likeness = chance_likeness(data, {i: data.lengths[i] for i in summed}, pairs=pairs)._replace(value=product.left)
+    outputs = math.prod(layout.lengths[len(free) :])
     result = fresh(call, layout, var * (unit * count), corr, data, weight, outputs=outputs, likeness=likeness)
-    one_size = data.even > 0.0 and data.spread.variance < ROUNDING  # a norm is all that has been made of it
+    one_size = (
+        data.equal_norm_inverse_dim > 0.0 and data.spread.variance < ROUNDING
+    )  # a norm is all that has been made of it
     if call.independent or not kernels.nonzero(weight.var) or one_size:
         return result
     product_of_two = data.transport is not None and data.fn is None
-    if count > WIDE and not product_of_two and read(data.scales) is None:
+    if count > WIDE and not product_of_two and evaluated(data.local_scales) is None:
         return result
     energies = _energy(data, summed)
     if energies is not None and pairs is not None and common is not None:
@@ -319,12 +321,12 @@ def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[s
     what its row lets through. It has the data's atoms that are not summed, and one for each of the ``new`` indices.
     """
     energies, places = weight.mean**2 + weight.var, dict(zip(product.left_axes, data.axes, strict=True))
-    first = len(data.sizes)
+    first = len(data.lengths)
     places |= {label: (first + i,) for i, label in enumerate(new)}
     order, shape = list[int](), list[int]()
     for label, axis in zip(product.right_axes, weight.axes, strict=True):
         for atom in places[label] if axis else ():
-            size = data.sizes[atom] if atom < first else energies.shape[axis[0]]
+            size = data.lengths[atom] if atom < first else energies.shape[axis[0]]
             order.append(atom)
             shape.append(size if energies.shape[axis[0]] > 1 else 1)
     energies = energies.transpose([axis[0] for axis in weight.axes if axis]).reshape(shape)
@@ -346,7 +348,7 @@ def _energy(data: State, summed: list[int]) -> Array | None:
         return None
     for i in summed:
         other = np.take(kernel, [1], axis=i) if kernel.shape[i] > 1 else 0.0
-        kernel = np.take(kernel, [0], axis=i) / data.sizes[i] + (1 - 1 / data.sizes[i]) * other
+        kernel = np.take(kernel, [0], axis=i) / data.lengths[i] + (1 - 1 / data.lengths[i]) * other
     return kernel if float(kernel.ravel()[0]) > UNEVEN else None
 
 
@@ -357,7 +359,7 @@ def _outputs(
 
     These are of the weight alone, or batch indices that the data lack.
     """
-    atoms, new = list(data.sizes), []
+    atoms, new = list(data.lengths), []
     axes: list[tuple[int, ...]] = []
     for label, size in zip(product.out_axes, shape, strict=True):
         if sizes.get(label) == size:
@@ -380,7 +382,7 @@ def _with_weights_of_their_own(
     shared = [label for label in product.out_axes if label in given and sizes.get(label, 1) > 1]
     corr = kernels.at_zero(corr, [i for label in shared for i in layout.axes[product.out_axes.index(label)]])
     if filters[0] == "e" and "e" not in (*given, *product.out_axes):
-        return _dealt_out(corr, layout.axes[0], layout.sizes, _loads(call, sizes["e"]))
+        return _dealt_out(corr, layout.axes[0], layout.lengths, _loads(call, sizes["e"]))
     return corr
 
 

@@ -38,7 +38,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         dims = [i for axis in shared for i in x.axes[axis]]
         common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
         lengths = [
-            max(covariance.shape[i], min(2, x.sizes[i]) if i in dims and x.mean.any() else 1)
+            max(covariance.shape[i], min(2, x.lengths[i]) if i in dims and x.mean.any() else 1)
             for i in range(covariance.ndim)
         ]
         covariance = kernels.promote(covariance, lengths)
@@ -54,7 +54,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
         gauss=False,
         links=(Link(x, Scaled(1.0)),) if x.roots else (),
         roots=x.roots | call.root(),
-        lever=None,
+        scale_parameter=None,
     )
 
 

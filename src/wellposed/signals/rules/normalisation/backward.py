@@ -175,9 +175,9 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
     correlation of two elements over which the statistics are taken; then the factor is ν / (ν - 2).
     """
     dims = [i for axis in over for i in unit.axes[axis]]
-    share = float(kernels.pair_mean(unit.corr * unit.corr, unit.sizes, dims).ravel()[0])
+    share = float(kernels.pair_mean(unit.corr * unit.corr, unit.lengths, dims).ravel()[0])
     # what is known of the correlation need not show that the elements sum to 0, which takes one degree away
-    left = float(kernels.pair_mean(unit.corr, unit.sizes, dims).ravel()[0]) * math.prod(unit.sizes[i] for i in dims)
+    left = float(kernels.pair_mean(unit.corr, unit.lengths, dims).ravel()[0]) * math.prod(unit.lengths[i] for i in dims)
     freedom = max(1.0 / max(share, 1e-9) - (min(max(left, 0.0), 1.0) if centre else 0.0), LEAST)
     return freedom / (freedom - 2.0)
 
@@ -242,7 +242,7 @@ LEAST = 3.0
 def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:
     """Return g - mean(g) - y mean(g y), ``common`` being the independent parts of mean(g y)."""
     (p, q, *parts), layout = align_many((gradient, unit, *common))
-    sizes, axes = layout.sizes, layout.axes
+    sizes, axes = layout.lengths, layout.axes
     dims = [i for axis in over for i in axes[axis]]
     std = np.sqrt(p.var)
     kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
@@ -269,7 +269,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
         return k
 
     return gradient.changed(
-        sizes=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
+        lengths=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=(), block_axis=-1,
     )  # fmt: skip
@@ -301,7 +301,7 @@ def _square(x: State, over: list[int], centre: bool) -> Array:
     dims = [i for axis in over for i in x.axes[axis]]
     square = kernels.mean_over(x.var + x.mean**2, dims)
     if centre:
-        shared = kernels.covariance_with_mean(x.std(), x.corr, x.sizes, dims)
+        shared = kernels.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
         square = square - kernels.mean_over(shared, dims) - kernels.mean_over(x.mean, dims) ** 2
     return np.maximum(square, 0.0)
 

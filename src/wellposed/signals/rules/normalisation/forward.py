@@ -100,5 +100,10 @@ def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> Stat
     for axis, size in enumerate(shape):
         count *= size if axis != dim % len(shape) else 1
     return make_state(
-        shape, 0.0, gain.second_moment / count, roots=direction.roots or call.root(), gauss=True, lever=gain.lever
+        shape,
+        0.0,
+        gain.second_moment / count,
+        roots=direction.roots or call.root(),
+        gauss=True,
+        scale_parameter=gain.scale_parameter,
     )

@@ -251,7 +251,7 @@ def _varying(
     first = float(WEIGHTS @ around(points)) ** 2
     square = float(WEIGHTS @ chance(points) ** 2) * taps * taps
     second = max(1.0 / taps - square / taps**2, 1e-300)
-    rank, power = len(core.sizes), float(np.mean(gradient.var))
+    rank, power = len(core.lengths), float(np.mean(gradient.var))
     ones, squares, shape = np.ones((1,) * rank), np.ones((1,) * rank), np.ones((1,) * rank)
     for (axis, step), matrix in zip(steps, matrices, strict=True):
         if core.axes[axis]:
@@ -262,8 +262,8 @@ def _varying(
             shape = shape * _sharing(matrix, step).reshape(place)
     one_window, two_windows = ones * power, np.maximum(core.var - squares * power, 0.0)
     var = np.maximum(one_window + two_windows * taps * taps / union - square * core.var, 0.0) / second
-    level, count = float(np.mean(var)), math.prod(core.sizes)
-    others = float(kernels.pair_mean(shape, core.sizes).ravel()[0]) * count - 1.0
+    level, count = float(np.mean(var)), math.prod(core.lengths)
+    others = float(kernels.pair_mean(shape, core.lengths).ravel()[0]) * count - 1.0
     excess = level * second + float(np.mean(core.var)) * (square - 1.0)
     corr = np.array(np.clip(-shape * excess / max(level * first * others, 1e-300), -1.0, 1.0))
     corr[(0,) * rank] = 1.0

@@ -121,7 +121,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
     links = () if call.independent else window_links(base, pairs, gone, window.slope, include_padding=False)
     return State(
         layout,
-        Moments(mean, var, corr, x.alike),
+        Moments(mean, var, corr, x.finite_width_correlation),
         tag="approximate",
         ancestry=Ancestry(links, x.roots | call.root()),
         spread=Spread(x.inherited, x.own),

@@ -72,8 +72,8 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
 def _resized_axis(x: State, axis: int, size: int) -> State:
     if x.axes[axis]:
         return x.changed(layout=x.layout.resized(x.axes[axis][0], size))
-    layout = Layout((*x.sizes, size), (*x.axes[:axis], (len(x.sizes),), *x.axes[axis + 1 :]))
-    links = (Link(x, Scaled(1.0), (*range(len(x.sizes)), None)),) if x.roots else ()
+    layout = Layout((*x.lengths, size), (*x.axes[:axis], (len(x.lengths),), *x.axes[axis + 1 :]))
+    links = (Link(x, Scaled(1.0), (*range(len(x.lengths)), None)),) if x.roots else ()
     return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None], links=links)
 
 
@@ -82,7 +82,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]
-    size = x.sizes[i]
+    size = x.lengths[i]
 
     def extend(array: Array, fill: float) -> Array:
         full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
@@ -101,7 +101,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         source = np.pad(np.arange(size), (before, after), constant_values=-1)
     else:
         source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
-    of = x.running
+    of = x.linear_map
     if of is not None and of.atom == i and value == 0.0 and of.parent.layout.resized(i, size) == x.layout:
         # a running sum that is pushed on is a map of the same tensor: its differences are sums of few
         rows = np.where((source < 0)[:, None], 0.0, of.weights[source])
@@ -111,7 +111,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         mean=extend(x.mean, value),
         var=extend(x.var, 0.0),
         corr=corr,
-        lever=None,
+        scale_parameter=None,
         links=picked_links(x, i, source),
     )
 

@@ -93,7 +93,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     count = math.prod(x.shape[a] for a in axes)
     lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
-    level = np.full((1,) * len(second.sizes), max(second.pooled_mean - first.second_moment, 0.0) * factor)
+    level = np.full((1,) * len(second.lengths), max(second.pooled_mean - first.second_moment, 0.0) * factor)
     both = jointly(square, mean, lambda square, mean: factor * (square - mean * mean))
     return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
 
@@ -138,7 +138,7 @@ def _root(call: Call, x: State) -> State:
         return concatenate([_root(call, block) for block in x.blocks], x.block_axis)
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
-    one = (1,) * len(x.sizes)
+    one = (1,) * len(x.lengths)
     transport = None
     if level > 0 and sign_of(x) > 0:  # the root of what is never negative is not either
         roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST * level)))

@@ -54,7 +54,7 @@ def viewed_term(call: Adjoint, term: Term, x: State, core: State) -> Term:
     if term.base is None:
         return replace(term, core=core)
     base, _ = source_of(x)
-    if base.serial == term.base.serial and base.sizes == term.base.sizes:
+    if base.serial == term.base.serial and base.lengths == term.base.lengths:
         return term.within(core, base)
     raise AssertionError("settle the term first")
 
@@ -66,7 +66,7 @@ def _follows(term: Term, x: Any) -> bool:
     if not isinstance(x, State):
         return False
     base, _ = source_of(x)
-    return base.serial == term.base.serial and base.sizes == term.base.sizes
+    return base.serial == term.base.serial and base.lengths == term.base.lengths
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
 from wellposed.signals.distributions.expansion import own_chance
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Running, State, exchangeable, make_state
+from wellposed.signals.distributions.state import LinearMap, State, exchangeable, make_state
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -69,7 +69,11 @@ def _seen_through(call: Call, x: State, steps: Steps) -> State:
 def _merged(call: Call, x: State) -> State:
     """Return a state whose features may be those of several positions: by chance they are alike each on its own."""
     count = merged_positions(call.graph).get(call.node.index, 1)
-    return x.amended(alike=x.alike.times(count**-0.5)) if count > 1 and x.alike.amounts.size else x
+    return (
+        x.amended(finite_width_correlation=x.finite_width_correlation.times(count**-0.5))
+        if count > 1 and x.finite_width_correlation.amounts.size
+        else x
+    )
 
 
 def through(call: Call, x: State, steps: Steps, across: Callable[[], State | None] | None = None) -> State:
@@ -90,7 +94,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
 
 def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State | None] | None) -> State:
     """Return a tensor under other axes: where these are made of parts of the old ones, twice alike is one tensor."""
-    key = (step, x.serial, x.axes, x.lever, x.tag)
+    key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
     made = call.run.alive.get(key)
     if made is None:
         made = reshape(x, step.shape, across)
@@ -101,7 +105,7 @@ def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State |
 
 def _cut(call: Call, x: State, step: Cut) -> State:
     """Return a part of a tensor: the same part, cut out twice, is one tensor."""
-    key = (step, x.serial, x.axes, x.lever, x.tag)
+    key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
     if key not in call.run.memo:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
@@ -116,12 +120,12 @@ def _as_rows(whole: State, part: State, step: Cut) -> State:
     differ from it, like a stranger.
     """
     at = whole.axes[step.axis]
-    if part.layout == whole.layout or len(at) != 1 or part.running is not None or not whole.roots:
+    if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
         return part
-    if whole.corr.shape[at[0]] == 1 or whole.running is not None or whole.sizes[at[0]] > kernels.MOST:
+    if whole.corr.shape[at[0]] == 1 or whole.linear_map is not None or whole.lengths[at[0]] > kernels.MOST:
         return part
-    rows = np.eye(whole.sizes[at[0]])[step.start : step.stop : step.step]
-    return part.amended(running=Running(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
+    rows = np.eye(whole.lengths[at[0]])[step.start : step.stop : step.step]
+    return part.amended(linear_map=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
 
 
 def _apart(call: Call, whole: State, part: State, axis: int) -> State:
@@ -136,7 +140,7 @@ def _with_own_chance(call: Call, whole: State, part: State) -> State:
     spread = part.spread
     if part is whole or part.blocks or not spread.own.amounts.size:
         return part
-    key = ("own chance", whole.serial, whole.alike.variance)
+    key = ("own chance", whole.serial, whole.finite_width_correlation.variance)
     if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
         call.run.memo[key] = own_chance(whole)
     before, after = call.run.memo[key], own_chance(part)
@@ -199,7 +203,7 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     i = x.axes[axis][0]
     corr = x.corr
     if kernels.positions(corr.shape[i]):
-        return mapped(x, axis, np.eye(x.sizes[i])[source], pairs=True)
+        return mapped(x, axis, np.eye(x.lengths[i])[source], pairs=True)
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
@@ -342,7 +346,7 @@ def picked_along(
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
-    size = x.sizes[i]
+    size = x.lengths[i]
     places = None if names is None else array_of(names, torch.int64) % size
     if places is not None and _by_pair(x.corr, i, places, once):
         return reshape(mapped(x, axis, np.eye(size)[places], pairs=True), shape)
@@ -355,7 +359,7 @@ def picked_along(
         mean, var = (np.take(m, places, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
         times = np.bincount(places, minlength=size) if not once else np.ones(1)
         chance = float((times * (times - 1.0)).sum()) / max(flat * (flat - 1), 1)
-    other = kernels.off_diagonal_mean(x.corr, x.sizes, i)
+    other = kernels.off_diagonal_mean(x.corr, x.lengths, i)
     same = np.take(x.corr, [0], axis=i)
     parts = [same, other + chance * (same - other)] if flat > 1 and (other.any() or chance) else [same]
     gone = [i] if flat == 1 else []
@@ -382,13 +386,13 @@ def _picked(call: Call, x: State) -> State:
     if x.shape == shape and not x.mean.any():
         return pooled(x).changed(links=(), base=None, fn=None)
     total = 1
-    for n in x.sizes:
+    for n in x.lengths:
         total *= n
-    covariance = float(kernels.pair_mean(x.covariance(), x.sizes).ravel()[0]) if total > 1 else 0.0
+    covariance = float(kernels.pair_mean(x.covariance(), x.lengths).ravel()[0]) if total > 1 else 0.0
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
     state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > 1e-3 else 0.0)
-    return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, lever=x.lever)
+    return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, scale_parameter=x.scale_parameter)
 
 
 @rule(overloads("unfold.default"), source="definition: every element at each tap that reads it", tensors=True)

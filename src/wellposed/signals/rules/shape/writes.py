@@ -356,9 +356,9 @@ def _with_atom(x: State, axis: int) -> tuple[State, int]:
         x = merge_atoms(x, axis)
     if x.axes[axis]:
         return x, x.axes[axis][0]
-    layout = Layout((*x.sizes, 1), (*x.axes[:axis], (len(x.sizes),), *x.axes[axis + 1 :]))
+    layout = Layout((*x.lengths, 1), (*x.axes[:axis], (len(x.lengths),), *x.axes[axis + 1 :]))
     x = x.with_moments(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None])
-    return x, len(x.sizes) - 1
+    return x, len(x.lengths) - 1
 
 
 def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: bool) -> State:
@@ -368,7 +368,7 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
     sum s_j² (1 - r) + (sum s_j)² r.
     """
     x, atom = _with_atom(x, axis)
-    size = x.sizes[atom]
+    size = x.lengths[atom]
     each = np.bincount(names, minlength=count)
     weight = 1.0 / np.maximum(each, 1) if mean else np.ones(count)
     if kernels.positions(x.corr.shape[atom]):
@@ -405,7 +405,7 @@ def _summed(
     the means add where nobody knows how many are summed (``counts``).
     """
     same = np.take(x.corr, [0], axis=atom)
-    other = kernels.off_diagonal_mean(x.corr, x.sizes, atom)
+    other = kernels.off_diagonal_mean(x.corr, x.lengths, atom)
     rho = float(other.ravel()[0])
     var = np.maximum(alone + rho * (squares - alone) + counts[0], 0.0)
     parts = [alone.mean() * same + (squares - alone).mean() * other + counts[0].mean()]
@@ -417,7 +417,7 @@ def _summed(
     return x.with_moments(
         layout=x.layout.resized(atom, count).without(gone),
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
-        lever=None,
+        scale_parameter=None,
         roots=x.roots | call.root(),
     )
 
@@ -425,8 +425,8 @@ def _summed(
 def _random_sums(call: Call, x: State, axis: int, count: int) -> State:
     """Return the sums of the positions along an axis that have one name, where names are random: n of N have each."""
     x, atom = _with_atom(x, axis)
-    load = x.sizes[atom] / count
-    pairs = x.sizes[atom] * (x.sizes[atom] - 1) / count**2
+    load = x.lengths[atom] / count
+    pairs = x.lengths[atom] * (x.lengths[atom] - 1) / count**2
     m, v, s = (a.mean(axis=atom, keepdims=True) for a in (x.mean, x.var, x.std()))
     counts = (load + pairs - load * load) * m**2, (pairs - load * load) * float((m**2).mean())
     squares, apart = load * s**2 + pairs * s**2, pairs * float((s**2).mean())

@@ -99,7 +99,7 @@ def _from_half(call: Call, x: State, described: Transform) -> State:
     total = kernels.mean_over(var, moved) * math.prod(length for _, _, length in atoms)
     mean = np.zeros((1,) * var.ndim)
     if kernels.nonzero(x.mean):
-        shape = [n if i in moved else m for i, (n, m) in enumerate(zip(x.sizes, x.mean.shape, strict=True))]
+        shape = [n if i in moved else m for i, (n, m) in enumerate(zip(x.lengths, x.mean.shape, strict=True))]
         whole = np.broadcast_to(x.mean, shape)
         mean = np.fft.irfftn(whole, [length for _, _, length in atoms], axes=moved) if moved else whole
         mean = mean * math.prod(length for _, _, length in atoms)
@@ -153,7 +153,7 @@ def _with_profiles(corr: Array, var: Array, atoms: list[tuple[int, int, int]]) -
 def _result(
     call: Call, x: State, described: Transform, sizes: dict[int, int], mean: Array, var: Array, corr: Array
 ) -> State:
-    layout = Layout(tuple(sizes.get(i, n) for i, n in enumerate(x.sizes)), x.axes)
+    layout = Layout(tuple(sizes.get(i, n) for i, n in enumerate(x.lengths)), x.axes)
 
     def cut(array: Array) -> Array:
         for i, n in sizes.items():
@@ -193,9 +193,9 @@ def shift(call: Call, x: State, dim: Any = None) -> State:
 def view_as_real(call: Call, z: State) -> State:
     """Real and imaginary part along a last axis of length 2."""
     z = pooled(z)
-    layout = Layout((*z.sizes, 2), (*z.axes, (len(z.sizes),)))
+    layout = Layout((*z.lengths, 2), (*z.axes, (len(z.lengths),)))
     mean = np.stack([z.mean, np.zeros_like(z.mean)], axis=-1) if kernels.nonzero(z.mean) else z.mean[..., None]
-    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None], z.alike))
+    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None], z.finite_width_correlation))
 
 
 @rule(overloads("view_as_complex.default"), tag="approximate", source="definition: |z|² = x² + y²")
@@ -207,10 +207,10 @@ def view_as_complex(call: Call, x: State) -> State | None:
     i = x.axes[-1][0]
     both = [np.take(np.repeat(m, 2, axis=i) if m.shape[i] == 1 else m, [0, 1], axis=i) for m in (x.mean, x.var)]
     mean, var = (np.moveaxis(m, i, 0) for m in both)
-    order = [j for j in range(len(x.sizes)) if j != i]
+    order = [j for j in range(len(x.lengths)) if j != i]
     corr = kernels.rearranged(kernels.at_zero(x.corr, [i]), order)
     layout = x.layout.without([i]).dropping([len(x.axes) - 1])
-    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr, x.alike))
+    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr, x.finite_width_correlation))
 
 
 @rule(overloads("real.default", "imag.default"), tag="approximate", source="definition: both have half of the power")
@@ -221,7 +221,7 @@ def part(call: Call, z: State) -> State:
     z = pooled(z)
     real = call.node.op_name.startswith("real")
     mean = z.mean if real else np.zeros_like(z.mean)
-    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr, z.alike))
+    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr, z.finite_width_correlation))
 
 
 @rule(overloads("complex.default"), tag="approximate", source="definition: |z|² = x² + y²", tensors=True)
@@ -261,6 +261,6 @@ def _parts(call: Call, x: State, layout: Layout, moments: Moments) -> State:
         moments,
         tag=x.tag,
         marginal=Marginal(gauss=x.gauss),
-        ancestry=Ancestry((), x.roots | (call.root() if x.roots else 0), x.lever),
+        ancestry=Ancestry((), x.roots | (call.root() if x.roots else 0), x.scale_parameter),
         spread=x.spread,
     )
