@@ -54,7 +54,8 @@ def check(
         inputs: as for `wellposed.measure`; the prediction takes the same, or what is measured on the batches.
         seed: of weights, inputs and random operators.
         training: the mode to trace in.
-        backward: also compare the gradients with respect to every tensor, parameter and input.
+        backward: also compare the gradients with respect to every tensor, parameter and input. *Experimental*: their
+            prediction is off by more than half an octave on several nets, which counts as a failed check.
         cotangents: what a backward pass starts from, as for `wellposed.propagate`.
         **kwargs: example inputs by keyword.
 

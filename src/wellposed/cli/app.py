@@ -124,7 +124,7 @@ def check(
         float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
     ] = None,
     backward: Annotated[
-        bool, typer.Option("--backward", help="Also compare gradients with respect to every tensor.")
+        bool, typer.Option("--backward", help="Also compare gradients with respect to every tensor (experimental).")
     ] = False,
     as_json: Json = False,
 ) -> None:

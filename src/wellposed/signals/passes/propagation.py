@@ -45,6 +45,7 @@ def propagate(
         state: ``"full"``, or ``"independent"`` for AutoInit's assumptions (independent Gaussian elements).
         strict: raise once, with the complete list, when operators have no rule.
         backward: also follow gradients from the outputs back to every tensor, parameters and inputs included.
+            *Experimental*: on several nets the predicted gradients are off by more than half an octave.
         cotangents: variance of dL/d(output), whose elements are independent and of mean 0: one number for all
             floating-point outputs, or one by output name (outputs that are left out get none).
 
