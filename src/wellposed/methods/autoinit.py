@@ -69,8 +69,8 @@ def autoinit(
     ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
     second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
     forward and the backward variance, which for a linear layer is 2 / (fan_in + fan_out) (Glorot & Bengio 2010, eq.
-    12). A weight whose scale a norm takes out of the gradient again is left to the forward pass. Both are *experimental*,
-    as predicted gradients are off by more than half an octave on several nets.
+    12). A weight whose scale a norm takes out of the gradient again is left to the forward pass. Both are
+    *experimental*, as predicted gradients are off by more than half an octave on several nets.
 
     ``objective="isometry"`` asks for singular values of the input-output Jacobian near 1: orthogonal weights with gain²
     1 / E φ'², and signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
