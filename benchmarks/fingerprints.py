@@ -38,13 +38,15 @@ from nets.draws import batch_of
 from nets.small import SMALL
 from wellposed.errors import WellposedError
 
-EVERY_LANGUAGE = 4
+EVERY_LANGUAGE = 8
 """Of the language models of transformers, each how many-th is taken."""
-EVERY_OUTSIDER = 5
+EVERY_OUTSIDER = 10
 EVOLVED = (60, 300)
 """Calls of evolved networks."""
+SMALL_GRAPH = 250
+"""Nodes up to which a net is planned by every method, and its gradients are predicted."""
 METHODS = ("autoinit", "topology", "mup", "fixup", "orthogonal")
-"""Methods that every small net is planned by; the others by the first."""
+"""Methods that nets up to that size are planned by; the others by the first."""
 PATIENCE = 120
 """Seconds of processor time after which a net is left out."""
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -129,7 +131,7 @@ def signals_of(signals: wp.Signals | None) -> list[list[Any]]:
 
 def facts_of(graph: wp.Graph) -> dict[str, Any]:
     """Return everything that is said of a net, as JSON."""
-    methods = METHODS if len(graph) < 400 else METHODS[:1]
+    methods = METHODS if len(graph) <= SMALL_GRAPH else METHODS[:1]
     facts: dict[str, Any] = {}
     for method in methods:
         facts[f"plan, {method}"] = _told(lambda method=method: _entries(wp.plan(graph, method=method)))
@@ -141,7 +143,7 @@ def facts_of(graph: wp.Graph) -> dict[str, Any]:
             continue
 
         def both(weights: Any = weights) -> list[Any]:
-            found = wp.propagate(graph, weights=weights, backward=True)
+            found = wp.propagate(graph, weights=weights, backward=len(graph) <= SMALL_GRAPH)
             return [*map(signals_of, (found, found.gradients, found.parameter_gradients, found.input_gradients))]
 
         facts[f"signals, {source}"] = _told(both)
