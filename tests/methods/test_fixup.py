@@ -139,3 +139,25 @@ def test_norms_are_warned_of_and_nets_without_branches_refused() -> None:
     assert "has 1 normalisation layer(s)" in plan.warnings[1]
     with pytest.raises(PlanError, match="needs residual branches, and Sequential has none"):
         wp.plan(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(2, 8), method="fixup")
+
+
+class Cell(nn.Module):
+    """A cell whose branch has one layer behind its fork, and a weight beside it that enters from before the fork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.fork, self.beside, self.last = (nn.Conv2d(n, 8, 3, padding=1) for n in (3, 8, 8, 8))
+        self.readout = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        forked = self.fork(x)
+        joined = self.beside(x) + F.avg_pool2d(forked, 3, 1, 1)
+        return self.readout((forked + self.last(F.relu(joined))).mean((2, 3)))
+
+
+def test_a_weight_beside_a_branch_of_one_layer_keeps_its_scale() -> None:
+    x = torch.zeros(2, 3, 8, 8)
+    plan, kaiming = (wp.plan(Cell(), x, method=method) for method in ("fixup", "kaiming"))
+    assert plan.prescriptions["last.weight"].constant == 0.0
+    assert plan.prescriptions["beside.weight"].std == kaiming.prescriptions["beside.weight"].std

@@ -57,7 +57,7 @@ def fixup(
             if node in branch.last:
                 reason = "last layer of its residual branch: 0, so that the branch starts closed"
                 prescriptions[name] = _zero(prescriptions[name], reason)
-            else:
+            elif branch.depth > 1:  # else a weight that joins the branch's only layer from elsewhere
                 prescriptions[name] = _scaled(prescriptions[name], len(residual), branch.depth)
     for node in vertices(branches(graph)).readouts:
         name = weights.get(node)
