@@ -168,7 +168,7 @@ class MaximalRates(Experiment):
             outcome = "agrees in direction"  # a part of the claim was not run
         parts = "; ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
         sentence = (
-            f"The paper's r ({papers}) is compared with the 95 % interval (Fisher's z; in square brackets) of that of "
+            f"The paper's r ({papers}) is compared with the 95 % interval (Fisher's z, in square brackets) of that of "
             f"`{paper}`"
             + (f" ({parts})" if len(verdicts) > 1 else "")
             + "".join(f"; no {kind} at this scale" for kind in missing)
