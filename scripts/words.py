@@ -2,8 +2,8 @@
 
     python scripts/words.py [PAGE ...] [--long 45]
 
-Prose is what stands outside fenced blocks, tables, front matter of lists of links and inline code. ``--long`` prints
-every sentence with at least so many words.
+Prose is what stands outside fenced blocks, tables and includes. Inline code counts as a word. ``--long`` prints every
+sentence with at least so many words. `tests/project/test_words.py` holds the bounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 TABLE = re.compile(r"^ *\|.*$", re.M)
-INCLUDE = re.compile(r'^ *--8<--.*$|^:::.*\n(?:^ +.*\n)*', re.M)
+INCLUDE = re.compile(r"^ *--8<--.*$|^:::.*\n(?:^ +.*\n)*", re.M)
 CODE = re.compile(r"`[^`]+`")
 ENTITY = re.compile(r"&\w+;|<[^>\n]+>")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)(?:\{[^}]*\})?")
@@ -34,10 +34,10 @@ def prose(text: str) -> str:
     return text
 
 
-def semicolons_per_thousand(text: str) -> float:
-    """Return the semicolons in a page's prose for each thousand of its words."""
+def count(text: str) -> tuple[int, int, float]:
+    """Return the words of a page's prose, its semicolons, and the mean number of words in a sentence."""
     words = prose(text)
-    return 1000 * words.count(";") / max(len(words.split()), 1)
+    return len(words.split()), words.count(";"), len(words.split()) / max(len(sentences(text)), 1)
 
 
 def sentences(text: str) -> list[str]:
@@ -52,15 +52,12 @@ def main() -> None:
     parser.add_argument("pages", nargs="*", type=Path, default=pages())
     parser.add_argument("--long", type=int)
     options = parser.parse_args()
-    print(f"{'page':28} {'words':>6} {';':>4} {'‰':>5} {'words a sentence':>17}")
+    print(f"{'page':28} {'words':>6} {';':>4} {'per 1000':>9} {'words a sentence':>17}")
     for path in options.pages:
         text = path.read_text(encoding="utf-8")
-        found, words = sentences(text), prose(text)
-        print(
-            f"{path.name:28} {len(words.split()):6} {words.count(';'):4} {semicolons_per_thousand(text):5.1f} "
-            f"{len(words.split()) / max(len(found), 1):17.1f}"
-        )
-        for sentence in found:
+        words, semicolons, mean = count(text)
+        print(f"{path.name:28} {words:6} {semicolons:4} {1000 * semicolons / max(words, 1):9.1f} {mean:17.1f}")
+        for sentence in sentences(text):
             if options.long and len(sentence.split()) >= options.long:
                 print(f"    {len(sentence.split())}: {sentence}")
 
