@@ -35,6 +35,10 @@ and no number, its claim is described in words. *Smoke* results are no evidence 
   experiments ran. `default` is PyTorch's own initialisation. `published` is the topology paper's rule for the learning
   rate as its authors' code counts depths, `paths` the same by its equation. `kernel`, `ntk` and `maximal_update` are
   this library's ([learning rates](learning-rates.md)).
+- Where a rule is compared with maximal rates, the maximal rate is the largest whose loss is within a standard error of
+  the smallest, and a rule's constant is fixed by the first net. The paper's r is compared with the 95 % interval
+  (Fisher's z) of that of its rule, which stands in square brackets. In round brackets stands r for the rate of the
+  smallest loss itself.
 """
 
 _SEMICOLON = re.compile(r"; (?![^(]*\))")
