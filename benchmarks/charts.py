@@ -165,13 +165,13 @@ class Chart:
         self.parts.append(straight(self.x(start), self.row(row), self.x(stop), self.row(row), kind))
 
     def line(self, points: Sequence[tuple[float, float]], colour: str, *, goal: bool = False) -> None:
-        """Draw a line through values across and up; ``goal`` for one that shows what was asked."""
+        """Draw a line through values across and up; ``goal`` for one that shows a goal."""
         told = " ".join(f"{self.x(across):.1f},{self.y(up):.1f}" for across, up in points)
         kind = 'class="goal" fill="none"' if goal else f'class="line" stroke="{colour}"'
         self.parts.append(f'<polyline points="{told}" {kind}/>')
 
     def goal(self, value: float, start: float = 0, stop: float | None = None) -> None:
-        """Draw what was asked as an upright line, through all rows or those from ``start`` up to ``stop``."""
+        """Draw a goal as an upright line, through all rows or those from ``start`` up to ``stop``."""
         top = self.top + start * self.pitch
         floor = self.floor if stop is None else self.top + stop * self.pitch
         self.parts.append(straight(self.x(value), top, self.x(value), floor, 'class="goal"'))

@@ -108,7 +108,7 @@ def stored(folder: Path) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the table, and what it says."""
     least = min(row["ok"] for row in rows)
-    told = f"At least {least:.3g} % of the nodes of every network are as predicted; {ENOUGH} % were asked."
+    told = f"At least {least:.3g} % of the nodes of every network are as predicted. The goal is {ENOUGH} %."
     return f"{told}\n\n{markdown(rows, COLUMNS)}"
 
 

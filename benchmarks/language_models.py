@@ -35,7 +35,7 @@ COLUMNS = {
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a model with what was asked of it, and whether that is reached."""
+    """Return the row of a model with its goal, and whether that is reached."""
     goal = GOALS[row["kind"]]
     close = float(row["p95"]) <= goal
     spread = row["spread"] is None or 1 / FACTOR <= float(row["spread"]) <= FACTOR

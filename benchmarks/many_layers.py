@@ -21,7 +21,7 @@ from typing import Any
 
 from common import RESULTS, markdown, write
 
-ASKED = {"trace_s": 10.0, "plan_s": 20.0, "apply_s": 5.0, "check_s": 60.0}
+LIMITS = {"trace_s": 10.0, "plan_s": 20.0, "apply_s": 5.0, "check_s": 60.0}
 """Seconds that a chain of so many layers may take."""
 MANY = 100_000
 COLUMNS = {
@@ -91,8 +91,8 @@ def main() -> None:
     if options.in_process:
         print(json.dumps(work(options.kinds[0], options.layers[0])))
         return
-    limits = ", ".join(f"{name.removesuffix('_s')} {limit:g} s" for name, limit in ASKED.items())
-    told = f"Processor time of one thread. Asked of {MANY:,} layers, at most: {limits}."
+    limits = ", ".join(f"{name.removesuffix('_s')} {limit:g} s" for name, limit in LIMITS.items())
+    told = f"Processor time of one thread. Goal for {MANY:,} layers, at most: {limits}."
     rows = []
     for kind in options.kinds:
         for layers in options.layers:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
-from many_layers import ASKED, MANY
+from many_layers import LIMITS, MANY
 from rates_tables import GOAL, OF_CEILING, against_goals, base_of, default_rule, measures, told_of, true_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -30,7 +30,7 @@ NORMS, PLAIN, UNSTABLE = ("normalised", "cells"), ("plain", "plain cells"), ("un
 TOPOLOGIES, OTHERS = ("std128", "mf64", "exact64", "gelu64", "mixed64"), ("residual64", "vit", "batchnorm64", "cnn")
 OCTAVES = (0.01, 0.1, 1, 10, 100)
 
-# What was asked, where the stored rows do not hold it.
+# The goals, where the stored rows do not hold them.
 FACTOR = 2
 SPEED_MEDIAN, SPEED_MOST = 0.7, 1
 GROWTH_DEPTH, GROWTH_SECONDS, GROWTH_POWER = 164, 0.5, 1.1  # a power up to 1.1 counts as linear
@@ -141,7 +141,7 @@ def share(marks: Iterable[bool]) -> str:
 
 
 def verdict(*parts: bool) -> str:
-    """Return whether what was asked is met: all its parts, some, or none."""
+    """Return whether a goal is met: all its parts, some, or none."""
     return "yes" if all(parts) else "in part" if any(parts) else "**no**"
 
 
@@ -222,9 +222,9 @@ def growth(results: Results) -> tuple[str, str]:
 
 def many_layers(results: Results) -> tuple[str, str]:
     rows = [row for row in results["many_layers"] if row["layers"] == MANY]
-    most = {name: max(row[name] for row in rows) for name in ASKED}
+    most = {name: max(row[name] for row in rows) for name in LIMITS}
     told = ", ".join(f"{name.removesuffix('_s')} {figure(value, 1)} s" for name, value in most.items())
-    return told, verdict(*(value <= ASKED[name] for name, value in most.items()))
+    return told, verdict(*(value <= LIMITS[name] for name, value in most.items()))
 
 
 def size(results: Results) -> tuple[str, str]:
@@ -250,12 +250,15 @@ def on_meta(results: Results) -> tuple[str, str]:
 
 
 def rules(results: Results) -> tuple[str, str]:
-    told, met = [], []
-    for family, nets in families(results["rates"]).items():
-        found = measures(nets, default_rule(nets))
-        met += [against_goals(family, nets)["met"] == "yes"]
-        told.append(f"{family} {figure(found['r_log'], 2)}, {figure(found['median'], 2)}")
-    return f"{share(met)} families; r and octaves: {'; '.join(told)}", verdict(*met)
+    groups = families(results["rates"])
+    met = [against_goals(family, nets)["met"] == "yes" for family, nets in groups.items()]
+    found = [measures(nets, default_rule(nets)) for nets in groups.values()]
+    r, octaves = (sorted(each[key] for each in found) for key in ("r_log", "median"))
+    told = (
+        f"met in {share(met)} families ([each of them](#goals-by-family)): r {between(r, 2)}, median "
+        f"{figure(median(r), 2)}; {between(octaves, 2)} octaves, median {figure(median(octaves), 2)}"
+    )
+    return told, verdict(*met)
 
 
 def search(results: Results) -> tuple[str, str]:
@@ -369,7 +372,7 @@ def zoo(results: Results) -> tuple[str, str]:
 
     vision = [name for name in REACH if name.startswith("torchvision")]
     shown = f"timm {told('timm')}; torchvision {told(*vision)}; transformers {told('transformers')}"
-    met = [100 * found[name]["planned"] >= asked * found[name]["counted"] for name, asked in REACH.items()]
+    met = [100 * found[name]["planned"] >= least * found[name]["counted"] for name, least in REACH.items()]
     return shown, verdict(*met)
 
 
@@ -442,7 +445,7 @@ def outsiders(results: Results) -> tuple[str, str]:
 
 
 def summary(results: Results) -> str:
-    """Return the table of what was asked and what was reached."""
+    """Return how many goals are met, and the table of goals, what was reached, and whether that meets them."""
     again = of_groups(results["accuracy_many"], PLAIN)
     goals: list[tuple[str, str, str, tuple[str, str]]] = [
         (
@@ -493,7 +496,7 @@ def summary(results: Results) -> str:
         (
             "[many layers](#growth)",
             f"processor time to trace, plan, write and check chains of {MANY:,} small layers",
-            ", ".join(f"{name.removesuffix('_s')} ≤ {limit:g} s" for name, limit in ASKED.items()),
+            ", ".join(f"{name.removesuffix('_s')} ≤ {limit:g} s" for name, limit in LIMITS.items()),
             many_layers(results),
         ),
         (
@@ -611,9 +614,14 @@ def summary(results: Results) -> str:
             keras_networks(results),
         ),
     ]
-    lines = ["| what | measure | asked | reached | met |", "|---|---|---|---|---|"]
-    lines += [f"| {what} | {measure} | {asked} | {told} | {met} |" for what, measure, asked, (told, met) in goals]
-    return "\n".join(lines) + "\n"
+    lines = ["| what | measure | goal | reached | met |", "|---|---|---|---|---|"]
+    lines += [f"| {what} | {measure} | {goal} | {told} | {met} |" for what, measure, goal, (told, met) in goals]
+    marks = [met for *_, (_, met) in goals]
+    counts = (
+        f"Of {len(marks)} goals {marks.count('yes')} are met, {marks.count('in part')} are met in part, and "
+        f"{marks.count('**no**')} are missed."
+    )
+    return "\n".join([counts, "", *lines]) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------- the pictures
@@ -637,7 +645,7 @@ def draw_nets(title: str, rows: Rows, x: Scale, series: Mapping[str, tuple[str, 
     judged = next(iter(series))
     legend = [Key("bar", colour, label) for label, colour in series.values()]
     legend += [Key("dot", GREY, "white or tokens"), Key("square", GREY, "pictures")]
-    legend += [Key("dot", GREY, "misses the goal", hollow=True), Key("goal", GREY, "asked")]
+    legend += [Key("dot", GREY, "misses the goal", hollow=True), Key("goal", GREY, "goal")]
     chart = Chart(title, about, x, rows=list(nets), legend=legend, width=NARROW, left=122)
     for number, inputs in enumerate(nets.values()):
         for goal in {row["goal"] for row in inputs} - {None}:
@@ -686,7 +694,7 @@ def draw_spread(results: Results) -> dict[str, Chart]:
         "predicted / measured standard deviation of log2 of the second moment", 0.1, 10, (0.1, 0.5, 1, 2, 10), True
     )
     legend = [Key("dot", TEAL, "median over nodes"), Key("line", TEAL, "5th to 95th percentile")]
-    legend.append(Key("bar", "#76767633", f"a factor of {FACTOR}: asked"))
+    legend.append(Key("bar", "#76767633", f"goal: a factor of {FACTOR}"))
     about = "Ratio of the predicted to the measured spread over draws, by net and input: median and percentiles."
     names = [f"{row['net']}, {kinds[row['input']]}" for row in rows]
     chart = Chart("Spread over draws", about, x, rows=names, legend=legend, left=168)
@@ -705,7 +713,7 @@ def draw_teeth(results: Results) -> dict[str, Chart]:
     names = [f"{kind}, {'norms' if norms else 'no norms'}" for kind, norms in groups]
     x = Scale("share of checks (%)", 0, 100, (0, 20, 40, 60, 80, 100))
     legend = [Key("bar", TEAL, "faults named"), Key("dot", ORANGE, "false alarms, plan")]
-    legend += [Key("dot", PURPLE, "false alarms, own weights", hollow=True), Key("goal", GREY, "asked")]
+    legend += [Key("dot", PURPLE, "false alarms, own weights", hollow=True), Key("goal", GREY, "goal")]
     about = "Share of faults that are named, and of checks of right nets that call them off, by kind of net."
     chart = Chart("Checks: teeth, and false alarms", about, x, rows=names, legend=legend, left=160, pitch=20)
     for number, group in enumerate(groups):
@@ -722,7 +730,7 @@ def draw_speed(results: Results) -> dict[str, Chart]:
     rows = results["speed"]
     x = Scale("time / time in which PyTorch constructs the model", 0, 10, (0, 1, 2, 4, 6, 8, 10))
     legend = [Key("bar", TEAL, "trace + plan"), Key("bar", PURPLE, "apply")]
-    legend.append(Key("goal", GREY, f"asked: {SPEED_MEDIAN} as the median, {SPEED_MOST} as the most"))
+    legend.append(Key("goal", GREY, f"goals: median {SPEED_MEDIAN}, largest {SPEED_MOST}"))
     about = "Time to trace, plan and apply, over the time of construction, by model."
     chart = Chart("From model to weights", about, x, rows=[r["model"] for r in rows], legend=legend, left=118, pitch=20)
     for number, row in enumerate(rows):
@@ -739,7 +747,7 @@ def draw_growth(results: Results) -> dict[str, Chart]:
     x = Scale("operators", 200, 5000, (200, 500, 1000, 2000, 5000), log=True)
     y = Scale("seconds", 0.02, 4, (0.02, 0.1, 0.5, 2), log=True)
     legend = [Key("line", TEAL, "trace + plan"), Key("line", PURPLE, "trace"), Key("goal", GREY, "in proportion")]
-    legend.append(Key("square", GREY, f"asked of depth {GROWTH_DEPTH}", hollow=True))
+    legend.append(Key("square", GREY, f"goal for depth {GROWTH_DEPTH}", hollow=True))
     chart = Chart("Pre-activation ResNets", "Seconds to trace and plan, over operators.", x, y, legend=legend)
     first = rows[0]
     chart.line([(r["nodes"], first["total_s"] / first["nodes"] * r["nodes"]) for r in rows], GREY, goal=True)
@@ -747,8 +755,8 @@ def draw_growth(results: Results) -> dict[str, Chart]:
         chart.line([(row["nodes"], row[key]) for row in rows], colour)
         for row in rows:
             chart.dot(row["nodes"], chart.y(row[key]), colour)
-    asked = at(rows, "depth", GROWTH_DEPTH)
-    chart.dot(asked["nodes"], chart.y(GROWTH_SECONDS), GREY, shape="square", hollow=True, size=4)
+    judged = at(rows, "depth", GROWTH_DEPTH)
+    chart.dot(judged["nodes"], chart.y(GROWTH_SECONDS), GREY, shape="square", hollow=True, size=4)
     for row in rows:
         chart.note(chart.x(row["nodes"]) + 6, chart.y(row["trace_s"]) + 14, f"depth {row['depth']}")
     return {"growth": chart}
@@ -756,10 +764,10 @@ def draw_growth(results: Results) -> dict[str, Chart]:
 
 def draw_size(results: Results) -> dict[str, Chart]:
     (row,) = results["size"]
-    x = Scale("share of what was asked (%)", 0, 105, (0, 25, 50, 75, 100))
-    about = "Time to trace and plan, and peak memory, as a share of what was asked."
+    x = Scale("share of the goal's limit (%)", 0, 105, (0, 25, 50, 75, 100))
+    about = "Time to trace and plan, and peak memory, as a share of the goal's limits."
     rows = ["trace + plan", "peak memory"]
-    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "goal")]
     chart = Chart(row["model"], about, x, rows=rows, legend=legend, left=90, pitch=24)
     parts = (
         (row["plan_s"] / SIZE_SECONDS, f"{row['plan_s']:.1f} of {SIZE_SECONDS} s"),
@@ -818,7 +826,7 @@ def draw_search(results: Results) -> dict[str, Chart]:
     rows = results["search"]
     x = Scale("time one by one / time together", 1, 20, (1, 2, 3, 5, 10, 20), log=True)
     names = [f"{row['net']}, {row['batches'].replace('decoded by the loader', 'decoded')}" for row in rows]
-    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "goal")]
     about = "How many times faster the search is as one ensemble than run by run."
     chart = Chart("The search as one ensemble", about, x, rows=names, legend=legend, left=216, pitch=18)
     for number, row in enumerate(rows):
@@ -832,7 +840,7 @@ def draw_width(results: Results) -> dict[str, Chart]:
     x = Scale("best rate at width 1024 / at width 64 (octaves)", -4, 1.5, (-4, -3, -2, -1, 0, 1))
     names = [f"{'SGD' if row['optimizer'] == 'sgd' else 'Adam'}: {row['way']}" for row in rows]
     legend = [Key("dot", TEAL, "μP of this library"), Key("dot", GREY, "others")]
-    legend.append(Key("bar", "#76767633", "one grid step: asked"))
+    legend.append(Key("bar", "#76767633", "goal: one grid step"))
     chart = Chart(
         "From width 64 to 1024", "How far the best rate moves over width.", x, rows=names, legend=legend, left=140,
         pitch=20,
@@ -858,7 +866,7 @@ def draw_transfer(results: Results) -> dict[str, Chart]:
             continue
         names = [f"{subject_of(row['family'])}: {row['way']}" for row in rows]
         x = Scale(f"best rate of the largest / of the smallest over {axis} (octaves)", -5, 3, range(-5, 4))
-        legend = [Key("dot", TEAL, "complete_p"), Key("dot", GREY, "others"), Key("bar", "#76767633", "asked")]
+        legend = [Key("dot", TEAL, "complete_p"), Key("dot", GREY, "others"), Key("bar", "#76767633", "goal")]
         title = f"From the smallest to the largest {axis}"
         chart = Chart(title, "How far the best rate moves.", x, rows=names, legend=legend, left=240, pitch=20)
         chart.band(-SHIFT, SHIFT)
@@ -882,8 +890,8 @@ def draw_costs(results: Results) -> dict[str, Chart]:
         if row["what"].endswith("sample-wise GradCosine"):
             net = row["what"].split(",")[0].replace("MLP 3072-", "MLP ").removesuffix("-10")
             shown.append((f"{net}: {row['engine']}", row))
-    asked = ("double_backward", "batched")
-    legend = [Key("dot", TEAL, "what the goal is for"), Key("dot", GREY, "other engines"), Key("goal", GREY, "asked")]
+    judged = ("double_backward", "batched")
+    legend = [Key("dot", TEAL, "what the goal is for"), Key("dot", GREY, "other engines"), Key("goal", GREY, "goal")]
     scales = {
         "time_ratio": Scale("processor time / a training step's", 0.9, 200, (1, 3, 10, 30, 100), log=True),
         "held_ratio": Scale("memory held / a training step's", 0.1, 10, (0.1, 0.3, 1, 2, 10), log=True),
@@ -896,11 +904,11 @@ def draw_costs(results: Results) -> dict[str, Chart]:
             titles[key], about, scales[key], rows=[name for name, _ in shown], legend=legend, width=NARROW, left=138
         )
         for number, (_, row) in enumerate(shown):
-            colour = TEAL if row["engine"] in asked else GREY
+            colour = TEAL if row["engine"] in judged else GREY
             chart.span(number, *sorted((1, row[key])), colour)  # from a training step
             chart.dot(row[key], chart.row(number), colour, size=3.4)
         for number, (_, row) in enumerate(shown):
-            if row["engine"] in asked:
+            if row["engine"] in judged:
                 goal = MEMORY if key == "held_ratio" else NIO_TIME
                 if key == "time_ratio" and row["engine"] == "batched":
                     loop = next(r for b, r in single_samples(rows) if b is row)
@@ -944,7 +952,7 @@ def draw_benefit(results: Results) -> dict[str, Chart]:
 def draw_watching(results: Results) -> dict[str, Chart]:
     rows = results["watching"]
     x = Scale("time added to a training that is watched every 100 steps (%)", 0, 5.5, (0, 1, 2, 3, 4, 5))
-    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "asked")]
+    legend = [Key("bar", TEAL, "measured"), Key("goal", GREY, "goal")]
     names = [row["model"] for row in rows]
     chart = Chart("Cost of watching", "Time added, by model.", x, rows=names, legend=legend, left=90, pitch=20)
     for number, row in enumerate(rows):
@@ -961,7 +969,7 @@ def draw_report(results: Results) -> dict[str, Chart]:
             "Size of the page",
             Scale("MB", 0, 22, (0, 5, 10, 15, 20)),
             {"megabytes": ("size", TEAL)},
-            {count: (asked, "") for count, asked in PAGE_MB.items()},
+            {count: (most, "") for count, most in PAGE_MB.items()},
         ),
         "report-time": (
             "Time",
@@ -973,16 +981,16 @@ def draw_report(results: Results) -> dict[str, Chart]:
     charts = {}
     for name, (title, y, series, goals) in panels.items():
         legend = [Key("line", colour, label) for label, colour in series.values()]
-        legend.append(Key("square", GREY, "asked", hollow=True))
+        legend.append(Key("square", GREY, "goal", hollow=True))
         about = f"{y.label} of a report, over operations."
         chart = Chart(title, about, x, y, legend=legend, width=NARROW)
         for key, (_, colour) in series.items():
             chart.line([(row["operations"], row[key]) for row in rows], colour)
             for row in rows:
                 chart.dot(row["operations"], chart.y(row[key]), colour)
-        for count, (asked, told) in goals.items():
-            chart.dot(count, chart.y(asked), GREY, shape="square", hollow=True, size=4)
-            chart.note(chart.x(count) - 8, chart.y(asked) - 6, told, anchor="end")
+        for count, (most, told) in goals.items():
+            chart.dot(count, chart.y(most), GREY, shape="square", hollow=True, size=4)
+            chart.note(chart.x(count) - 8, chart.y(most) - 6, told, anchor="end")
         charts[name] = chart
     return charts
 
@@ -991,7 +999,7 @@ def draw_reach(results: Results) -> dict[str, Chart]:
     found = reach(results["zoo"])
     x = Scale("share of architectures (%)", 0, 100, (0, 20, 40, 60, 80, 100))
     legend = [Key("bar", TEAL, "planned"), Key("bar", PURPLE, "traced only"), Key("bar", ORANGE, "not traced")]
-    legend.append(Key("goal", GREY, "asked"))
+    legend.append(Key("goal", GREY, "goal"))
     names = [f"{name.replace('_', ' ')} ({counts['counted']})" for name, counts in found.items()]
     about = "Share of architectures that are traced and planned, by library."
     chart = Chart("Reach", about, x, rows=names, legend=legend, left=186, pitch=20)
@@ -1016,7 +1024,7 @@ def draw_language_models(results: Results) -> dict[str, Chart]:
     colours = {"attention": TEAL, "experts": ORANGE, "state space": PURPLE}
     kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in colours}
     legend = [Key("line", colours[kind], f"{kind} ({len(found)})") for kind, found in kinds.items()]
-    legend += [Key("goal", GREY, "asked: 0.25, and 0.5 for experts and state spaces")]
+    legend += [Key("goal", GREY, "goal: 0.25, and 0.5 for experts and state spaces")]
     about = "Share of architectures whose 95th percentile is at most so many octaves, by kind."
     chart = Chart("Language models at 16 layers", about, x, y, legend=legend)
     for kind, found in kinds.items():
@@ -1038,7 +1046,7 @@ def draw_outsiders(results: Results) -> dict[str, Chart]:
         Key("dot", TEAL, "check confirms the plan"),
         Key("dot", ORANGE, "it names a node that is off", hollow=True),
     ]
-    legend.append(Key("goal", GREY, "asked as the median"))
+    legend.append(Key("goal", GREY, "goal for the median"))
     about = "95th percentile of the error of every model, by library."
     chart = Chart("Models of other libraries", about, x, rows=names, legend=legend, left=216)
     for number, rows in enumerate(found.values()):

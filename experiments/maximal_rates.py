@@ -168,14 +168,12 @@ class MaximalRates(Experiment):
             outcome = "agrees in direction"  # a part of the claim was not run
         parts = "; ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
         sentence = (
-            f"The paper's r ({papers}) is compared with the 95 % interval (Fisher's z; in square brackets) of that of "
-            f"`{paper}`"
+            f"The paper's r is {papers}"
             + (f" ({parts})" if len(verdicts) > 1 else "")
             + "".join(f"; no {kind} at this scale" for kind in missing)
-            + "; the maximal rate is the largest whose loss is within a standard error of the smallest (in round "
-            f"brackets: the rate of that itself) after {settings.search.steps} steps of SGD, which is in the median "
-            f"{' and '.join(losses)}, where guessing has {math.log(CLASSES):.2f}; a rule's constant is fixed by the "
-            f"first net{doubtful(rows)}{''.join(f'; {each}' for each in untrained)}.{''.join(odd)}"
+            + f"; the smallest loss after {settings.search.steps} steps of SGD is in the median "
+            f"{' and '.join(losses)}, where guessing has {math.log(CLASSES):.2f}{doubtful(rows)}"
+            f"{''.join(f'; {each}' for each in untrained)}.{''.join(odd)}"
         )
         return Judgement(f"r of `{paper}`: {', '.join(told)}", outcome, sentence, table)
 
