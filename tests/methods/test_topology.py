@@ -311,6 +311,23 @@ def test_readouts():
     assert made(model).prescriptions["readout.weight"].std == said["mean_field"].std  # the default
 
 
+@pytest.mark.parametrize("options", [{}, {"merge": "preserve"}, {"readout": "unit"}])
+def test_a_readout_with_an_activation_is_planned_as_one_without(options):
+    class Gated(nn.Module):
+        def __init__(self, end):
+            super().__init__()
+            self.one, self.other, self.out, self.end = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3), end
+
+        def forward(self, x):
+            return self.end(self.out(torch.relu(self.one(x)) + torch.relu(self.other(x))))
+
+    plans = [
+        wp.plan(Gated(end), torch.zeros(4, 8), method="topology", **options) for end in (nn.Sigmoid(), nn.Identity())
+    ]
+    gated, plain = ({name: one.std for name, one in plan.prescriptions.items()} for plan in plans)
+    assert gated == plain
+
+
 def test_everything_else_is_as_by_autoinit():
     class Net(nn.Module):
         def __init__(self):

@@ -207,7 +207,8 @@ class _Finder:
             edges = self.leaving[value]
             keys = {self.steps[edge.value].key for edge in edges if self.steps[edge.value].active}
             if all(self.steps[edge.value].active for edge in edges):
-                return keys.pop() if len(keys) == 1 else None
+                # the activation of an output, behind which there is nothing to keep even, ends no branch
+                return keys.pop() if len(keys) == 1 and any(edge.target != END for edge in edges) else None
             if len(edges) != 1 or edges[0].target == END:
                 return None
             value = edges[0].target
