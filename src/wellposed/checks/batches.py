@@ -51,6 +51,7 @@ class Batches:
     """
 
     def __init__(self, graph: Graph, inputs: Inputs, seed: int) -> None:
+        """Sort the inputs into a descriptor, a function of the pass's number, or batches that are read one by one."""
         self._graph, self._inputs, self._seed = graph, inputs, seed
         self._descriptors: Mapping[int, Input] | None = None
         self._function: Callable[[int], Any] | None = None

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Batches, Inputs
+from wellposed.checks.matching import compare
 from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
-from wellposed.checks.verdict import Verdict, compare
+from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
@@ -146,6 +147,7 @@ class Trial:
         given: Sequence[Mapping[int, Tensor]],
         before: Verdict | None = None,
     ) -> Verdict:
+        """Return the verdict on one set of passes, with this trial's graph, plan, seed and tolerance."""
         return verdict_on(
             self.graph, predicted, measured, given, self.plan, self.seed, self.tolerance, self.cotangents, before
         )

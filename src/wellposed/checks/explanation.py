@@ -107,6 +107,7 @@ class Fan:
     summed: Mapping[str, tuple[int, ...]]
 
     def __str__(self) -> str:
+        """Return kind, fans, groups, the weight's output axis and the summed axes in one sentence."""
         axes = " with ".join(f"{_axes(axes)} of {name}" for name, axes in self.summed.items())
         groups = f", {self.groups} groups" if self.groups > 1 else ""
         return (
