@@ -54,6 +54,9 @@ class Memory:
                     self._copy(row + down, column + along, torch.from_numpy(part))
 
     def _copy(self, row: int, column: int, values: torch.Tensor) -> None:
+        """Write ``values``, (rows, columns), to a tensor that NumPy does not reach; one without a matrix view by
+        indices.
+        """
         rows, columns = values.shape
         if self._matrix is not None:
             self._matrix[row : row + rows, column : column + columns].copy_(values)

@@ -77,6 +77,7 @@ def _is_by_element(prescription: Prescription) -> bool:
 
 
 def _part(prescription: Drawn | Constant, seed: int, index: Index) -> torch.Tensor:
+    """Draw the box that an index meets, and return what the index selects of it."""
     cuts = [_cut(one, size) for one, size in zip(_padded(index, prescription.shape), prescription.shape, strict=True)]
     box = [(cut.first, cut.end) for cut in cuts]
     shape = tuple(cut.end - cut.first for cut in cuts)

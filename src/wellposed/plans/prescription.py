@@ -154,6 +154,7 @@ class Prescription(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_absent(cls, fields: Any) -> Any:
+        """Leave out fields of other kinds that older files state with the value for "absent"."""
         if not isinstance(fields, dict):
             return fields
         stated = _ABSENT.keys() & fields.keys()
@@ -162,6 +163,7 @@ class Prescription(BaseModel):
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
+        """Refuse shapes that no tensor has, and an output axis beyond them."""
         if any(size < 0 for size in self.shape) or math.prod(self.shape) > _MOST:
             raise ValueError(f"no tensor has shape {self.shape}")
         if self.output_axis is not None and self.output_axis >= len(self.shape):

@@ -134,6 +134,7 @@ def _write_all_(
     with torch.no_grad(), postponed_interruption() as interrupted, workers() as crew:
 
         def wait_for_all_but(most: int) -> None:
+            """Finish parameters in order until ``most`` are pending; raise `KeyboardInterrupt` after Ctrl-C."""
             while len(pending) > most and not interrupted():
                 if not wait(pending[0], _LOOK).not_done:
                     finish(pending.popleft())
