@@ -118,6 +118,7 @@ class _Gains:
         self.width, self.worst, self._most = 0.0, "", 0.0
 
     def __call__(self, run: Pass, node: Node) -> None:
+        """Choose the gain of a node's weight, which adds to the largest of its inputs' ``widths``."""
         before = max((self.widths.get(value, 0.0) for value in node.inputs), default=0.0)
         use = self.uses.get(node.index)
         if use is not None and use.parameter is not None:
