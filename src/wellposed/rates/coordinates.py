@@ -331,6 +331,7 @@ def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:
 def _coordinate(
     place: Place, op: str, sizes: Sequence[int], seeds: int, runs: Mapping[tuple[int, int], Changes]
 ) -> Coordinate:
+    """Return how one activation's change scales with size: for each step the slope of log₂ change over log₂ size."""
     changes = _at(place, sizes, seeds, runs)
     logs = np.log2(np.where((changes > 0) & np.isfinite(changes), changes, np.nan))
     x = np.log2(np.asarray(sizes, dtype=float))

@@ -203,6 +203,8 @@ class Stack:
             steps.keep(kept)
 
     def _forward(self, batch: Any) -> Tensor:
+        """Return the losses of one batch, (members,), and keep the buffers as the pass leaves them."""
+
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> tuple[Tensor, Any]:
             loss, after = self._objective.at(parameters, {**self._still, **buffers}, batch)
             return loss, {name: after[name] for name in buffers}
@@ -318,10 +320,7 @@ def train(
         RateError: a loss that is not finite before the first step; batches that run out.
     """
     ending = ending or Ending()
-    count = min(probes, feed.steps)
-    probed = (
-        set() if ending.last or ending.held_out else {round((i + 0.5) * feed.steps / count - 0.5) for i in range(count)}
-    )
+    probed = _probed(ending, feed.steps, probes)
     held: list[Any] = list(ending.held_out)
     alive = list(members)
     lasting: dict[Member, float] = dict.fromkeys(members, 0.0)
@@ -364,6 +363,14 @@ def train(
     losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
     drop(ends.tolist())
     return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]
+
+
+def _probed(ending: Ending, steps: int, probes: int) -> frozenset[int]:
+    """Return the steps on whose batches the final loss is taken, spread evenly; none where ``ending`` names others."""
+    if ending.last or ending.held_out:
+        return frozenset()
+    count = min(probes, steps)
+    return frozenset(round((i + 0.5) * steps / count - 0.5) for i in range(count))
 
 
 def _check_starts(starts: Mapping[Member, float]) -> None:

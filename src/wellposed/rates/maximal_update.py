@@ -138,6 +138,7 @@ class _Measurement:
         return list(itertools.islice(self._squares(parameters, draw), samples))
 
     def _squares(self, parameters: Mapping[str, Tensor], draw: int) -> Iterator[float]:
+        """Yield without end the squared change of what the readout receives, one for each sample."""
         for batch in itertools.count():
             generator = torch.Generator().manual_seed(random_stream(self.seed, draw, batch, 1))
             inputs = draw_inputs(self.graph, self.descriptors, generator)
@@ -186,6 +187,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _warnings(value: float, error: float, exponent: float) -> tuple[str, ...]:
+    """Return a warning where the standard error is more than `NOISY` octaves of the rate."""
     octaves = exponent / 2 * error / value / math.log(2)
     if not octaves > NOISY:
         return ()

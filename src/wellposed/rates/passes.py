@@ -34,25 +34,35 @@ def small_graph(
     """Return the graph of a model for ``least`` samples, or for a few where batch norms couple the samples of a batch.
 
     The samples are counted along the first axis of the first input tensor, and every input tensor as long as that is
-    cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples or has integers or booleans
-    among its inputs that are not cut: they may point at samples, as the edges of a graph network do.
+    cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples, or whose inputs may point at
+    samples that would be cut, as the edges of a graph network do.
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
     keep = COUPLED if any(over_the_batch(node) for node in graph.nodes) else least
     if isinstance(model, Graph) or size <= keep:
         return graph
-    tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
-    if any(tensor.layout != torch.strided for tensor in tensors):
-        return graph
-    cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
-    if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
+    cut = _cut([tensor for _, tensor in input_tensors(tuple(args), kwargs)], size, keep)
+    if cut is None:
         return graph
     fewer_args, fewer_kwargs = with_twins((tuple(args), dict(kwargs)), cut)
     try:
         return trace(model, *fewer_args, training=training, **fewer_kwargs)
     except TraceError:
         return graph
+
+
+def _cut(tensors: Sequence[Tensor], size: int, keep: int) -> dict[int, Tensor] | None:
+    """Return by id the first ``keep`` samples of the tensors that hold ``size`` of them; None if some may not be cut.
+
+    Integers and booleans that are not cut may point at samples that are.
+    """
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        return None
+    cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
+    if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
+        return None
+    return cut
 
 
 def batch_size(graph: Graph) -> int:
@@ -83,6 +93,7 @@ _PROBABILITY = {
 
 
 def _quiet(node: Node) -> Node:
+    """Return the node without its randomness: dropout off, Bernoulli masks at their mean."""
     if node.op in _TRAINING_FLAG:
         return _with_argument(
             node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False
@@ -320,6 +331,7 @@ class Pass:
             return self._forward(tangents) if mode == "forward" else self._double_backward(tangents)
 
     def _forward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        """Return the derivatives of the outputs along tangents of the parameters, each in its output's shape."""
         with forward_ad.dual_level():
             whole = dict(self.parameters)
             for name, tangent in zip(self.names, tangents, strict=True):
