@@ -76,6 +76,7 @@ class Watch:
         return False
 
     def _ask_again(self) -> None:
+        """Interrupt the main thread again and again, as long as an earlier Ctrl-C has not been raised."""
         while True:
             time.sleep(_PAUSE)
             with self._lock:

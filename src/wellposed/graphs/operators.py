@@ -146,6 +146,7 @@ def _overload(name: str, overload: str) -> torch._ops.OpOverload | None:
 
 
 def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
+    """Yield each overload that goes by a second name, with the one that it is recorded under."""
     for pair in _RENAMED.items():
         alias, first = (_overload(*name.split(".")) for name in pair)
         if alias is not None and first is not None:

@@ -232,6 +232,7 @@ class _Tracing:
     def _swap_parameter(
         self, recorder: Recorder, module: nn.Module, name: str, parameter: nn.Parameter
     ) -> nn.Parameter:
+        """Return the parameter that the model runs with in the place of one of its own, the same for all its names."""
         original = self.originals.get(id(parameter), id(parameter))
         held = self.parameters.get(original)
         if held is not None:
@@ -249,6 +250,7 @@ class _Tracing:
         return twin
 
     def _swap_buffer(self, recorder: Recorder, name: str, buffer: torch.Tensor) -> torch.Tensor:
+        """Return the buffer that the model runs with in the place of one of its own, the same for all its names."""
         original = self.originals.get(id(buffer), id(buffer))
         if original in self.swapped:
             return self.swapped[original]
