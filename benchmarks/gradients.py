@@ -23,7 +23,8 @@ from nets.images import preact_resnet
 from nets.libraries import torchvision_net
 from wellposed.gradients import gradcosine
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
-from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.batches import Batch, sub_batches
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 
 COLUMNS = {

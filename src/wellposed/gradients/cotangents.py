@@ -254,6 +254,7 @@ def _wide(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def _weighted_sum(stack: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """Return the weighted sum of gradients by parameter, in float32 at least."""
     names = list(stack[0])
     total = torch._foreach_mul([wide(stack[0][name].detach()) for name in names], weights[0])
     for tensors, weight in zip(stack[1:], weights[1:], strict=True):

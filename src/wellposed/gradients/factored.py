@@ -128,6 +128,7 @@ class _Patches:
     samples: int
 
     def __call__(self, rows: slice) -> Tensor:
+        """Return the patches of samples ``rows``, (samples, groups, positions, numbers in a patch)."""
         stride, padding, dilation, transposed, _, groups = self.options
         k = len(self.x) // self.samples
         x, places = (self.cotangent, self.x.shape[2:]) if transposed else (self.x, self.cotangent.shape[2:])

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from wellposed import ranks
 from wellposed.errors import GradientError, InputError, RankError
+from wellposed.gradients.batches import Batch
 from wellposed.gradients.cosine import of_sub_batches
-from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
+from wellposed.gradients.problem import LossFunction, Problem, wide
 from wellposed.gradients.scales import Scales, completed
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, Node, trace
@@ -105,10 +106,7 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_integer(iterations=iterations)
-    first = None if batches is None else first_of(batches, 1)[0]
-    if first is None and example is None:
-        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
-    batch = example if first is None else first.rows(0, first.size)
+    first, batch = _first(batches, example)
     orthogonal = orthogonal and plan is None
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
     rule = _Rule("variance" if batches is not None else "second moment", tolerance, iterations)
@@ -144,6 +142,16 @@ def lsuv(
     why = f"LSUV: {rule.statistic} of its output brought to its target, in one pass over {rule.data}"
     refined = scales.plan("lsuv", options, figures, why)
     return refined.model_copy(update={"warnings": (*refined.warnings, *walk.notes)})
+
+
+def _first(batches: Iterable[Any] | None, example: Any) -> tuple[Batch | None, Any]:
+    """Return the first of the user's batches taken apart, None without any, and what the model is run on."""
+    if batches is not None:
+        first = first_of(batches, 1)[0]
+        return first, first.rows(0, first.size)
+    if example is None:
+        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
+    return None, example
 
 
 def _drawn(graph: Graph, inputs: Described, seed: int) -> dict[int, Tensor]:
@@ -303,6 +311,7 @@ class _Walk(Interpreter):
         return added
 
     def _measured(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> float:
+        """Return the variance (or second moment) of a weight's output over all ranks, without what is added to it."""
         added = self._added(node, use)
         output = results[0] if added is None else wide(results[0]) - wide(added)
         now = _pooled(self._gather(self._rule.of(output)))

@@ -163,8 +163,9 @@ def agreement_of(
     stages: Stages,
 ) -> dict[Label, Agreement]:
     """Return how well the gradients of two sub-batches agree, layer by layer, for each initialisation."""
+    from wellposed.gradients.batches import Batch
     from wellposed.gradients.cosine import of_sub_batches
-    from wellposed.gradients.problem import Batch, Problem
+    from wellposed.gradients.problem import Problem
 
     def scores() -> dict[Label, Agreement]:
         problem = Problem(model, loss_fn, training=training, seed=seed)
