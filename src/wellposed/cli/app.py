@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wellposed.cli import reporting, show, training
+from wellposed.cli import reporting, show, streams, training
 from wellposed.cli.arguments import (
     CheckedMethod,
     Distribution,
@@ -52,7 +52,7 @@ def _version(asked: bool) -> None:
     if asked:
         from wellposed import __version__
 
-        show.out().print(f"wellposed {__version__}", highlight=False)
+        streams.out().print(f"wellposed {__version__}", highlight=False)
         raise typer.Exit
 
 
@@ -66,7 +66,7 @@ def _root(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def plan(
     model: Model,
     method: Method = "autoinit",
@@ -108,7 +108,7 @@ def plan(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def check(
     model: Model,
     plan_file: PlanFile = None,
@@ -148,7 +148,7 @@ def check(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def explain(
     model: Model,
     node: Annotated[
@@ -207,7 +207,7 @@ def _graph_and_plan(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def ops(
     pattern: Annotated[str, typer.Argument(help="Show the operators whose name contains this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,
@@ -243,7 +243,7 @@ def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
 
 
 @app.command()
-@show.apart
+@streams.apart
 def demo(
     small: Annotated[
         bool, typer.Option("--small", help="Two small networks in plain PyTorch; a few seconds, no model library.")
@@ -258,12 +258,12 @@ def demo(
 
 
 for command in (reporting.report, training.lr, training.transfer, training.compare, training.score, training.refine):
-    app.command()(show.apart(command))
+    app.command()(streams.apart(command))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line on ``argv`` (default: the process's own arguments) and exit."""
-    show.prepare_streams()
+    streams.prepare_streams()
     path = list(sys.path)
     try:
         app(args=argv, prog_name="wellposed")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from wellposed.cli import show
+from wellposed.cli import show, streams
 from wellposed.cli.arguments import Axis, Family, Json, Model, Option, Seed, Sizes, Training, sizes_of
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
@@ -19,6 +20,7 @@ from wellposed.options import check_choice, check_positive
 
 if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
+    from wellposed.rates.rate import RelativeRate
 
 Start = Annotated[
     str | None,
@@ -83,6 +85,7 @@ def lr(
 
 
 def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    """Search the rate of a training, and print it."""
     from wellposed import rates
 
     options = {"seed": seed} | further_options(lr, option, rates.find_max_lr, either={"seed": seed})
@@ -95,6 +98,7 @@ def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> Non
 
 
 def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    """Run the coordinate check over sizes, and print it; raises `CheckFailedError` where it fails."""
     wanted = sizes_of(sizes, "--coordinates")
     from wellposed.checks.family import planned_coordinates
 
@@ -104,7 +108,7 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
     if as_json:
         show.json_text(found.to_json())
     else:
-        show.out().print(found.table())
+        streams.out().print(found.table())
     if not found.ok:
         raise CheckFailedError
 
@@ -187,31 +191,38 @@ def _relative(
         loaded = {name: load(name, options["seed"]) for name in (model, base) if name is not None}
         for name in names:
             stages.next()
-            row: dict[str, Any] = {"rule": name, "optimizer": optimizer_of(name)}
-            rows.append(row)
             known = {*inspect.signature(rules[name]).parameters, *inspect.signature(rates.relative).parameters}
             own_options = {option: value for option, value in options.items() if option in known}
+            row: dict[str, Any] = {"rule": name, "optimizer": optimizer_of(name)}
             try:
-                relative = {
+                found = {
                     key: rates.relative(module, *args, rule=name, **kwargs, **own_options)
                     for key, (module, args, kwargs) in loaded.items()
                 }
             except WellposedError as error:
                 if len(names) == 1:
                     raise
-                row["error"] = str(error)
-                continue
-            own = relative[model]
-            row |= {
-                "relative": own.value,
-                "reason": own.reason,
-                "warnings": [w for r in relative.values() for w in r.warnings],
-            }
-            if base is not None:
-                row["ratio"] = own.value / relative[base].value
-            if base_rate is not None:
-                row["rate"] = base_rate * row["ratio"]
+                rows.append(row | {"error": str(error)})
+            else:
+                rows.append(row | _compared(found, model, base, base_rate))
     return rows
+
+
+def _compared(
+    found: Mapping[str, RelativeRate], model: str, base: str | None, base_rate: float | None
+) -> dict[str, Any]:
+    """Return a model's relative rate; with a base its ratio to that one's, and with the base's rate the model's."""
+    own = found[model]
+    row: dict[str, Any] = {
+        "relative": own.value,
+        "reason": own.reason,
+        "warnings": [warning for one in found.values() for warning in one.warnings],
+    }
+    if base is not None:
+        row["ratio"] = own.value / found[base].value
+    if base_rate is not None:
+        row["rate"] = base_rate * row["ratio"]
+    return row
 
 
 def compare(
@@ -236,7 +247,7 @@ def compare(
     if as_json:
         show.json_text(comparison.to_json())
     else:
-        show.out().print(comparison.summary(), highlight=False, markup=False, soft_wrap=True)
+        streams.out().print(comparison.summary(), highlight=False, markup=False, soft_wrap=True)
 
 
 def score(
