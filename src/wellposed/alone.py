@@ -1,4 +1,4 @@
-"""One thread at a time where a model, or the process, is for a while not what it was.
+"""One thread at a time while a model, or the process, is in a temporary state.
 
 While a model is traced it holds stand-ins in the places of its parameters; while it is scored, other values; random
 generators are seeded, modes are set. Another thread of this library that wants to do the same, or to read or write a

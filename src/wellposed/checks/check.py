@@ -81,7 +81,7 @@ def trial(
     backward: bool = False,
     cotangents: Cotangents = 1.0,
 ) -> Trial:
-    """Return what `check` makes its passes of."""
+    """Return the trial that `check` runs: prediction, batches, plan, seed and tolerance for a graph."""
     weights = "current" if plan is None else plan
 
     def predict(told: Described) -> Signals:

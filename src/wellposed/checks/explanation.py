@@ -320,6 +320,6 @@ def _excess(item: Leaving) -> float:
 
 
 def _correlated(facts: Facts) -> str:
-    """Return the correlations that are there, by axis."""
+    """Return in words the correlations that are not 0, by axis."""
     shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
     return ", correlated " + ", ".join(shown) if shown else ""

@@ -116,7 +116,7 @@ class _Matching:
 
 
 def _after(before: Verdict, verdict: Verdict) -> Verdict:
-    """Return a verdict on fresh passes as that on all passes."""
+    """Return the verdict of a first look with what fresh passes decided in it."""
     doubted = {_key(c) for c in before.doubted}
     decided = [c for c in verdict.comparisons if _key(c) in doubted]
     return replace(
@@ -132,14 +132,14 @@ def _after(before: Verdict, verdict: Verdict) -> Verdict:
 
 
 def _key(item: Comparison) -> tuple[Direction, str, str]:
-    """Return what a comparison is told from all others by."""
+    """Return direction, operator and name, which identify a comparison."""
     return item.direction, item.op, item.name
 
 
 def _sides(
     predicted: Signals, measured: Signals, scatter: Signals | None
 ) -> Iterator[tuple[Direction, list[Signal], Named, Named]]:
-    """Yield what is to be compared: the signals, then, where both sides have them, the gradients."""
+    """Yield direction, predicted, measured and scattered signals: forward, then the gradients that both sides have."""
     for field in ("", "gradients", "input_gradients", "parameter_gradients"):
         mine, theirs, others = (
             side if side is None or not field else getattr(side, field) for side in (predicted, measured, scatter)

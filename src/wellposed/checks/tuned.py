@@ -185,7 +185,7 @@ def _betas(optimizer: AnyOptimizer) -> tuple[float, float]:
 
 
 def _lines(groups: list[Group], plan: Plan, family: Family, given: Hyperparameters, alpha: float) -> Iterator[Line]:
-    """Yield what becomes of rate, decay and ε where they change, by where parameters stand."""
+    """Yield one line for each factor on rate, decay or ε, with the place of the parameters that it is for."""
     seen: set[tuple[object, ...]] = set()
     for group, name in ((each, name) for each in groups for name in each["param_names"]):
         first = plan.prescriptions[name]
@@ -227,7 +227,7 @@ def _is_end(prescription: Prescription) -> bool:
 
 
 def _formula(quantity: str, prescription: Prescription, family: Family, alpha: float) -> str:
-    """Return the factor in terms of what the parameter has over the base.
+    """Return the factor on a quantity as a formula of the parameter's ratios to the base.
 
     These are its widths n, the branches m with the factor c = m^-α, the uses s one after the other, and the constant a
     that it carries beside: of a tied readout, of queries, or of rows that the model multiplies.

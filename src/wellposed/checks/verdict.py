@@ -261,7 +261,7 @@ def _causes(count: int) -> str:
 
 
 def _told(cause: Cause, what: str, own: bool) -> list[str]:
-    """Return in words what is off together."""
+    """Return in words one cause of errors, and how to have its first node explained."""
     gradient = cause.first.direction == "backward"
     lines = [f"{what}: {'the gradient with respect to ' if gradient else ''}{cause.first}"]
     if cause.undone:
@@ -275,7 +275,7 @@ def _told(cause: Cause, what: str, own: bool) -> list[str]:
 
 
 def _wrong_spread(wrong: Sequence[Comparison]) -> str:
-    """Return in words what is wrong about predicted spreads."""
+    """Return in words how far predicted spreads are off, at the first node and at the worst."""
     worst = max(wrong, key=lambda c: max(c.spread - c.spread_most, c.spread_least - c.spread))
     return (
         f"spread between weight draws off: {len(wrong)}, the first {wrong[0].name}; at {worst.name} {worst.spread:.2f} "

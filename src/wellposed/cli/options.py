@@ -114,7 +114,7 @@ def _read(name: str, text: str, function: Callable[..., Any], kind: Any) -> Any:
 
 
 def _members(kind: Any) -> list[Any]:
-    """Return the types of a union, those first that say most of what their texts look like."""
+    """Return the types of a union, the most specific first."""
     members = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     order = (type(None), bool, int, float)
     return sorted(members, key=lambda m: order.index(m) if m in order else 5 if m in (str, os.PathLike[str]) else 4)

@@ -197,7 +197,7 @@ def explanation(why: Explanation) -> None:
 
 
 def _by_axis(correlations: Sequence[float]) -> str:
-    """Return correlations by axis, with a point where there is none to speak of."""
+    """Return correlations by axis, with a point for those below 0.005."""
     return " ".join("·" if not abs(rho) >= 0.005 else f"{rho:.2f}" for rho in correlations)
 
 

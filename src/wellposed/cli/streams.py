@@ -38,7 +38,7 @@ def prepare_streams() -> None:
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that an encoding lacks, and where to go on: ``^-8`` for ``⁻⁸``."""
+    """Return ASCII for characters that an encoding lacks, ``^-8`` for ``⁻⁸``, and the position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     parts = re.split(f"([{_RAISED}]+)", error.object[error.start : error.end])
@@ -65,7 +65,7 @@ def apart(command: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Console(Console):
-    """A console that prints what is in names and files, and does not obey it."""
+    """A console that prints control characters of names and files in place of obeying them."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, with characters that a terminal would obey written out."""

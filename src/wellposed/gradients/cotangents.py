@@ -62,7 +62,7 @@ class Weighing:
 
 
 class Objective:
-    """J at a point, and the weighing that the point itself decides."""
+    """The objective J at a point, with weights that may depend on what is measured there."""
 
     def __init__(self, problem: Problem, engine: Engine, *, joined: bool = False, scales: Scales | None = None) -> None:
         """Take the problem, which must be `running` when the objective is asked for.

@@ -100,7 +100,7 @@ class Outer:
         return (left.reshape(-1, m).T @ self.right.reshape(-1, n)).reshape(self.operand.shape)
 
     def by(self, parameter: Tensor) -> Outer | None:
-        """Return the same with respect to ``parameter``, where the operand is that or its transpose."""
+        """Return these gradients with respect to ``parameter``, where the operand is that or its transpose."""
         if _same_layout(self.operand, parameter):
             return self
         plain = isinstance(self.right, Tensor) and not self.indexed and self.operand.ndim == 2

@@ -42,7 +42,7 @@ def _copied(value: Any, copies: Copies) -> Any:
 
 
 class WrittenTo(Exception):
-    """A forward pass is about to write to a tensor that it is to leave alone."""
+    """A forward pass is about to write to a tensor that it must not change."""
 
 
 class Guard(TorchDispatchMode):

@@ -195,7 +195,7 @@ class _Loss(nn.Module):
 
 
 def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple[Graph, str]:
-    """Return the graph of what runs on a batch, and what stands before the model's names in it."""
+    """Return the graph of the model (or loss) on a batch, and the prefix of the model's names in it."""
     if loss_fn is not None:
         return trace(_Loss(problem.model, loss_fn), batch, training=None), "model."
     args = () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, list | tuple) else (batch,)
@@ -205,7 +205,7 @@ def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple
 def _walk(
     graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: Rule
 ) -> ScalingPass:
-    """Return the pass that chooses ``scales``; in the graph ``prefix`` stands before the model's own names."""
+    """Return the pass that chooses ``scales``; ``prefix`` begins the model's names in the graph."""
     values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
     goals = {prefix + name: goal for name, goal in goals.items() if name in scales.omega}

@@ -140,7 +140,7 @@ class Problem:
         return loss
 
     def _seeded(self, parameters: Mapping[str, Tensor], batch: Any, part: int) -> Tensor:
-        """Return the loss as it is, with the random numbers of ``part``."""
+        """Return the loss unchecked, with the random numbers of ``part``."""
 
         def run() -> Tensor:
             torch.manual_seed(self.seed * 1_000_003 + part)
@@ -205,8 +205,8 @@ class Problem:
     ) -> tuple[float, Tensors]:
         """Return the loss and its gradient; of factored weights the slope comes by their factors (`gradient`)."""
         leaves = dict(parameters) if differentiable else leaves_of(parameters)
-        if self._writes or not self._cheaply:  # then not the leaves are contracted, or nobody looks at how
-            factors = None  # the leaves' own slopes say it all
+        if self._writes or not self._cheaply:  # copies are contracted, or nothing watches contractions
+            factors = None
         twins = leaves_of({name: leaves[name] for name in factors or ()})
         factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
         with torch.enable_grad(), self._ways(differentiable, factored) as end:
@@ -219,7 +219,7 @@ class Problem:
         return float(loss.detach()), gradients
 
     def _ways(self, differentiable: bool, factored: Factors) -> AbstractContextManager[Callable[[], None]]:
-        """Return the block in which a loss is run whose gradient may be differentiated again; see there."""
+        """Return the block in which the loss is run: one with cheap second derivatives where these are wanted."""
         cheaply = differentiable and self._cheaply
         return cheap_second_derivatives(factored) if cheaply else nullcontext(lambda: None)
 

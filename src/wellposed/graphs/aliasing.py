@@ -48,7 +48,7 @@ class Base:
                 record.real = copy.as_strided(record.real.shape, record.real.stride(), offset)
 
     def forget_real(self) -> None:
-        """Let go of the real values: what the memory holds from now on is not known."""
+        """Let go of the real values: those that the memory holds from now on are not known."""
         self.known = False
         for record in self.records:
             record.real = None

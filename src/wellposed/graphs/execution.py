@@ -154,7 +154,7 @@ def _drawn_elements(operation: Operation) -> int:
 
 
 def _is_random(operation: Operation) -> bool:
-    """Whether an operator draws its results, or makes them from what was drawn."""
+    """Whether an operator draws its results, or reads what was drawn."""
     return operation.traits.random or any(record.base.random for _, record in operation.operands)
 
 

@@ -67,7 +67,7 @@ class ModuleStack:
                 return
 
     def _starts(self, module: nn.Module, _args: Any) -> None:
-        """Enter a module; those that are not part of the model count as their caller, other threads' as nothing."""
+        """Enter a module; one outside the model counts as its caller, and calls in other threads are ignored."""
         path = self.paths.get(id(module))
         if path is None or threading.get_ident() != self.thread:
             return

@@ -63,9 +63,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep PyTorch from wrapping the mode against its compiler, for which that is imported: it is seen to where
-        somebody else has.
-        """
+        """Keep PyTorch from importing its compiler to wrap this mode; once loaded, `_never_compiled` does that."""
         return False
 
     def __init__(

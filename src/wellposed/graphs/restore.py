@@ -38,7 +38,7 @@ _LARGEST_ARRAY = 2**24
 
 
 class Held:
-    """What the modules of a model hold at the moment, and what that holds in turn.
+    """The attributes of a model's modules, and the items of containers and objects among them, at one moment.
 
     Attributes are held by identity. Containers, arrays of NumPy, random generators, modules and objects of the model's
     own code among them, however deep, have their items, elements, states and attributes held too. Tensors' contents are

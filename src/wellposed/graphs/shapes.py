@@ -109,7 +109,7 @@ def _binary(x: Tensor, y: Any, **options: Any) -> Tensor | None:
 
 
 def _in_order(x: Tensor) -> bool:
-    """Whether the axes lie in memory in their own order, also with gaps: what is made of such tensors has none."""
+    """Whether the axes lie in memory in their own order, gaps allowed: results of such tensors have no gaps."""
     strides = x.stride()
     return strides[-1] > 0 and all(a >= b for a, b in pairwise(strides))
 

@@ -34,9 +34,9 @@ _GATHERED = 2**16
 """Elements up to which sharded tensors are put together for their values."""
 _NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
 _ABOUT_TYPES = ("dtype", "datatype", "Input type", "implemented for")
-"""What messages of PyTorch hold that are about the types of tensors."""
+"""Words of PyTorch's messages about the types of tensors."""
 _ABOUT_INDICES = ("tensor for argument #1 'indices'", "used as indices")
-"""The same of those that want whole numbers."""
+"""Words of those that ask for integers."""
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 

@@ -123,7 +123,7 @@ def _width_of(graph: Graph, streams: Sequence[Stream], fans: Mapping[str, Widths
 
 
 def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
-    """Return the base that another graph is: parameters are matched by name, blocks by their places.
+    """Return the base that another graph gives: parameters are matched by name, blocks by their places.
 
     Raises:
         OptionError: the base has other parameters or streams, or is the larger one somewhere.

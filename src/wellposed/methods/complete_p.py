@@ -201,7 +201,7 @@ def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
 
 
 def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
-    """Yield, in words, whether blocks did not run that others are like: layers that training drops at random."""
+    """Yield a warning of blocks that did not run, though others like them did: layers that training drops at random."""
 
     def block(name: str) -> str:
         parts = name.split(".")
@@ -221,7 +221,7 @@ def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
 
 
 def _beside(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
-    """Yield, in words, whether a block has parameters outside of all branches that other blocks have inside of them.
+    """Yield a warning of parameters in no residual branch whose counterparts in other blocks are in one.
 
     Such as a first attention that nothing is added to. Blocks that the stream passes through as a whole are meant so.
     """
@@ -283,7 +283,7 @@ def _in_branches(
 
 
 _OFTEN = 8
-"""Part of a stream's sums that share a parameter which as many more of a deeper model will share: 1 in so many."""
+"""A parameter that at least one in so many of a stream's sums share is shared by more of them in a deeper model."""
 
 
 def _repeats(base: Base, name: str, sums: Collection[int], stream: Stream, depth: float) -> float:

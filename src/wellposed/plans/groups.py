@@ -121,7 +121,7 @@ def _takers(
 
 @dataclass(frozen=True, slots=True)
 class _Scaling:
-    """What rates follow.
+    """Whether rates follow width and depth.
 
     Attributes:
         width: the base width, where rates follow the width; None where they do not.

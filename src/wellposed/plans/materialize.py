@@ -122,7 +122,7 @@ def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> 
 def _shards(
     model: nn.Module, slots: list[_Slot], written: Collection[str], device: torch.device, seed: int
 ) -> Iterator[None]:
-    """Do the same for a sharded model, whose wrapper keeps lists of its own of what is sharded."""
+    """Do what `materialized` does for a sharded model, whose wrapper keeps lists of its own of sharded tensors."""
     values = _unwritten(model, slots, written, seed)
     missing = [slot.path for slot, value in values if value is None]
     if missing:
@@ -158,7 +158,7 @@ def _fill_parts(kept: Collection[tuple[torch.Tensor, torch.Tensor]]) -> None:
 def _move_(
     model: nn.Module, sharded: Mapping[int, tuple[torch.Tensor, Mapping[str, object]]], device: torch.device
 ) -> None:
-    """Give these sharded tensors other memory, by the one way that the wrapper hears of; they stay who they are."""
+    """Give sharded tensors memory on a device by ``_apply``, which their wrapper follows; the objects stay the same."""
     model._apply(lambda tensor: torch.empty_like(tensor, device=device) if id(tensor) in sharded else tensor)
     for tensor, attributes in sharded.values():
         vars(tensor).update(attributes)
@@ -199,7 +199,7 @@ def _values(made: Mapping[int, torch.Tensor], tensor: torch.Tensor) -> torch.Ten
 def _reset_over(
     filling: int, model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], seed: int
 ) -> list[torch.Tensor]:
-    """Return what the modules' own initialisations make of tensors that hold ``filling`` before."""
+    """Return the missing tensors after the modules' own initialisations ran over memory that holds ``filling``."""
     for _, tensor in missing:
         tensor.fill_(filling)
     for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():

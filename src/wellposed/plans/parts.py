@@ -72,7 +72,7 @@ def without_others(plan: Plan, names: set[str]) -> Plan:
 
 
 def _is_by_element(prescription: Prescription) -> bool:
-    """Whether an element says nothing of another one."""
+    """Whether elements are drawn independently of one another."""
     return prescription.channel_std is None and prescription.distribution != "orthogonal"
 
 

@@ -42,7 +42,7 @@ _ABSENT: dict[str, Any] = {
     "mean": 0.0,
     **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to")),
 }
-"""The fields that only some kinds have, and what they read as on the others, in files too."""
+"""The fields that only some kinds have, with the value that they read as on the others, in files too."""
 
 
 class Prescription(BaseModel):
@@ -177,7 +177,7 @@ class Prescription(BaseModel):
 
     @property
     def states_more(self) -> bool:
-        """Whether it says what files of version 1 do not."""
+        """Whether it states a field that files of version 1 lack."""
         return any(getattr(self, field) != absent for field, absent in _LATER.items())
 
 

@@ -141,7 +141,7 @@ def _write_all_(
             if interrupted() and (begun < len(written) or not all(f.done() for work in pending for f in work)):
                 raise _interruption(begun - _cancelled(pending), len(written))
 
-        # Biases come last: they are centred on what the others have become.
+        # Biases come last: they are centred on weights that are written before.
         for prescription in sorted(written, key=lambda p: isinstance(p, Centering)):
             parameter = parameters[prescription.name]
             if isinstance(prescription, Centering):

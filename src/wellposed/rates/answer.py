@@ -140,7 +140,7 @@ def _plateau(found: Sequence[Valley]) -> Plateau | None:
 
 
 def _warnings(exploration: Exploration, best: float) -> list[str]:
-    """Return where the rate that was found means less than it seems."""
+    """Return warnings that limit what the found rate means."""
     means, start = exploration.means, exploration.start
     warnings = []
     found = [one for one in exploration.valleys if one is not None]

@@ -282,7 +282,7 @@ class TransferCheck(Shown, Record):
 
 
 def way_transfer(name: str, curves: Sequence[SizeCurve], confidence: float, tolerance: float) -> WayTransfer:
-    """Return what the curves of one way come to."""
+    """Return how the best rate moves over the sizes of one way, with its interval and verdict."""
     first, last = curves[0], curves[-1]
     octaves = np.log2([curve.rates for curve in curves])
     shift, (low, high) = change(octaves, confidence, math.hypot(first.error, last.error))

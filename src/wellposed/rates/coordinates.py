@@ -298,7 +298,7 @@ def _changes(
 
 
 def arguments_of(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return what the loss calls the model with.
+    """Return the arguments that the loss calls the model with.
 
     Raises:
         RateError: it does not call it.
@@ -315,7 +315,7 @@ def arguments_of(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[t
 
 
 def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what every node makes of the graph's example, first outputs, in double precision."""
+    """Return every node's first output on the graph's example, in double precision."""
     fixed = parameter_values(graph)
     activations: dict[str, torch.Tensor] = {}
 

@@ -194,7 +194,7 @@ def _last(steps: int) -> int:
 
 
 def _warnings(name: str, curves: Sequence[SizeCurve], axis: str) -> list[str]:
-    """Return where the curves of a way mean less than they seem."""
+    """Return warnings that limit what a way's curves mean."""
     warnings = [
         f"{name}, {axis} {curve.size}: the rates tried ({curve.points[0].rate:.3g} to {curve.points[-1].rate:.3g}) end "
         f"inside of the valley ({curve.open}), so that the best rate is a bound; give further rates, or increase widen"

@@ -1,4 +1,4 @@
-"""A guard for the ratios between the rates of parameter groups, and for the sizes of what they are the rates of."""
+"""A guard for the ratios between the rates of parameter groups, and for the scales of their parameters."""
 
 from __future__ import annotations
 

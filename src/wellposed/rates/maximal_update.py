@@ -113,7 +113,7 @@ def _check(plan: Plan | None, samples: int, draws: int, exponent: float) -> None
 
 
 def _check_update(value: float, model: str) -> None:
-    """Raise `RateError` where the mean squared change is no number that a rate can be made of."""
+    """Raise `RateError` where the mean squared change is 0, or overflows."""
     if not math.isfinite(value) or value <= 0:
         what = "nothing" if value == 0 else "more than its number format can hold"
         raise RateError(

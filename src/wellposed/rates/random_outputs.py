@@ -141,7 +141,7 @@ def _one_position(
 
 
 class ExpectedOutputs:
-    """The same in expectation over weights and inputs, from backward signals: no passes, and a model on meta will do.
+    """Gradients and features as of `random_outputs`, in expectation, from backward signals: a model on meta will do.
 
     Attributes:
         batch: the samples of the graph.

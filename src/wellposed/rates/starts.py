@@ -56,7 +56,7 @@ def drawn(
 ) -> tuple[nn.Module, dict[int, Draw]]:
     """Return the model of the first seed, and the weights of every seed, the same on every rank.
 
-    With ``initialised`` it is the copy of it that was initialised, with what else it was given: attributes, factors.
+    With ``initialised`` the model is the copy that was initialised, with attributes and factors that it was given.
 
     Raises:
         RateError: ``model_fn`` returns no module, or another one for each seed.

@@ -242,7 +242,9 @@ class _Operands:
         self.unknown = False
 
     def sample(self, arg: Any) -> Any:
-        """Return what stands for an argument among samples."""
+        """Return the sample of a tensor, noted among ``samples``, or another argument as it is; ``unknown`` where there
+        is none.
+        """
         if not isinstance(arg, torch.Tensor):
             return arg
         found = self.sketch._held(arg)

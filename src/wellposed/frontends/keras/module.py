@@ -98,6 +98,7 @@ class KerasModule(Frontend):
 
 
 def _check_backend() -> None:
+    """Raise `UnsupportedError` unless Keras runs on torch in this process."""
     backend = keras.config.backend()
     if backend != "torch":
         raise UnsupportedError(
