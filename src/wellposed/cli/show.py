@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -40,9 +40,26 @@ TAG_STYLES = {
 _WIDE = 100
 
 
-def json_text(text: str) -> None:
-    """Print JSON as it is: unwrapped and unstyled."""
-    streams.out().print(text, markup=False, soft_wrap=True)
+def result(as_json: bool, text: Callable[[], str], shown: Callable[[], object]) -> None:
+    """Print a result: as JSON, unwrapped and unstyled, or for people."""
+    if as_json:
+        plain(text())
+    else:
+        shown()
+
+
+def plain(text: str) -> None:
+    """Print a text as it is: unwrapped and unstyled."""
+    streams.out().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def plan_result(planned: Plan, output: Path | None, as_json: bool, shown: Callable[[], object]) -> None:
+    """Write a plan to ``output``, if a file is given, and print it."""
+    if output is not None:
+        planned.save(output)
+    result(as_json, lambda: planned.model_dump_json(indent=2), shown)
+    if output is not None and not as_json:
+        written(output)
 
 
 def written(path: Path) -> None:

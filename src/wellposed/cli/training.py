@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from wellposed.cli import show, streams
-from wellposed.cli.arguments import Axis, Family, Json, Model, Option, Seed, Sizes, Training, sizes_of
+from wellposed.cli.arguments import Axis, Family, Json, Model, Option, PlanOutput, Seed, Sizes, Training, sizes_of
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
 from wellposed.cli.options import further_options
@@ -76,10 +76,7 @@ def lr(
         if base is None:
             raise OptionError("--base-rate is the rate of --base; name that model too")
     rows = _relative(model, base, base_rate, rule, seed, option)
-    if as_json:
-        show.json_text(json.dumps(rows, indent=2))
-    else:
-        show.rates(model, base, rows)
+    show.result(as_json, lambda: json.dumps(rows, indent=2), lambda: show.rates(model, base, rows))
     if all("error" in row for row in rows):
         raise typer.Exit(2)
 
@@ -91,10 +88,7 @@ def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> Non
     options = {"seed": seed} | further_options(lr, option, rates.find_max_lr, either={"seed": seed})
     training = load_training(model, options["seed"])
     rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
-    if as_json:
-        show.json_text(rate.model_dump_json(indent=2))
-    else:
-        show.rate(rate)
+    show.result(as_json, lambda: rate.model_dump_json(indent=2), lambda: show.rate(rate))
 
 
 def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as_json: bool) -> None:
@@ -105,10 +99,7 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
     options = further_options(lr, option, planned_coordinates)
     family = load_family(model, seed)
     found = planned_coordinates(family.make, wanted, family.loss_fn, family.first(), **options)
-    if as_json:
-        show.json_text(found.to_json())
-    else:
-        streams.out().print(found.table())
+    show.result(as_json, found.to_json, lambda: streams.out().print(found.table()))
     if not found.ok:
         raise CheckFailedError
 
@@ -144,11 +135,8 @@ def transfer(
     found = check_transfer(setup.make, wanted, setup.loss_fn, setup.batches, ways, axis=axis, seed=seed, **options)
     if output is not None:
         found.save(output)
-    if as_json:
-        show.json_text(found.to_json())
-        return
-    show.transfer(found)
-    if output is not None:
+    show.result(as_json, found.to_json, lambda: show.transfer(found))
+    if output is not None and not as_json:
         show.written(output)
 
 
@@ -244,10 +232,7 @@ def compare(
     setup = load_training(training, seed)
     starts = start or (OWN, "autoinit")
     comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
-    if as_json:
-        show.json_text(comparison.to_json())
-    else:
-        streams.out().print(comparison.summary(), highlight=False, markup=False, soft_wrap=True)
+    show.result(as_json, comparison.to_json, lambda: show.plain(comparison.summary()))
 
 
 def score(
@@ -280,10 +265,7 @@ def score(
             by=cast("By | None", by),  # it refuses other values itself
             seed=seed,
         )
-    if as_json:
-        show.json_text(scores.model_dump_json(indent=2))
-    else:
-        show.agreement(scores)
+    show.result(as_json, lambda: scores.model_dump_json(indent=2), lambda: show.agreement(scores))
 
 
 def refine(
@@ -294,7 +276,7 @@ def refine(
     start: Start = None,
     seed: Seed = 0,
     option: Option = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this JSON file.")] = None,
+    output: PlanOutput = None,
     as_json: Json = False,
 ) -> None:
     """Improve an initialisation by gradients of a loss on a few batches, and show what changed."""
@@ -309,14 +291,7 @@ def refine(
     model = setup.make()
     base = None if start is None else _planned(model, setup.first(), start, seed)
     planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **options)
-    if output is not None:
-        planned.save(output)
-    if as_json:
-        show.json_text(planned.model_dump_json(indent=2))
-        return
-    show.refinement(planned)
-    if output is not None:
-        show.written(output)
+    show.plan_result(planned, output, as_json, lambda: show.refinement(planned))
 
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:

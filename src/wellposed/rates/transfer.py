@@ -299,7 +299,7 @@ def _check_loss(before: Conditions, after: Conditions | None) -> None:
 
 
 def _changed(before: Conditions, after: Conditions | None) -> list[str]:
-    """Yield in words how the training conditions differ from those that the rate was found under."""
+    """Return in words how the training conditions differ from those that the rate was found under."""
     if after is None:
         return []
     words = {"optimizer": "optimizer", "batch_size": "batch size", "steps": "number of steps", "schedule": "schedule"}
@@ -314,7 +314,7 @@ def _changed(before: Conditions, after: Conditions | None) -> list[str]:
 
 
 def _family(before: Conditions, after: Conditions | None) -> str | None:
-    """Return the family of the optimizers that rates are for: None where none is stated, ``several`` for more than one."""
+    """Return the family of the optimizers that rates are for: None where none is stated, ``several`` for several."""
     names = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
     found = set[str]()
     for name in names:

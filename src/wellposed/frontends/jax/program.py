@@ -295,7 +295,7 @@ def _function_of_jax(primitive: str, called: Any) -> str | None:
 
 
 def _stated(equation: Any) -> dict[str, Any]:
-    """Return shape and dtype of a JAX function's result: its rule takes these in place of the primitive's parameters."""
+    """Return shape and dtype of a JAX function's result: its rule takes these instead of the primitive's parameters."""
     (made,) = equation.outvars
     return {"shape": made.aval.shape, "dtype": torch_dtype(made.aval.dtype)}
 
