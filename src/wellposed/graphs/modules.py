@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -14,17 +15,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from wellposed.graphs.unwrap import class_name
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """One call of one module: ``index`` counts the calls of the module from 0."""
 
-    __slots__ = ("index", "leaf", "module_class", "operators", "path")
-
-    def __init__(self, path: str, module_class: str, index: int, leaf: bool) -> None:
-        self.path: str = path
-        self.module_class: str = module_class
-        self.index: int = index
-        self.leaf: bool = leaf
-        self.operators: int = 0
+    path: str
+    module_class: str
+    index: int
+    leaf: bool
+    operators: int = 0
 
 
 class ModuleStack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,31 +12,22 @@ from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call
 
 
+@dataclass(eq=False, slots=True)
 class RawNode:
     """A recorded operator, before it is named. ``minor`` operators (views, known values) leave a module's name free."""
 
-    __slots__ = ("args", "call", "inputs", "kwargs", "minor", "op", "outputs", "source")
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: list[int]
+    call: Call
+    source: str
+    minor: bool
+    inputs: list[int] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        op: torch._ops.OpOverload,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        outputs: list[int],
-        call: Call,
-        source: str,
-        minor: bool,
-    ) -> None:
-        self.op: torch._ops.OpOverload = op
-        self.args: tuple[Any, ...] = args
-        self.kwargs: Mapping[str, Any] = kwargs
-        self.inputs: list[int] = []
-        self.outputs: list[int] = outputs
-        self.call: Call = call
-        self.source: str = source
-        self.minor: bool = minor
-        _collect(args, self.inputs)
-        _collect(kwargs.values(), self.inputs)
+    def __post_init__(self) -> None:
+        _collect(self.args, self.inputs)
+        _collect(self.kwargs.values(), self.inputs)
 
 
 def _collect(items: Iterable[Any], into: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -123,15 +124,15 @@ def _check_update(value: float, model: str) -> None:
         )
 
 
+@dataclass(slots=True)
 class _Measurement:
     """What one step on one sample changes, over random samples."""
 
-    def __init__(self, graph: Graph, names: Sequence[str], descriptors: Mapping[int, Input], seed: int) -> None:
-        self.graph = graph
-        self.names = names
-        self.descriptors = descriptors
-        self.seed = seed
-        self.mode: Mode = "forward"
+    graph: Graph
+    names: Sequence[str]
+    descriptors: Mapping[int, Input]
+    seed: int
+    mode: Mode = "forward"
 
     def squares(self, parameters: Mapping[str, Tensor], samples: int, draw: int) -> list[float]:
         """Return mean_j u_ij² for each sample i."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
 
@@ -283,29 +283,26 @@ def random_stream(seed: int, *path: int) -> int:
 Mode = Literal["forward", "double backward"]
 
 
+@dataclass(eq=False, slots=True)
 class Pass:
     """One run of a graph on given weights and inputs, with its derivatives with respect to some of the parameters.
 
     The tensors given are only read.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        parameters: Mapping[str, Tensor],
-        names: Sequence[str],
-        inputs: Mapping[int, Tensor],
-        seed: int,
-    ) -> None:
-        self.graph = graph
-        self.parameters = parameters
-        self.names = names
-        self.inputs = inputs
-        self.seed = seed
-        self.leaves: list[Tensor] = [parameters[name].detach().requires_grad_() for name in names]
-        whole = {**parameters, **dict(zip(names, self.leaves, strict=True))}
+    graph: Graph
+    parameters: Mapping[str, Tensor]
+    names: Sequence[str]
+    inputs: Mapping[int, Tensor]
+    seed: int
+    leaves: list[Tensor] = field(init=False)
+    outputs: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leaves = [self.parameters[name].detach().requires_grad_() for name in self.names]
+        whole = {**self.parameters, **dict(zip(self.names, self.leaves, strict=True))}
         with self._conditions(), torch.enable_grad():
-            self.outputs: list[Tensor] = Interpreter(graph, whole, {}, inputs, None).outputs()
+            self.outputs = Interpreter(self.graph, whole, {}, self.inputs, None).outputs()
 
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, with respect to each parameter."""
