@@ -52,6 +52,7 @@ class Held:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        """Hold the modules first, then what they hold, the nearest objects first, up to `_MOST` of them."""
         self.modules: list[nn.Module] = list(model.modules())
         self.containers: list[tuple[Container, Any]] = []
         self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []

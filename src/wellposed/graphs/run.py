@@ -67,6 +67,7 @@ class Interpreter:
         inputs: Mapping[int, torch.Tensor],
         observe: Observe | None,
     ) -> None:
+        """Set the values that no node makes: parameters, buffers (copied), inputs and constants."""
         self.graph = graph
         self.observe = observe
         self.device: torch.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))

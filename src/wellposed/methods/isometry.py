@@ -103,6 +103,7 @@ class _Gains:
     """
 
     def __init__(self, graph: Graph, weights: PlannedWeights) -> None:
+        """Find which contractions are the first and the last ones of the graph."""
         self.graph = graph
         self.weights = weights
         self.uses = {

@@ -24,6 +24,7 @@ class Memory:
     """
 
     def __init__(self, tensor: torch.Tensor, rows: int, columns: int) -> None:
+        """View the tensor as a matrix, ``rows`` by ``columns``, of NumPy where it is float32 on the CPU."""
         self.tensor: torch.Tensor = tensor
         self._columns = columns
         self._matrix: torch.Tensor | None = tensor.view(rows, columns) if tensor.is_contiguous() else None

@@ -156,6 +156,7 @@ class Stack:
         updates: Mapping[str, Update],
         moving: Sequence[str],
     ) -> None:
+        """Stack the members' weights and moving buffers along a new first axis."""
         self._objective = objective
         parameters = {
             name: torch.stack([draws[member.seed].parameters[name] for member in members])

@@ -223,6 +223,7 @@ class _Sweep:
     """The runs of one way at one size: every rate and seed."""
 
     def __init__(self, family: _Family, name: str, way: Way, size: int) -> None:
+        """Draw the weights of every seed by the way, and set up the search."""
         self._shared = shared = family.shared
         self._where = f"{name}, {shared.axis} {size}"
         self._name, self._way, self._size = name, way, size

@@ -33,6 +33,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, JsonValue]) -> None:
+        """Read the runs of an earlier search of the same settings, or begin the file."""
         self._path = Path(path)
         self.outcomes: dict[Member, Outcome] = {}
         header = json.loads(json.dumps({"kind": _KIND, "version": _VERSION, "settings": dict(settings)}))

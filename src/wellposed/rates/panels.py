@@ -85,6 +85,7 @@ class _Frame:
     """The axes that all panels share."""
 
     def __init__(self, panels: Sequence[Panel]) -> None:
+        """Choose the ranges of losses and of octaves that show every valley, and their ticks."""
         curves = [curve for panel in panels for curve in panel.curves]
         finite = [loss for curve in curves for loss in curve.losses.values() if loss is not None]
         floor, bests = min(finite), [curve.height for curve in curves]

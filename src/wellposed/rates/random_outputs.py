@@ -149,6 +149,7 @@ class ExpectedOutputs:
     """
 
     def __init__(self, graph: Graph, part: Graph, readout: Readout, plan: Plan | None, inputs: Described) -> None:
+        """Run the forward signals, and count samples and positions; raises `OptionError` for one sample."""
         self.batch = batch_size(graph)
         if self.batch < 2:
             raise OptionError(

@@ -58,6 +58,7 @@ class JaxModule(Frontend):
     """A model of JAX as a module. It shares the memory of arrays that are the CPU's, which is only to be read."""
 
     def __init__(self, model: Any) -> None:
+        """Register the model's arrays by path, as parameters where they are trained, else as buffers."""
         super().__init__()
         self._model = (model,)
         self._traces: dict[Any, _Traced] = {}
@@ -177,6 +178,7 @@ class NNXModule(JaxModule):
     """A Flax NNX module."""
 
     def __init__(self, model: Any) -> None:
+        """Register the module's variables; those of recurrent cells are kept by plans."""
         super().__init__(model)
         cells = ["/".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.RNNCellBase)]
         for name in self._parameters:

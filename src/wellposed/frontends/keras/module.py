@@ -33,6 +33,7 @@ class KerasModule(Frontend):
     """
 
     def __init__(self, model: Any) -> None:
+        """Register the model's variables by path; those of recurrent cells are kept by plans."""
         super().__init__()
         _check_backend()
         check_model(model)
