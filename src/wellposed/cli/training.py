@@ -61,13 +61,14 @@ def lr(
     With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
     tolerance: -O way=mup -O axis=depth.
     """
+    by_rules = bool(rule) or base is not None or base_rate is not None
     if coordinates is not None:
-        if find or rule or base is not None or base_rate is not None:
+        if find or by_rules:
             raise OptionError("--coordinates checks rates over sizes: leave out --find, --rule, --base and --base-rate")
         _coordinates(model, coordinates, seed, option, as_json)
         return
     if find:
-        if rule or base is not None or base_rate is not None:
+        if by_rules:
             raise OptionError("--find searches the rate itself: leave out --rule, --base and --base-rate")
         _find(model, seed, option, as_json)
         return
